@@ -1,0 +1,48 @@
+# The way in. Everything here is one line around a script or CMake; each target first installs what is missing (scripts/setup).
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Ninja where it is; a build folder that exists keeps what it was made with
+ifeq ($(origin CMAKE_GENERATOR),undefined)
+ifneq ($(shell command -v ninja 2>/dev/null),)
+export CMAKE_GENERATOR = Ninja
+endif
+endif
+export JOBS
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build bench lint install coverage clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures
+	@scripts/demo
+
+test: ## build and run every test: plain, with sanitizers, and the fuzzers
+	@scripts/setup build test
+	@scripts/test
+
+build: ## the library and the command, optimised: build/release/weft
+	@scripts/setup build
+	@cmake --preset release --log-level=WARNING >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+bench: build ## side by side with raw UCX, in one table with the ratios
+	@scripts/setup bench
+	@bench/run
+
+lint: ## formatting, clang-tidy, cppcheck
+	@scripts/setup build lint
+	@scripts/lint
+
+install: build ## into PREFIX (default /usr/local); DESTDIR is honoured
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+
+coverage: ## which lines the tests run, per room
+	@scripts/setup build test
+	@scripts/coverage
+
+clean: ## remove build/
+	@rm -rf build
