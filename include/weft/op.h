@@ -1,0 +1,178 @@
+/* weft/op.h - operations: everything that takes time is one, and each completes exactly once.
+ *
+ * Threads:  posting, cancelling and waiting are allowed from any thread. The fields of an operation belong to the
+ *           library from the post until the completion, and to the caller otherwise.
+ * Promises: 1. An error returned by the posting call means nothing was started and no completion comes. Otherwise the
+ *              operation completes exactly once, with a status.
+ *           2. It completes only after the library has let go of every buffer it was given.
+ *           3. It completes in bounded time: by its deadline where it has one, and within the heartbeat bound when
+ *              its peer is gone; posted receives included.
+ *           4. Posting a small message neither allocates nor enters the kernel. The caller owns the storage.
+ *           5. The completion reaches the caller in the way the caller chose (below).
+ *
+ * An operation is used like this:
+ *
+ *     weft_op_t op = WEFT_OP_INIT;
+ *     op.timeout_ns = 2 * WEFT_SECOND;
+ *     weft_status_t st = weft_msg_send(ep, "hi", 2, 7, &op);
+ *     if (!st) st = weft_op_wait(&op, WEFT_FOREVER);
+ *
+ * How a completion is delivered, by what is set before posting:
+ *     fn != NULL      fn(op, user) is called once, from progress: never from inside the posting call.
+ *     queue != NULL   the operation appears in the queue (see weft_queue_pop).
+ *     neither         weft_op_done() turns true; weft_op_wait*() return.
+ * fn and queue exclude each other. Waiting is allowed with either, and returns once the operation is complete and
+ * before or after fn ran. */
+#ifndef WEFT_OP_H
+#define WEFT_OP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <weft/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_MICROSECOND UINT64_C(1000)
+#define WEFT_MILLISECOND UINT64_C(1000000)
+#define WEFT_SECOND      UINT64_C(1000000000)
+#define WEFT_FOREVER     UINT64_MAX
+
+typedef struct weft_runtime weft_runtime_t;
+typedef struct weft_op weft_op_t;
+typedef struct weft_queue weft_queue_t;
+typedef struct weft_token weft_token_t;
+typedef struct weft_scope weft_scope_t;
+
+/* A piece of a scattered buffer. */
+typedef struct weft_iov {
+    void *base;
+    size_t len;
+} weft_iov_t;
+
+/* Index and generation of an endpoint: never reused while anyone could still hold the old one. 0 is no endpoint. */
+typedef uint64_t weft_ep_id_t;
+
+/* Runs in progress: on the runtime's own thread, or on the thread that drives it. It may post, cancel and free
+ * operations (this one included); it may not wait. */
+typedef void (*weft_op_fn)(weft_op_t *op, void *user);
+
+/* One operation. 320 bytes, kept by the caller, zeroed by WEFT_OP_INIT before its first use; it may be posted again
+ * as it is after each completion. */
+struct weft_op {
+    /* Set before posting; left alone by the library. */
+    weft_op_fn fn;
+    void *user;
+    weft_queue_t *queue;
+    weft_token_t *token;     /* cancelled together with it; NULL for none */
+    uint64_t timeout_ns;     /* from the post on; 0 for none */
+
+    /* Valid after completion. Which ones are set is said by each posting call. */
+    weft_status_t status;
+    uint32_t reserved;
+    uint64_t len;            /* bytes of the message, of the transfer, or a count */
+    uint64_t tag;
+    weft_ep_id_t from;       /* the endpoint it came from */
+    void *buf;               /* a buffer made for the caller, released by weft_buf_free() */
+
+    uint64_t priv[30];       /* the library's */
+};
+
+#define WEFT_OP_INIT {0}
+
+/* True once the operation is complete, and true for one never posted. Any thread; does not drive progress. */
+WEFT_API bool weft_op_done(const weft_op_t *op);
+
+/* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send
+ * whose bytes are already with the fabric completes when the fabric lets go of them. Cancelling a complete or never
+ * posted operation does nothing. Any thread. */
+WEFT_API void weft_op_cancel(weft_op_t *op);
+
+/* Wait until an operation is complete and return its status, or WEFT_ERR_TIMEOUT after timeout_ns with the operation
+ * still under way (tell the two apart with weft_op_done()). Drives progress on a caller-driven runtime.
+ * Fails at once with WEFT_ERR_STATE from inside a callback and WEFT_ERR_FORKED in a forked child. */
+WEFT_API weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns);
+
+/* Wait until one of n operations is complete: WEFT_OK and its index in *index_out, or WEFT_ERR_TIMEOUT. All n belong
+ * to one runtime. NULL entries are skipped; if all are NULL: WEFT_ERR_INVALID. */
+WEFT_API weft_status_t weft_op_wait_any(weft_op_t *const *ops, size_t n, uint64_t timeout_ns, size_t *index_out);
+
+/* Wait until all of n are complete: WEFT_OK if all succeeded, else the status of the first that did not (in the order
+ * of the array), or WEFT_ERR_TIMEOUT with some still under way. All n belong to one runtime. */
+WEFT_API weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_t timeout_ns);
+
+/* --- timers ------------------------------------------------------------------------------------------------- */
+
+/* Complete `op` with WEFT_OK after delay_ns. Cancelling it works like anywhere. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t *op);
+
+/* --- composition -------------------------------------------------------------------------------------------- */
+
+typedef enum weft_group_mode {
+    WEFT_GROUP_ALL = 1,        /* completes when all have; WEFT_OK if all succeeded, else the first failure's status */
+    WEFT_GROUP_ANY = 2,        /* completes at the first success, cancelling the rest; the last failure if all fail */
+    WEFT_GROUP_ALL_OR_NONE = 3 /* like ALL, and the first failure cancels the rest */
+} weft_group_mode_t;
+
+/* Make `group` complete as a function of its members. Members are added before or after they are posted and before
+ * the group is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The
+ * group never completes before all of its members have (a cancelled member still has to let go of its buffers).
+ * op->len of the group is the number of members that succeeded; with ANY, op->tag is the index of the winner. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
+                                                        weft_op_t *const *members, size_t n, weft_op_t *group);
+
+/* Posts the next step of a chain; called in progress when the step before it succeeded. Returning an error means it
+ * posted nothing: the chain then completes with that error. */
+typedef weft_status_t (*weft_post_fn)(weft_op_t *op, void *user);
+
+/* Run `post` for `next` when `first` (posted already, neither fn nor queue set) succeeds. If first fails, next is never
+ * posted and completes with first's status. Cancelling next cancels first while that runs. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn post, void *user,
+                                                    weft_op_t *next);
+
+/* --- cancellation tokens -------------------------------------------------------------------------------------- */
+
+/* A token cancels every operation posted with it, and every child token, once. Counted: hold/drop; made with one
+ * reference. A child keeps its parent alive. parent may be NULL. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_token_new(weft_runtime_t *rt, weft_token_t *parent, weft_token_t **token_out);
+WEFT_API void weft_token_hold(weft_token_t *token);
+WEFT_API void weft_token_drop(weft_token_t *token);
+/* Cancel it. Operations posted with a cancelled token fail at once with WEFT_ERR_CANCELLED. Any thread; idempotent. */
+WEFT_API void weft_token_cancel(weft_token_t *token);
+WEFT_API bool weft_token_cancelled(const weft_token_t *token);
+
+/* --- scopes --------------------------------------------------------------------------------------------------- */
+
+/* A scope counts what is alive in it; closing refuses newcomers and completes when the last has left. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_scope_new(weft_runtime_t *rt, weft_scope_t **scope_out);
+/* Enter: WEFT_ERR_CLOSED after weft_scope_close. Each enter is paired with one leave. Any thread. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_scope_enter(weft_scope_t *scope);
+WEFT_API void weft_scope_leave(weft_scope_t *scope);
+/* Close: `op` completes when everyone has left. Once. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op);
+/* Free a closed and empty scope, or one never entered; WEFT_ERR_STATE otherwise. */
+WEFT_API weft_status_t weft_scope_free(weft_scope_t *scope);
+
+/* --- completion queues ------------------------------------------------------------------------------------------ */
+
+/* A queue collects the completions of operations whose `queue` it is. The event fd (weft_queue_fd) is readable while the queue
+ * is not empty; it exists from the first call of weft_queue_fd on, and costs one system call per burst, not per
+ * completion. Pop from one thread at a time. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out);
+/* Take up to n completed operations, waiting up to timeout_ns for the first (0: do not wait). Returns how many; drives
+ * progress on a caller-driven runtime. */
+WEFT_API size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64_t timeout_ns);
+/* The event fd, or a negative status. Yours to poll, not to read or close. */
+WEFT_API int weft_queue_fd(weft_queue_t *queue);
+/* Free an empty queue that no operation under way names; WEFT_ERR_STATE otherwise. */
+WEFT_API weft_status_t weft_queue_free(weft_queue_t *queue);
+
+/* Release a buffer the library made (op->buf). NULL is allowed. Any thread. */
+WEFT_API void weft_buf_free(void *buf);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,98 @@
+/* weft/runtime.h - a runtime: one progress engine with its fabrics, timers and endpoints.
+ *
+ * A process may have several (one per core is a good number); they share nothing but the log sink.
+ *
+ * Three ways to be driven:
+ *   WEFT_PROGRESS_CALLER  no thread. Whoever waits, or calls weft_runtime_progress(), drives. Lowest latency. Silence is
+ *                         death to a peer: call progress at least a few times per heartbeat bound.
+ *   WEFT_PROGRESS_THREAD  a thread of the runtime's own drives: it spins for spin_ns after the last event, then sleeps
+ *                         until the kernel wakes it. Callbacks run on it. An idle runtime uses no CPU.
+ *   WEFT_PROGRESS_LOOP    a foreign event loop drives: poll weft_runtime_fd(), call weft_runtime_progress() until it
+ *                         returns 0, then weft_runtime_arm(); if that says WEFT_ERR_AGAIN, progress again. Poll no longer
+ *                         than weft_runtime_next_timeout(). */
+#ifndef WEFT_RUNTIME_H
+#define WEFT_RUNTIME_H
+
+#include <weft/op.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum weft_progress_mode {
+    WEFT_PROGRESS_DEFAULT = 0, /* as configured (WEFT_PROGRESS), caller if not */
+    WEFT_PROGRESS_CALLER = 1,
+    WEFT_PROGRESS_THREAD = 2,
+    WEFT_PROGRESS_LOOP = 3
+} weft_progress_mode_t;
+
+/* Zero in any field means: as configured by environment or file, and the stated default if it is not configured.
+ * Strength: this struct, then the environment (WEFT_*), then the file named by WEFT_CONFIG_FILE. `weft info` lists all. */
+typedef struct weft_runtime_opts {
+    size_t size;                 /* sizeof(weft_runtime_opts_t); WEFT_RUNTIME_OPTS_INIT sets it */
+    weft_progress_mode_t progress;
+    uint64_t spin_ns;            /* WEFT_SPIN: how long to spin before sleeping. Default is: 50 us on a runtime's own thread,
+                                    2 ms in a caller's wait */
+    const char *name;            /* WEFT_NAME: instance name shown to peers. Default is: program-pid */
+    const char *transports;      /* WEFT_TRANSPORTS: "all", "shm", "tcp", or a list of those and of UCX transport names.
+                                    Default is: all */
+    const char *interfaces;      /* WEFT_INTERFACES: network devices UCX may use, comma separated. Default is: all */
+    const void *key;             /* WEFT_KEY_FILE: pre-shared key, at least 16 bytes; NULL for none. Copied, wiped on close. */
+    size_t key_len;
+    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s */
+    uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: Default is: 10 s */
+    uint64_t close_timeout_ns;   /* WEFT_CLOSE_TIMEOUT: a graceful close that takes longer is forced. Default is: 10 s */
+    size_t recv_window;          /* WEFT_RECV_WINDOW: bytes of messages nobody asked for yet that one peer may leave here.
+                                    Default is: 256 KiB */
+    size_t shm_ring;             /* WEFT_SHM_RING: bytes of shared-memory ring per direction. Default is: 64 KiB */
+    uint32_t max_endpoints;      /* WEFT_MAX_ENDPOINTS: Default is: 65536 */
+} weft_runtime_opts_t;
+
+#define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)
+
+/* Open a runtime. opts may be NULL.
+ *
+ * Owns:    *rt_out is yours until weft_runtime_close(). Everything in opts is copied.
+ * Threads: any.
+ * Fails:   WEFT_ERR_INVALID (a value out of range, a malformed variable: weft_last_error() names it), WEFT_ERR_NOMEM,
+ *          WEFT_ERR_LIMIT (no file descriptors), WEFT_ERR_SYSTEM. *rt_out is untouched. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_open(const weft_runtime_opts_t *opts, weft_runtime_t **rt_out);
+
+/* Close a runtime: forces every endpoint and listener that is still open down, completes every operation that is still under
+ * way (WEFT_ERR_CLOSED), delivers those completions, stops the thread, and frees it. Close endpoints first to lose nothing.
+ * NULL is allowed. WEFT_ERR_STATE from inside a callback; in a forked child it frees what it can and returns WEFT_ERR_FORKED. */
+WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
+
+/* Drive a caller-driven or loop-driven runtime once; how many events it handled (0: nothing to do). Any thread; if
+ * another thread is driving it returns 0 at once. Runs callbacks. On a thread-driven runtime it does nothing and returns 0. */
+WEFT_API unsigned weft_runtime_progress(weft_runtime_t *rt);
+
+/* For WEFT_PROGRESS_LOOP (works in CALLER too): an fd that is readable when there is something to do, valid until close. */
+WEFT_API int weft_runtime_fd(weft_runtime_t *rt);
+/* Prepare to sleep on the fd: WEFT_OK, or WEFT_ERR_AGAIN when there is work to do first. */
+WEFT_API weft_status_t weft_runtime_arm(weft_runtime_t *rt);
+/* Nanoseconds until the next timer, 0 if one is due, WEFT_FOREVER if there is none. */
+WEFT_API uint64_t weft_runtime_next_timeout(weft_runtime_t *rt);
+
+/* The runtime's clock, nanoseconds. The same for all runtimes of a process. */
+WEFT_API uint64_t weft_now(weft_runtime_t *rt);
+
+/* The instance name this runtime shows to peers. Valid until close. */
+WEFT_API const char *weft_runtime_name(const weft_runtime_t *rt);
+
+/* Counters since open, for people and for tests. */
+typedef struct weft_runtime_stats {
+    size_t size;
+    uint64_t ops_posted, ops_completed;
+    uint64_t sleeps, wakeups, rescued_wakeups; /* rescued: found by the safety timer, not by the event. Should stay 0 */
+    uint64_t endpoints, endpoints_failed, reconnects;
+    uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received;
+    uint64_t unexpected_bytes;                 /* held now for receives not yet posted */
+} weft_runtime_stats_t;
+#define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
+WEFT_API void weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,72 @@
+/* weft/status.h - what a call or an operation came to.
+ *
+ * One list gives the enum, the names and the sentences. Values are stable: new ones are appended.
+ * Zero is success; every failure is negative, so `if (st)` and `if (st < 0)` both read well. */
+#ifndef WEFT_STATUS_H
+#define WEFT_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define WEFT_API __attribute__((visibility("default")))
+#define WEFT_MUST_CHECK __attribute__((warn_unused_result))
+#else
+#define WEFT_API
+#define WEFT_MUST_CHECK
+#endif
+
+/* A struct that starts with its size, the rest zero. Behind the *_INIT macros; the C form names the field so that compilers
+ * do not warn about the others. */
+#ifdef __cplusplus
+#define WEFT_INIT(type) {sizeof(type)}
+#else
+#define WEFT_INIT(type) {.size = sizeof(type)}
+#endif
+
+/*        name            value  sentence */
+#define WEFT_STATUS_LIST(X) \
+    X(WEFT_OK,              0,  "success") \
+    X(WEFT_ERR_INVALID,    -1,  "an argument is not valid") \
+    X(WEFT_ERR_NOMEM,      -2,  "out of memory") \
+    X(WEFT_ERR_CANCELLED,  -3,  "the operation was cancelled") \
+    X(WEFT_ERR_TIMEOUT,    -4,  "the deadline passed") \
+    X(WEFT_ERR_PEER,       -5,  "the peer is lost: it died, stopped answering, or the network to it is down") \
+    X(WEFT_ERR_CLOSED,     -6,  "the endpoint, listener or runtime is closed") \
+    X(WEFT_ERR_REFUSED,    -7,  "the peer refused the connection") \
+    X(WEFT_ERR_UNREACHABLE,-8,  "no way to reach the peer") \
+    X(WEFT_ERR_AUTH,       -9,  "authentication failed: the keys differ, or only one side has a key") \
+    X(WEFT_ERR_VERSION,    -10, "the peer speaks a protocol version this library does not") \
+    X(WEFT_ERR_PROTOCOL,   -11, "the peer sent bytes that break the protocol") \
+    X(WEFT_ERR_TRUNCATED,  -12, "the message is longer than the buffer; it was discarded and nothing was written") \
+    X(WEFT_ERR_AGAIN,      -13, "it would have to wait, and the caller asked not to") \
+    X(WEFT_ERR_LIMIT,      -14, "a limit was reached: file descriptors, endpoints, or a configured bound") \
+    X(WEFT_ERR_FORKED,     -15, "this process was forked after the runtime was opened; open a new runtime in the child") \
+    X(WEFT_ERR_STATE,      -16, "the call is not allowed here: from inside a callback, or on an object that is in use") \
+    X(WEFT_ERR_UNSUPPORTED,-17, "this build, machine or transport cannot do that") \
+    X(WEFT_ERR_ADDRESS,    -18, "the address cannot be used: in use, not of this machine, or its name has no address") \
+    X(WEFT_ERR_NOTFOUND,   -19, "no such thing: a name, an id whose object is gone, or a message that is not there") \
+    X(WEFT_ERR_SYSTEM,     -20, "the operating system or UCX failed; the log has its words")
+
+typedef enum weft_status {
+#define WEFT_STATUS_ENUM(name, value, text) name = (value),
+    WEFT_STATUS_LIST(WEFT_STATUS_ENUM)
+#undef WEFT_STATUS_ENUM
+    WEFT_STATUS_FORCE_INT = 0x7fffffff
+} weft_status_t;
+
+/* The name ("WEFT_ERR_PEER") and the sentence of a status; "WEFT_ERR_?" and "unknown status" for a value not in the
+ * list. Never NULL, static storage, any thread. */
+WEFT_API const char *weft_status_name(weft_status_t status);
+WEFT_API const char *weft_status_text(weft_status_t status);
+
+/* The detail of the last call of this thread that returned an error at once: which argument, which value, what the
+ * system said. Empty string when there is none. Valid until this thread's next call into the library.
+ * Operations carry their detail in the log, since they fail on no one's thread in particular. */
+WEFT_API const char *weft_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,68 @@
+/* base/config.h - every configuration variable, from one list: name, kind, default, documentation.
+ *
+ * Look-up order per variable: environment, then file, then default; options structs are laid over this by their rooms.
+ * The file is read anew for each snapshot, so that tests and long-lived processes see what is there. */
+#ifndef WEFTI_CONFIG_H
+#define WEFTI_CONFIG_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <weft/config.h>
+
+/* kinds: TEXT any; SIZE "64k", "1M", "4096"; TIME "5s", "50ms", "10us", "250000ns" (stored as ns; "auto" is
+ * UINT64_MAX where the default is auto); NUMBER 0..UINT32_MAX;
+ * PATH; CHOICE one of the words in `range`, in any case, and kept as it is written there.
+ * The range of a number is "least most", and "pow2" after it where only powers of two are right.
+ * An empty value is a value where the default is empty; elsewhere it counts as not given. */
+/*        field             kind    default    range                        doc */
+#define WEFTI_CONFIG_LIST(X) \
+    X(config_file,     PATH,   "",        "",                          "file with more of these variables, one NAME = value a line") \
+    X(log,             CHOICE, "warn",    "none error warn info debug","what is written to stderr or the log callback") \
+    X(name,            TEXT,   "",        "",                          "instance name shown to peers; empty: program-pid") \
+    X(progress,        CHOICE, "caller",  "caller thread loop",        "who drives a runtime that was opened without saying") \
+    X(spin,            TIME,   "auto",    "0ns 1s",                    "how long to spin before sleeping; auto: 50us on a runtime's own thread, 2ms in a caller's wait") \
+    X(transports,      TEXT,   "all",     "",                          "all, shm, tcp, or a list of those and UCX transport names") \
+    X(interfaces,      TEXT,   "all",     "",                          "network devices UCX may use, comma separated") \
+    X(key_file,        PATH,   "",        "",                          "file whose bytes are the pre-shared key; must not be readable by others") \
+    X(heartbeat,       TIME,   "5s",      "100ms 1h",                  "a peer silent for this long is lost") \
+    X(connect_timeout, TIME,   "10s",     "1ms 1h",                    "how long a connect may take") \
+    X(close_timeout,   TIME,   "10s",     "1ms 1h",                    "how long a graceful close may take before it is forced") \
+    X(recv_window,     SIZE,   "256k",    "16k 1G",                    "bytes of messages nobody asked for that one peer may leave here") \
+    X(shm_ring,        SIZE,   "64k",     "16k 64M pow2",              "bytes of shared-memory ring per direction and peer; a power of two") \
+    X(shm_copy,        CHOICE, "auto",    "auto kernel ring",          "how large messages move on one host: the kernel's cross-process copy, or in pieces through the ring") \
+    X(max_endpoints,   NUMBER, "65536",   "1 16777215",                "endpoints one runtime may have")
+
+/* A snapshot of all variables, parsed. TEXT, PATH and CHOICE are strings owned by the snapshot; the others are numbers. */
+typedef struct wefti_config {
+#define WEFTI_CONFIG_FIELD_TEXT(field)   const char *field;
+#define WEFTI_CONFIG_FIELD_PATH(field)   const char *field;
+#define WEFTI_CONFIG_FIELD_CHOICE(field) const char *field;
+#define WEFTI_CONFIG_FIELD_SIZE(field)   uint64_t field;
+#define WEFTI_CONFIG_FIELD_TIME(field)   uint64_t field;
+#define WEFTI_CONFIG_FIELD_NUMBER(field) uint64_t field;
+#define WEFTI_CONFIG_FIELD(field, kind, def, range, doc) WEFTI_CONFIG_FIELD_##kind(field)
+    WEFTI_CONFIG_LIST(WEFTI_CONFIG_FIELD)
+#undef WEFTI_CONFIG_FIELD
+    struct wefti_config_store *store;
+} wefti_config_t;
+
+/* Read environment and file. WEFT_ERR_INVALID: a value does not parse or is out of range; weft_last_error() names the variable, the
+ * value, where it came from and what would be right. Unknown names are warned about, once per process and name. */
+weft_status_t wefti_config_read(wefti_config_t *config_out);
+void wefti_config_free(wefti_config_t *config); /* a zeroed one is allowed */
+/* The same from the bytes of a file that the caller has, called `source` in errors, and with no look at the environment: for
+ * fuzzing, and for tests that want the defaults (n 0). Unknown names are passed over. */
+weft_status_t wefti_config_parse(const char *source, const void *bytes, size_t n, wefti_config_t *config_out);
+/* Copy a string that lives as long as the snapshot, for rooms that lay options over it; NULL: no memory. */
+const char *wefti_config_keep(wefti_config_t *config, const char *text);
+
+/* Parsers, also for tools: whole string or WEFT_ERR_INVALID. Size: digits and k, M, G, T (any case, "iB" may follow), powers of
+ * 1024. Time: digits and ns, us, ms, s, m, h; "0" needs no unit. */
+weft_status_t wefti_parse_size(const char *text, uint64_t *out);
+weft_status_t wefti_parse_time(const char *text, uint64_t *ns_out);
+weft_status_t wefti_parse_number(const char *text, uint64_t *out); /* 0..UINT32_MAX */
+
+/* For the log: the level configured now, WEFT_LOG_WARN where that cannot be told. Neither logs nor fails. */
+weft_log_level_t wefti_config_log_level(void);
+
+#endif

@@ -1,0 +1,21 @@
+/* base/rng.h - small seeded generator (splitmix64) for jitter, simulation and tests. Never for secrets. */
+#ifndef WEFTI_RNG_H
+#define WEFTI_RNG_H
+
+#include <stdint.h>
+
+typedef struct wefti_rng {
+    uint64_t state;
+} wefti_rng_t;
+
+static inline uint64_t wefti_rng_next(wefti_rng_t *r)
+{
+    uint64_t z = (r->state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+/* 0 .. n-1; n > 0. */
+static inline uint64_t wefti_rng_below(wefti_rng_t *r, uint64_t n) { return wefti_rng_next(r) % n; }
+
+#endif

@@ -1,0 +1,25 @@
+/* base/uri.h - "tcp://host:port", "tcp://[v6]:port", "tcp://eth0:0", "unix:///path", "unix://@name"; several by commas.
+ *
+ * Parsing only: no names are looked up here. */
+#ifndef WEFTI_URI_H
+#define WEFTI_URI_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <weft/status.h>
+
+typedef enum wefti_uri_scheme { WEFTI_URI_TCP = 1, WEFTI_URI_UNIX = 2 } wefti_uri_scheme_t;
+
+typedef struct wefti_uri {
+    wefti_uri_scheme_t scheme;
+    char host[256]; /* tcp: host without brackets; unix: the path, or '@' and the abstract name (at most 107 bytes) */
+    uint16_t port;
+} wefti_uri_t;
+
+/* Parse the next of a comma-separated list: *text moves past it; *text points to "" after the last one.
+ * WEFT_ERR_INVALID (with weft_last_error naming the part) leaves *text and *uri_out untouched. */
+weft_status_t wefti_uri_parse(const char **text, wefti_uri_t *uri_out);
+/* Write it back; always terminates; returns the length it needs without the terminator. */
+size_t wefti_uri_format(const wefti_uri_t *uri, char *buf, size_t cap);
+
+#endif
