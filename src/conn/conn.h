@@ -1,0 +1,90 @@
+/* conn/conn.h - endpoints as the rooms above see them.
+ *
+ * conn owns the wire and the lane of each endpoint and everything about its life; rooms above (msg now, am and rma later) own the
+ * operations on it. They meet here: conn calls the functions of wefti_traffic_t, the room calls the few functions below.
+ *
+ * A record's first byte is its kind; conn keeps 0x00-0x0f for itself and hands the others to the traffic that claimed them. */
+#ifndef WEFTI_CONN_H
+#define WEFTI_CONN_H
+
+#include <weft/conn.h>
+
+#include "core/core.h"
+
+enum {
+    WEFTI_REC_UP = 0x01,        /* conn: the lane works in this direction */
+    WEFTI_REC_BEAT = 0x02,      /* conn: still here */
+    WEFTI_REC_CLOSE = 0x03,     /* conn: nothing follows; carries how many messages were sent */
+    WEFTI_REC_CLOSE_ACK = 0x04, /* conn: carries how many of them were not received yet */
+    WEFTI_REC_MSG_FIRST = 0x10, /* msg: 0x10 - 0x1f */
+    WEFTI_REC_MSG_LAST = 0x1f
+};
+
+/* What p->user of an announcement must point to, from `announced` until pull(), refuse() or `withdrawn`, begins with this: the fabric takes an
+ * announcement back by naming only p, and conn must know whose it was. (With a second traffic this gets a second member, which.) */
+typedef struct wefti_inbound {
+    weft_ep_t *ep;
+} wefti_inbound_t;
+
+/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. */
+typedef struct wefti_traffic {
+    uint8_t first_kind, last_kind;
+    size_t ep_state_size;                          /* bytes of ep->traffic[i] conn allocates, zeroed */
+    void (*ep_new)(weft_ep_t *ep);                 /* initialise that, and nothing else: runs on the thread that opens */
+    void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits */
+    void (*ep_room)(weft_ep_t *ep);                /* the lane has room again */
+    void (*record)(weft_ep_t *ep, const void *rec, size_t n);
+    void (*announced)(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
+    void (*withdrawn)(weft_ep_t *ep, wefti_pull_t *p);
+    /* Complete every operation on the endpoint that waits for a peer, with `why`; those whose buffers the fabric still has complete when it
+     * lets go (the lane is being closed). What has arrived whole stays receivable, unless `discard`. Called:
+     *   - when the endpoint fails: why, discard false, ep->lane NULL;
+     *   - when the peer closed: CLOSED, discard false, ep->lane NULL; only receives that nothing that arrived can match;
+     *   - when a graceful close begins here: CLOSED, discard true, state CLOSING and ep->lane still set: receives only; sends go on;
+     *   - when it goes down here (closed, aborted, timed out): why, discard true, ep->lane NULL. May come more than once. */
+    void (*ep_down)(weft_ep_t *ep, weft_status_t why, bool discard);
+    bool (*ep_sends_pending)(weft_ep_t *ep);       /* sends posted and not complete; when that ends, wefti_ep_drained() is called */
+    uint64_t (*ep_sent)(weft_ep_t *ep);            /* messages sent over this lane: the count in CLOSE */
+    uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
+    bool (*ep_busy)(weft_ep_t *ep);                /* it still has operations or transfers: the endpoint cannot be freed yet; when
+                                                      that ends, wefti_ep_drained() is called */
+    void (*ep_free)(weft_ep_t *ep);
+    void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
+} wefti_traffic_t;
+
+enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_N };
+
+/* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. */
+struct weft_ep {
+    weft_runtime_t *rt;
+    wefti_lane_t *lane;          /* not NULL exactly while records may be sent: UP, and CLOSING until CLOSE is sent */
+    void *traffic[WEFTI_TRAFFIC_N];
+    weft_ep_id_t id;
+    _Atomic uint32_t state;      /* weft_ep_state_t; written by the driver */
+    uint32_t spoke;              /* set by whoever commits a record: spares a heartbeat */
+    uint32_t heard;              /* set by conn for every record that arrives */
+    uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
+    weft_status_t why;           /* of FAILED and GONE */
+};
+
+/* Register traffic with a runtime; once per room, when it is attached. */
+void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic);
+
+/* May a send be posted on it, and with what status if not: WEFT_OK in CONNECTING, UP, RECONNECTING; _CLOSED in CLOSING and PEER_CLOSED;
+ * ep->why in FAILED. Receives may also be posted in PEER_CLOSED and FAILED, where they only find what has arrived. */
+weft_status_t wefti_ep_may_send(const weft_ep_t *ep);
+weft_status_t wefti_ep_may_recv(const weft_ep_t *ep);
+
+/* From traffic: sends_pending or busy turned false. Cheap to call too often. */
+void wefti_ep_drained(weft_ep_t *ep);
+
+/* From traffic: the peer broke the protocol (says what, for the log). Fails the endpoint with WEFT_ERR_PROTOCOL, later in this progress. */
+void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
+
+/* Walk all endpoints of the runtime: start with *at = 0; NULL at the end. */
+weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);
+
+/* For src/open.c. */
+weft_status_t wefti_conn_attach(weft_runtime_t *rt);
+
+#endif

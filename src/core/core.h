@@ -1,0 +1,326 @@
+/* core/core.h - the runtime and its operations, as the rooms above see them.
+ *
+ * One thread at a time drives a runtime: it holds `driver`. Everything that is not marked as any-thread belongs to whoever drives,
+ * so nothing here needs a lock. Three ways to hold it:
+ *   - the runtime's own thread (WEFT_PROGRESS_THREAD) holds it for as long as it lives;
+ *   - a caller (CALLER, LOOP) takes it for the length of one post, one progress, or one wait;
+ *   - a callback runs on a thread that already holds it.
+ * A post by a thread that cannot have it at once goes through the inbox, and the driver starts the operation.
+ *
+ * States of an operation (opx->state):
+ *
+ *     IDLE --post--> POSTED --complete--> READY --deliver--> DONE --post--> POSTED ...
+ *                     |  \--- (no fn, no queue, no watcher) --> DONE
+ *                     \--cancel--> ASKED --complete--> READY
+ *     a link's next: POSTED --the step before succeeded--> LINKED --its own post--> POSTED
+ *
+ * Only the driver moves it from POSTED on, except POSTED -> ASKED. Bits beside the state say who else holds it: INBOX (it sits in the inbox,
+ * to be started or cancelled; completion waits in READY until the inbox has let go of it), QUEUED (it is in its completion queue), WAITED
+ * (a thread sleeps until it is done, and must be woken). After the store of DONE, and the pop from its queue, the library does not touch
+ * the operation again; its owner may free it or post it anew.
+ * tests/unit/core_op.c and tests/sim hold us to exactly one walk per post. */
+#ifndef WEFTI_CORE_H
+#define WEFTI_CORE_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <weft/op.h>
+#include <weft/runtime.h>
+
+#include "base/config.h"
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "fabric/fabric.h"
+
+/* --- operations ------------------------------------------------------------------------------------------------------- */
+
+enum {
+    WEFTI_OP_IDLE = 0, WEFTI_OP_POSTED = 1, WEFTI_OP_READY = 2, WEFTI_OP_DONE = 3, WEFTI_OP_ASKED = 4, WEFTI_OP_LINKED = 5,
+    WEFTI_OP_STATE = 7, /* mask of the above */
+    WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32
+};
+
+/* What a room says about the operations it starts: static const, one per kind of operation. */
+typedef struct wefti_op_kind {
+    const char *name;
+    /* Start an operation that came through the inbox. An error completes it with that status. Also called for one that was cancelled
+     * before it was started (cancel() follows if it is still under way), and while the runtime closes. */
+    weft_status_t (*start)(weft_op_t *op);
+    /* Asked to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it now, or later, when the buffers are free. May be
+     * asked more than once (a timeout after a cancel); never after completion. */
+    void (*cancel)(weft_op_t *op, weft_status_t why);
+} wefti_op_kind_t;
+
+/* Told of a completion instead of fn and queue: groups, links, rooms that post on their own behalf. Runs on the driver, from the ready
+ * list, once, after the operation became DONE: if it is not the watcher's own, its owner may have freed it, and only rt->told (its
+ * status) is there to look at. */
+typedef void (*wefti_watch_fn)(weft_op_t *op, void *arg);
+
+/* The private part of weft_op_t. may_alias: to the program it is an array of numbers, and that is how it is zeroed. */
+typedef struct __attribute__((may_alias)) wefti_opx {
+    _Atomic uint32_t state;
+    uint32_t flags;               /* WEFTI_OPF_* */
+    weft_runtime_t *rt;
+    const wefti_op_kind_t *kind;
+    wefti_list_t link;            /* the room's list while POSTED, the ready list while READY */
+    _Atomic(weft_op_t *) inbox_next;
+    wefti_list_t token_link;
+    wefti_heap_node_t timer;
+    wefti_watch_fn watch;         /* set while a group or link watches */
+    void *watch_arg;
+    uint64_t room[17];            /* the room's own state: see wefti_op_room() */
+} wefti_opx_t;
+
+enum {
+    WEFTI_OPF_TIMED = 1,
+    WEFTI_OPF_TOKEN = 2,
+    WEFTI_OPF_INBOX_START = 4, /* it sits in the inbox to be started */
+    WEFTI_OPF_STEP = 8,        /* a link's next on the ready list: its step is due */
+    WEFTI_OPF_LINKED = 16      /* posted by a link's step */
+};
+
+_Static_assert(sizeof(wefti_opx_t) <= sizeof(((weft_op_t *)0)->priv), "weft_op_t.priv is too small");
+_Static_assert(sizeof(weft_op_t) == 320, "weft_op_t is part of the ABI");
+
+static inline wefti_opx_t *wefti_opx(weft_op_t *op) { return (wefti_opx_t *)(void *)op->priv; }
+static inline weft_op_t *wefti_op_of_link(wefti_list_t *link)
+{
+    return wefti_container_of(wefti_container_of(link, wefti_opx_t, link), weft_op_t, priv);
+}
+static inline void *wefti_op_room_at(weft_op_t *op) { return wefti_opx(op)->room; }
+#define wefti_op_room(op, type) ((type *)wefti_op_room_at(op))
+#define wefti_op_of_room(ptr) \
+    wefti_container_of(wefti_container_of((ptr), wefti_opx_t, room), weft_op_t, priv)
+#define WEFTI_OP_ROOM_SIZE sizeof(((wefti_opx_t *)0)->room)
+
+/* --- the runtime ------------------------------------------------------------------------------------------------------ */
+
+typedef struct wefti_timer {
+    wefti_heap_node_t node; /* key: when, in fabric time */
+    void (*fn)(struct wefti_timer *t);
+} wefti_timer_t;
+
+/* What a room above keeps per runtime. Attached once, by src/open.c, before anything else happens; lower rooms first. */
+typedef struct wefti_room {
+    void (*shutdown)(weft_runtime_t *rt); /* the runtime closes: force everything down. Called from the top room down, then again
+                                             after each progress until every room says idle */
+    bool (*idle)(weft_runtime_t *rt);     /* nothing left that the fabric could still touch */
+    void (*free)(weft_runtime_t *rt);     /* from the top room down */
+    void (*stats)(weft_runtime_t *rt, weft_runtime_stats_t *stats);
+} wefti_room_t;
+
+enum { WEFTI_ROOM_CONN, WEFTI_ROOM_MSG, WEFTI_ROOM_N };
+
+struct weft_runtime {
+    /* touched by every post and progress */
+    wefti_fabric_t *fabric;
+    _Atomic uint32_t driver;       /* 0 free, 1 taken */
+    uint32_t fork_generation;
+    weft_progress_mode_t mode;
+    uint32_t quiet;                /* progress calls in a row that found nothing */
+    wefti_list_t ready;            /* completed operations to deliver */
+    wefti_heap_t timers;           /* nodes of wefti_timer_t and of operations */
+    uint64_t now;                  /* fabric time when last read */
+    uint32_t until_clock;          /* progress calls until the clock is read again */
+    bool delivering;               /* inside wefti_progress() */
+    bool closing;                  /* weft_runtime_close() was called */
+    bool armed;                    /* weft_runtime_arm() succeeded and nobody progressed since */
+    uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
+    weft_status_t told;            /* status of the operation whose watch runs */
+    uint64_t ops_completed;
+
+    /* touched by other threads */
+    _Alignas(64) _Atomic(weft_op_t *) inbox; /* newest first */
+    _Atomic uint32_t sleeping;     /* the driver is about to sleep or asleep in the kernel */
+    _Atomic uint64_t ops_posted;
+    _Alignas(64) _Atomic uint32_t done_seq;  /* futex: bumped when a WAITED operation is done and when the driver is handed on */
+    _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one of them was told to take the driver */
+
+    /* core's own, the driver's */
+    wefti_list_t own;              /* operations of core under way: timers, groups, scope closes; through opx->link */
+    weft_op_t *linking;            /* LINKED, and its post function has not posted it yet */
+    const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
+    uint32_t calls;                /* weft_runtime_progress() */
+    int64_t coarse_tick;           /* coarse clock when a caller's progress last looked at everything */
+    bool virtual_time;             /* the fabric has no fd to sleep on: its clock is read every time */
+
+    /* the rest */
+    void *thread;                  /* core's */
+    wefti_config_t config;
+    uint64_t spin_ns, heartbeat_ns, connect_timeout_ns, close_timeout_ns;
+    size_t recv_window;
+    uint32_t max_endpoints;
+    char name[128];
+    uint8_t key[32];               /* hash of the pre-shared key */
+    bool has_key;
+    wefti_rng_t rng;
+    uint64_t sleeps, wakeups, rescued_wakeups;
+    _Atomic uint64_t rescued_waits; /* rescued_wakeups of threads that do not drive */
+    wefti_list_t queues;           /* completion queues, to be cut off at close */
+    _Atomic uint32_t queues_lock;
+    const wefti_room_t *rooms[WEFTI_ROOM_N];
+    void *room_state[WEFTI_ROOM_N];
+};
+
+enum { WEFTI_DUE_WAKE = 1 /* a WAITED operation is done */, WEFTI_DUE_POKE = 2 /* a foreign loop sleeps on the fd */ };
+#define WEFTI_HANDED (1u << 31)
+
+extern _Thread_local weft_runtime_t *wefti_driven __attribute__((tls_model("initial-exec"))); /* what this thread drives now, or NULL */
+extern uint32_t wefti_fork_generation; /* bumped in every forked child */
+
+/* Open on a given fabric (taken over, also on error), with opts over config (config is taken over too). src/open.c and tests. */
+weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
+                                    weft_runtime_t **rt_out);
+/* Start what drives it (the thread), after the rooms were attached. */
+weft_status_t wefti_runtime_start(weft_runtime_t *rt);
+void wefti_runtime_attach(weft_runtime_t *rt, int room, const wefti_room_t *ops, void *state);
+/* Check opts and lay them over config; the strings of `config` may then come from opts (copied). For src/open.c, which needs the
+ * transports before there is a fabric. */
+weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_config_t *config);
+
+/* --- driving ------------------------------------------------------------------------------------------------------------ */
+
+/* Become the driver if that is possible without waiting. If true, call wefti_leave() with the same `was` soon. */
+static inline bool wefti_enter(weft_runtime_t *rt, weft_runtime_t **was)
+{
+    *was = wefti_driven;
+    if (*was == rt)
+        return true; /* inside a callback, or the runtime's thread */
+    if (rt->mode == WEFT_PROGRESS_THREAD || atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
+        return false;
+    wefti_driven = rt;
+    return true;
+}
+void wefti_settle(weft_runtime_t *rt); /* do what is due before the driver leaves */
+void wefti_leave_slow(weft_runtime_t *rt); /* after it left: someone used the inbox meanwhile, or waits to drive */
+static inline void wefti_leave(weft_runtime_t *rt, weft_runtime_t *was)
+{
+    if (was == rt)
+        return;
+    if (__builtin_expect(rt->leave_due, 0))
+        wefti_settle(rt);
+    wefti_driven = was;
+    /* seq_cst so that an inbox push that saw `driver` taken is seen here, or its pusher sees it free; the same with a waiter */
+    atomic_store(&rt->driver, 0);
+    if (__builtin_expect(atomic_load(&rt->inbox) != NULL || atomic_load(&rt->waiters), 0))
+        wefti_leave_slow(rt);
+}
+static inline bool wefti_forked(const weft_runtime_t *rt) { return rt->fork_generation != wefti_fork_generation; }
+
+/* Run fn(arg) on the driver: now if this thread is or can become it, else through the inbox. *call is kept by the caller until it ran. */
+typedef struct wefti_call {
+    weft_op_t op; /* an inbox node */
+    void (*fn)(struct wefti_call *call);
+} wefti_call_t;
+void wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
+
+/* --- posting and completing ----------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op);
+
+/* Check an operation that is about to be posted and mark it POSTED; WEFT_ERR_STATE if it is under way already, _INVALID (both fn and
+ * queue), _CANCELLED (its token is), _CLOSED (the runtime closes), _FORKED. Any thread. */
+static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
+    if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || rt->closing || wefti_forked(rt) || op->token || op->queue, 0)) {
+        weft_status_t st = wefti_op_prepare_slow(rt, op);
+        if (st)
+            return st;
+    }
+    if (x->rt != rt) /* a link posts what others may already wait for: they look at rt */
+        x->rt = rt;
+    x->kind = kind;
+    x->flags = state == WEFTI_OP_LINKED ? WEFTI_OPF_LINKED : 0;
+    x->link.next = NULL;
+    atomic_fetch_add_explicit(&rt->ops_posted, 1, memory_order_relaxed);
+    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
+    return WEFT_OK;
+}
+
+void wefti_op_unprepare_slow(weft_op_t *op);
+
+/* Undo prepare: the post fails at once after all. */
+static inline void wefti_op_unprepare(weft_op_t *op)
+{
+    atomic_fetch_sub_explicit(&wefti_opx(op)->rt->ops_posted, 1, memory_order_relaxed);
+    if (__builtin_expect(op->queue || wefti_opx(op)->flags, 0))
+        wefti_op_unprepare_slow(op);
+    else
+        atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_IDLE, memory_order_relaxed);
+}
+
+/* Hand a prepared operation to the driver: kind->start runs there. Any thread. */
+void wefti_op_inbox(weft_op_t *op);
+
+/* Start a prepared operation: here and now if this thread is or can become the driver, else through the inbox. An error returned means
+ * nothing was started. A thread whose earlier posts still sit in the inbox must not overtake them: then this one goes there too. */
+static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
+{
+    weft_runtime_t *was;
+    weft_status_t st = WEFT_OK;
+    if (!wefti_enter(rt, &was)) {
+        wefti_op_inbox(op);
+        return WEFT_OK;
+    }
+    if (was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed)) {
+        st = wefti_opx(op)->kind->start(op);
+        if (st)
+            wefti_op_unprepare(op);
+    } else {
+        wefti_op_inbox(op);
+    }
+    wefti_leave(rt, was);
+    return st;
+}
+
+/* From the room, on the driver, once the operation really waits for something: arms its timeout and joins its token. WEFT_ERR_NOMEM.
+ * Never calls kind->cancel from inside, even if the token was cancelled meanwhile: that comes through the inbox.
+ * Operations that complete within the posting call never need it. */
+weft_status_t wefti_op_track_slow(weft_op_t *op);
+static inline weft_status_t wefti_op_track(weft_op_t *op)
+{
+    return __builtin_expect(op->timeout_ns || op->token, 0) ? wefti_op_track_slow(op) : WEFT_OK;
+}
+
+void wefti_op_complete_slow(weft_op_t *op);
+
+/* Complete a POSTED operation, on the driver. It must be on no list of the room. */
+static inline void wefti_op_complete(weft_op_t *op, weft_status_t status)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t posted = WEFTI_OP_POSTED;
+    op->status = status;
+    x->rt->ops_completed++;
+    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags, 0) ||
+        !atomic_compare_exchange_strong_explicit(&x->state, &posted, WEFTI_OP_DONE, memory_order_acq_rel, memory_order_relaxed))
+        wefti_op_complete_slow(op);
+}
+
+/* The same for one that completes inside the very call that posts it, so that no other thread can know of it yet. */
+static inline void wefti_op_complete_at_once(weft_op_t *op, weft_status_t status)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    op->status = status;
+    x->rt->ops_completed++;
+    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags, 0))
+        wefti_op_complete_slow(op);
+    else
+        atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
+}
+
+/* --- timers, time ----------------------------------------------------------------------------------------------------------- */
+
+/* Arm (or re-arm) a timer at fabric time `when`. WEFT_ERR_NOMEM. Driver only. */
+weft_status_t wefti_timer_at(weft_runtime_t *rt, wefti_timer_t *t, uint64_t when);
+void wefti_timer_stop(weft_runtime_t *rt, wefti_timer_t *t);
+/* Reads the clock. rt->now is cheaper and a little old. */
+uint64_t wefti_now(weft_runtime_t *rt);
+
+/* Progress once: fabric, inbox, timers, deliveries. Driver only. */
+unsigned wefti_progress(weft_runtime_t *rt);
+
+#endif

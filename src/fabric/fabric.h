@@ -1,0 +1,196 @@
+/* fabric/fabric.h - what a network must offer. The only door to it.
+ *
+ * A fabric has two kinds of thing:
+ *
+ *   wires   ordered byte-message channels for the first minute of an acquaintance: hello, authentication, the exchange of
+ *           addresses. Slow and careful; a wire stays open for the life of the connection, because the kernel closes it
+ *           at once when the peer's process dies. fabric/sock makes them of TCP and Unix sockets.
+ *   rails   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/ucx (everything UCX
+ *           can do). A connection over a rail is a lane. Which rail is used is chosen during the hello.
+ *
+ * fabric/real.c joins sock, shm and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
+ * virtual time and one seed.
+ *
+ * Threads:  everything here is called by the one thread that drives the runtime, upcalls included, except wefti_fabric_wake().
+ * Upcalls:  only from inside progress() unless a function says otherwise. An upcall may call any function here on any object,
+ *           close() of the very lane or wire it came from included; after close() no upcall but `lane_closed` comes.
+ *
+ * Promises (tests/sim and tests/wire hold each implementation to them):
+ *   - records and announcements of one lane arrive in the order they were committed or announced, each once or not at all,
+ *     and not at all only at the end: when the lane fails or is closed;
+ *   - every transfer started (announce, pull: WEFT_OK) is done exactly once, and only after the fabric has let go of the buffers;
+ *   - bytes from a peer never make the fabric touch memory outside what it was given: a peer that breaks the protocol
+ *     fails its own lane or wire with WEFT_ERR_PROTOCOL. */
+#ifndef WEFTI_FABRIC_H
+#define WEFTI_FABRIC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <weft/op.h> /* weft_iov_t */
+#include <weft/status.h>
+
+#include "base/config.h"
+#include "base/list.h"
+#include "base/uri.h"
+
+typedef struct wefti_fabric wefti_fabric_t;
+typedef struct wefti_rail wefti_rail_t;
+typedef struct wefti_lane wefti_lane_t;
+typedef struct wefti_pull wefti_pull_t;
+typedef struct wefti_wire wefti_wire_t;
+typedef struct wefti_post wefti_post_t; /* a bound address where wires arrive */
+
+/* One transfer under way, embedded by whoever starts it. */
+typedef struct wefti_xfer wefti_xfer_t;
+struct wefti_xfer {
+    void (*done)(wefti_xfer_t *x, weft_status_t status); /* set by the starter */
+    uint64_t impl[5];                                    /* the fabric's */
+};
+
+/* --- upcalls: filled in by conn ------------------------------------------------------------------------------------- */
+
+typedef struct wefti_fabric_up {
+    /* wires */
+    /* A wire arrived at a post. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
+    void (*wire_accepted)(void *post_user, wefti_wire_t *wire, const char *from);
+    void (*wire_opened)(void *wire_user);                                  /* a dialled wire is connected */
+    void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
+    /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), bytes that are
+     * not ours (PROTOCOL). The wire is gone when this returns: do not close it. Once per wire not closed by us. */
+    void (*wire_closed)(void *wire_user, weft_status_t why);
+
+    /* lanes */
+    void (*record)(void *lane_user, const void *rec, size_t n);            /* valid during the call */
+    /* A payload of `total` bytes waits at the peer. `p` is ours until pull() or refuse(). */
+    void (*announced)(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
+    /* The sender took it back, or the lane was closed: p (neither pulled nor refused) is gone when this returns. */
+    void (*withdrawn)(wefti_pull_t *p);
+    void (*room)(void *lane_user);                                         /* reserve() or announce() that had no room may succeed now */
+    void (*lane_failed)(void *lane_user, weft_status_t why);               /* at most once; close() it */
+    void (*lane_closed)(void *lane_user);                                  /* last word after close(): everything is done and released */
+} wefti_fabric_up_t;
+
+/* --- the fabric ------------------------------------------------------------------------------------------------------- */
+
+struct wefti_fabric {
+    const struct wefti_fabric_ops *ops;
+    const wefti_fabric_up_t *up; /* set by conn before any post, wire or lane exists */
+    wefti_rail_t *rails[4];      /* in order of preference */
+    unsigned n_rails;
+};
+
+typedef struct wefti_fabric_ops {
+    const char *name;
+    /* Free it. Everything has been closed by then. */
+    void (*close)(wefti_fabric_t *f);
+    /* Move everything that can move without waiting; number of events. Polls sockets only now and then: a system call costs
+     * more than a message; `idle` says that nothing happened lately, so that there is time to look at everything. */
+    unsigned (*progress)(wefti_fabric_t *f, bool idle);
+    /* Prepare to sleep on event_fd: WEFT_OK, or WEFT_ERR_AGAIN when there is something to do. */
+    weft_status_t (*arm)(wefti_fabric_t *f);
+    /* Awake again after a successful arm (whether slept or not). */
+    void (*disarm)(wefti_fabric_t *f);
+    int (*event_fd)(wefti_fabric_t *f); /* pollable; -1 where there is none (sim) */
+    /* Make event_fd readable. The one function for other threads. */
+    void (*wake)(wefti_fabric_t *f);
+    uint64_t (*now)(wefti_fabric_t *f);
+    /* Unpredictable bytes (seeded in sim). */
+    void (*random)(wefti_fabric_t *f, void *buf, size_t n);
+
+    /* Wires. */
+    /* Bind one address. `user` comes back with each wire_accepted. A tcp uri whose host is a device name or has several addresses binds
+     * them all, on one port. WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID with wefti_fail() detail. */
+    weft_status_t (*post_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out);
+    /* Bound addresses as URIs joined by commas. */
+    const char *(*post_uri)(wefti_post_t *post);
+    void (*post_close)(wefti_post_t *post);
+    /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. Errors at once: INVALID, NOMEM, LIMIT. */
+    weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
+    /* Queue one message (at most WEFTI_WIRE_MAX). WEFT_ERR_NOMEM; a broken wire says so by wire_closed. */
+    weft_status_t (*wire_send)(wefti_wire_t *wire, const void *bytes, size_t n);
+    /* Close after what was queued is written, as far as that goes without waiting. No upcall follows. */
+    void (*wire_close)(wefti_wire_t *wire);
+} wefti_fabric_ops_t;
+
+#define WEFTI_WIRE_MAX 65536
+
+struct wefti_wire {
+    wefti_fabric_t *fabric;
+    void *user;
+};
+
+/* --- rails and lanes --------------------------------------------------------------------------------------------------- */
+
+#define WEFTI_CARD_MAX 128     /* bytes of a rail's card */
+#define WEFTI_LANE_ADDR_MAX 16384 /* bytes of a lane's address */
+#define WEFTI_REC_MAX 4096     /* every lane's frame_max is at least this */
+
+struct wefti_rail {
+    const struct wefti_rail_ops *ops;
+    wefti_fabric_t *fabric;
+    uint8_t kind;       /* on the wire: 1 shm, 2 ucx, 3 sim */
+    const char *name;   /* "shm", "ucx" */
+};
+
+struct wefti_lane {
+    const struct wefti_rail_ops *ops;
+    wefti_rail_t *rail;
+    void *user;
+    uint32_t frame_max; /* largest record */
+};
+
+struct wefti_pull {
+    const struct wefti_rail_ops *ops;
+    void *user; /* the receiver's: set in `announced` */
+};
+
+typedef struct wefti_rail_ops {
+    /* What a peer must know to tell whether this rail can reach us (host id, user, versions): at most WEFTI_CARD_MAX bytes; returns how many.
+     * Cheap: opens nothing. */
+    size_t (*card)(wefti_rail_t *rail, void *buf);
+    /* Could a lane to the owner of this card work? Symmetric: both sides give the same answer. */
+    bool (*match)(wefti_rail_t *rail, const void *card, size_t n);
+
+    /* Make our half of a lane, with its address (at most WEFTI_LANE_ADDR_MAX; *n_out how many). Opens the rail if it was not yet.
+     * WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED. */
+    weft_status_t (*lane_new)(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+    /* Join it to the peer's half. Called once. After it, records may be sent; whether the peer gets them is for the caller to find
+     * out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE, _NOMEM, _SYSTEM: close it. */
+    weft_status_t (*lane_connect)(wefti_lane_t *lane, const void *addr, size_t n);
+    /* Force the lane down. Transfers are done (WEFT_ERR_CANCELLED, or their result), waiting pulls withdrawn, then lane_closed: in later
+     * progress, never from inside this call. The lane may not be used for anything after it. */
+    void (*lane_close)(wefti_lane_t *lane);
+
+    /* Room for one record of n bytes (1 <= n <= frame_max), 8-byte aligned, or NULL when there is none now: `room` is called when it may
+     * be worth trying again. Exactly one commit() follows before anything else is done with the lane. */
+    void *(*reserve)(wefti_lane_t *lane, size_t n);
+    /* Send the reserved record, of which the first n bytes were written. A record that is alone goes out at once; those committed
+     * while an earlier one is on its way may travel together, at the next progress at the latest. The bytes are the fabric's. */
+    void (*commit)(wefti_lane_t *lane, size_t n);
+
+    /* Announce a payload: the peer gets the record (n <= WEFTI_REC_MAX / 2) and `total`, and decides. The pieces stay untouched and the iov
+     * array valid until x is done: WEFT_OK when the peer has the bytes, WEFT_ERR_CANCELLED after withdraw() or lane_close(),
+     * WEFT_ERR_REFUSED when refused. WEFT_ERR_AGAIN: no room now, as with reserve(). Never calls done from inside. */
+    weft_status_t (*announce)(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
+                              wefti_xfer_t *x);
+    /* Ask to take an announcement back: x is then done with WEFT_ERR_CANCELLED, unless the peer had begun to pull: then with that result.
+     * A rail that cannot do it ignores this. */
+    void (*withdraw)(wefti_lane_t *lane, wefti_xfer_t *x);
+    /* Fetch the first `want` bytes of the payload (0 < want <= total) into the pieces. p is consumed. Done with WEFT_OK, or WEFT_ERR_PEER when the
+     * sender vanished or closed midway (the buffer then holds nothing to rely on), _CANCELLED after lane_close here. A rail may do the whole
+     * copy in here, in pieces during progress, or wait for the hardware. Never calls done from inside. WEFT_ERR_NOMEM: p is still ours. */
+    weft_status_t (*pull)(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
+    /* Do without the payload. p is consumed; the sender's transfer is done with WEFT_OK if `taken` (as good as delivered: a zero-length
+     * pull, a truncated message), else WEFT_ERR_REFUSED. */
+    void (*refuse)(wefti_pull_t *p, bool taken);
+} wefti_rail_ops_t;
+
+/* The fabric of this machine: sockets, shared memory, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),
+ * _NOMEM, _LIMIT, _SYSTEM. */
+weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out);
+
+/* Facts for `weft info`: UCX's version, transports present. */
+void wefti_fabric_info(weft_config_fn fn, void *user);
+
+#endif
