@@ -1,0 +1,115 @@
+/* core/local.h - what the files of this room share and nobody else sees.
+ *
+ * Everything here is for the driver only, unless it says any thread. */
+#ifndef WEFTI_CORE_LOCAL_H
+#define WEFTI_CORE_LOCAL_H
+
+#include "core/core.h"
+
+/* Enough quiet calls that the fabric may take its time; also set to make it look at everything. */
+enum { WEFTI_QUIET_LONG = 256, WEFTI_QUIET_MANY = 1u << 30 };
+/* A sleep ends after this long even if nobody calls: a lost wake-up costs a quarter of a second and shows in rescued_wakeups. */
+#define WEFTI_SAFETY_NS (250 * WEFT_MILLISECOND)
+
+static inline void wefti_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static inline uint32_t wefti_op_state(const weft_op_t *op)
+{
+    return atomic_load_explicit(&wefti_opx((weft_op_t *)(uintptr_t)op)->state, memory_order_acquire);
+}
+static inline bool wefti_op_state_done(uint32_t state)
+{
+    state &= WEFTI_OP_STATE;
+    return state == WEFTI_OP_DONE || state == WEFTI_OP_IDLE;
+}
+
+/* op.c */
+/* Ask an operation to end: as weft_op_cancel(), for any reason. */
+void wefti_op_ask(weft_op_t *op, weft_status_t why);
+/* Deliver up to `most` completed operations; how many. */
+unsigned wefti_deliver(weft_runtime_t *rt, unsigned most);
+/* Make DONE of an operation that is not to be touched after this; `queued`: WEFTI_OP_QUEUED or 0. */
+void wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued);
+/* Leave timer and token. */
+void wefti_op_untrack(weft_op_t *op);
+
+/* inbox.c */
+extern const wefti_op_kind_t wefti_call_kind;
+void wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node); /* any thread */
+unsigned wefti_inbox_drain(weft_runtime_t *rt);
+/* Wake the threads that wait for operations that are done. */
+void wefti_wake_waiters(weft_runtime_t *rt);
+/* Leave without what is due: for calls that change nothing a sleeping loop would have to know. */
+void wefti_leave_quietly(weft_runtime_t *rt, weft_runtime_t *was);
+/* Wake a thread that waits to drive, if nobody drives and none was woken yet. Any thread. */
+void wefti_hand_on(weft_runtime_t *rt);
+
+/* progress.c */
+/* Inbox and fabric: the part of progress that an event can announce. */
+unsigned wefti_look(weft_runtime_t *rt, bool idle);
+
+/* timer.c */
+unsigned wefti_timers_run(weft_runtime_t *rt);
+weft_status_t wefti_op_timer_at(weft_runtime_t *rt, weft_op_t *op, uint64_t when);
+/* Nanoseconds from now to the next timer; WEFT_FOREVER for none. Reads the clock if there is one. */
+uint64_t wefti_timers_next(weft_runtime_t *rt);
+/* The timer operation's hour has come. */
+bool wefti_timer_op_due(weft_op_t *op);
+
+/* sleep.c */
+/* Sleep until an event, a post, the next timer or `until` (fabric time). False: this fabric has nothing to sleep on. */
+bool wefti_sleep(weft_runtime_t *rt, uint64_t until);
+/* Any thread. ns relative, WEFT_FOREVER for no limit; false: it ran out. */
+bool wefti_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns);
+void wefti_futex_wake(_Atomic uint32_t *word, int most);
+
+/* wait.c */
+/* What a wait waits for. `done`: is it there? `mark`: the same, and if not, whoever brings it now wakes rt->done_seq. Any thread. */
+typedef struct wefti_wait {
+    bool (*done)(void *arg);
+    bool (*mark)(void *arg);
+    void *arg;
+} wefti_wait_t;
+/* WEFT_OK, _TIMEOUT, _STATE (inside a callback), _FORKED, _UNSUPPORTED (virtual time, and nothing comes). Any thread. */
+weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
+/* Drive until done(arg), spinning and sleeping as configured. For a thread that is the driver. */
+weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
+
+/* token.c */
+bool wefti_token_cancelled(const weft_token_t *token);
+weft_runtime_t *wefti_token_runtime(const weft_token_t *token);
+void wefti_token_join(weft_token_t *token, weft_op_t *op);
+void wefti_token_part(weft_token_t *token, weft_op_t *op);
+
+/* queue.c */
+weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue);
+void wefti_queue_count(weft_queue_t *queue, int by); /* operations under way that name it; any thread */
+void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
+void wefti_queues_cut(weft_runtime_t *rt); /* the runtime goes */
+
+/* link.c */
+void wefti_link_step(weft_op_t *next);
+
+/* thread.c */
+weft_status_t wefti_thread_start(weft_runtime_t *rt);
+/* Stop and join it; the runtime was shut down on it. Not from the thread itself. */
+void wefti_thread_stop(weft_runtime_t *rt);
+
+/* close.c */
+void wefti_shutdown(weft_runtime_t *rt);
+
+/* opts.c */
+weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opts_t *opts);
+
+/* fork.c */
+void wefti_fork_watch(void); /* any thread */
+weft_status_t wefti_fail_forked(void);
+
+#endif

@@ -1,0 +1,204 @@
+/* core/op.c - the walk of an operation from its post to its delivery.
+ *
+ * The states and who may move them are in core.h. What matters here:
+ *   - the fast path (POSTED -> DONE with one compare-and-swap, no fn, no queue, no watcher, no deadline, no token) is inline in core.h;
+ *     everything else comes through wefti_op_complete_slow() and, where someone has to be told, through the ready list;
+ *   - an operation that sits in the inbox for its cancellation (INBOX) becomes READY, but joins the ready list only when the
+ *     inbox lets go of it: nobody may free it before;
+ *   - fn and user are read before DONE, since its owner may free it from then on; so may fn.
+ *
+ * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us to it. */
+#include <sched.h>
+
+#include "base/alloc.h"
+#include "core/local.h"
+
+/* --- posting ------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op)
+{
+    uint32_t state = wefti_op_state(op);
+    bool step = state == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
+    if (wefti_forked(rt))
+        return wefti_fail_forked();
+    if (state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step)
+        return wefti_fail(WEFT_ERR_STATE, state & WEFTI_OP_QUEUED ? "the operation is complete but still in its queue"
+                                                                  : "the operation is under way already");
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    if (op->fn && op->queue)
+        return wefti_fail(WEFT_ERR_INVALID, "the operation has both fn and queue; at most one of them is told");
+    if (op->queue && wefti_queue_runtime(op->queue) != rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the operation's queue belongs to another runtime");
+    if (op->token && wefti_token_runtime(op->token) != rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the operation's token belongs to another runtime");
+    if (op->token && wefti_token_cancelled(op->token))
+        return wefti_fail(WEFT_ERR_CANCELLED, "the operation's token is cancelled");
+    if (op->queue)
+        wefti_queue_count(op->queue, 1);
+    if (step)
+        rt->linking = NULL;
+    return WEFT_OK;
+}
+
+void wefti_op_unprepare_slow(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    bool step = x->flags & WEFTI_OPF_LINKED;
+    wefti_op_untrack(op);
+    if (step)
+        x->rt->linking = op;
+    if (op->queue)
+        wefti_queue_count(op->queue, -1);
+    /* a link's next never looks idle to those who wait for it */
+    atomic_store_explicit(&x->state, step ? WEFTI_OP_LINKED : WEFTI_OP_IDLE, memory_order_relaxed);
+}
+
+weft_status_t wefti_op_track_slow(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    if (op->timeout_ns && !(x->flags & WEFTI_OPF_TIMED)) {
+        uint64_t now = wefti_now(x->rt);
+        weft_status_t st = wefti_op_timer_at(x->rt, op, op->timeout_ns < UINT64_MAX - now ? now + op->timeout_ns : UINT64_MAX);
+        if (st)
+            return st;
+    }
+    if (op->token && !(x->flags & WEFTI_OPF_TOKEN)) {
+        x->flags |= WEFTI_OPF_TOKEN;
+        wefti_token_join(op->token, op);
+    }
+    return WEFT_OK;
+}
+
+void wefti_op_untrack(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    if (x->flags & WEFTI_OPF_TIMED)
+        wefti_heap_remove(&x->rt->timers, &x->timer);
+    if (x->flags & WEFTI_OPF_TOKEN)
+        wefti_token_part(op->token, op);
+    x->flags = 0;
+}
+
+/* --- completing ----------------------------------------------------------------------------------------------------------- */
+
+void wefti_op_complete_slow(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    weft_runtime_t *rt = x->rt;
+    bool tell = op->fn || op->queue || x->watch;
+    assert(!(x->flags & WEFTI_OPF_INBOX_START));
+    if (x->flags)
+        wefti_op_untrack(op);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), next;
+    do {
+        assert((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED || (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED);
+        next = tell || (state & WEFTI_OP_INBOX) ? WEFTI_OP_READY | (state & (WEFTI_OP_INBOX | WEFTI_OP_WAITED)) : WEFTI_OP_DONE;
+    } while (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_relaxed));
+    if (next == WEFTI_OP_DONE) {
+        if (state & WEFTI_OP_WAITED)
+            rt->leave_due |= WEFTI_DUE_WAKE;
+    } else if (!(next & WEFTI_OP_INBOX)) {
+        wefti_list_push_back(&rt->ready, &x->link);
+    }
+}
+
+void wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued)
+{
+    uint32_t was = atomic_exchange_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE | queued, memory_order_acq_rel);
+    assert((was & WEFTI_OP_STATE) == WEFTI_OP_READY);
+    if (was & WEFTI_OP_WAITED)
+        rt->leave_due |= WEFTI_DUE_WAKE;
+}
+
+static void deliver(weft_runtime_t *rt, weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    if (__builtin_expect(x->flags & WEFTI_OPF_STEP, 0)) {
+        wefti_link_step(op);
+    } else if (x->watch) {
+        wefti_watch_fn watch = x->watch;
+        void *arg = x->watch_arg;
+        weft_status_t told = op->status;
+        x->watch = NULL;
+        wefti_op_done(rt, op, 0);
+        rt->told = told;
+        watch(op, arg);
+    } else if (op->queue) {
+        wefti_queue_push(rt, op->queue, op);
+    } else {
+        weft_op_fn fn = op->fn;
+        void *user = op->user;
+        wefti_op_done(rt, op, 0);
+        if (fn)
+            fn(op, user);
+    }
+}
+
+unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
+{
+    unsigned n = 0;
+    for (wefti_list_t *l; n < most && (l = wefti_list_pop(&rt->ready)); n++)
+        deliver(rt, wefti_op_of_link(l));
+    return n;
+}
+
+/* --- cancelling ----------------------------------------------------------------------------------------------------------- */
+
+void wefti_op_ask(weft_op_t *op, weft_status_t why)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire);
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, (state & ~WEFTI_OP_STATE) | WEFTI_OP_ASKED, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            if (!(state & WEFTI_OP_INBOX)) /* else it is to be started, and will not be */
+                x->kind->cancel(op, why);
+            return;
+        }
+    /* a deadline after a cancel may be what ends it */
+    if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED && why != WEFT_ERR_CANCELLED && !(x->flags & WEFTI_OPF_INBOX_START))
+        x->kind->cancel(op, why);
+}
+
+void weft_op_cancel(weft_op_t *op)
+{
+    if (!op)
+        return;
+    wefti_opx_t *x = wefti_opx(op);
+    weft_runtime_t *was;
+    uint32_t state = wefti_op_state(op);
+    /* A link is just posting it, on another thread: that takes no longer than a post. */
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED && wefti_driven != x->rt) {
+        sched_yield();
+        state = wefti_op_state(op);
+    }
+    if ((state & WEFTI_OP_STATE) != WEFTI_OP_POSTED)
+        return;
+    weft_runtime_t *rt = x->rt;
+    if (wefti_forked(rt))
+        return;
+    if (wefti_enter(rt, &was)) {
+        wefti_op_ask(op, WEFT_ERR_CANCELLED);
+        wefti_leave(rt, was);
+        return;
+    }
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED) {
+        uint32_t next = (state & ~WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX;
+        if (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire))
+            continue;
+        if (!(state & WEFTI_OP_INBOX))
+            wefti_inbox_push(rt, op);
+        return;
+    }
+}
+
+bool weft_op_done(const weft_op_t *op)
+{
+    return wefti_op_state_done(wefti_op_state(op));
+}
+
+void weft_buf_free(void *buf)
+{
+    wefti_free(buf);
+}

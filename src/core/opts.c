@@ -1,0 +1,195 @@
+/* core/opts.c - what a runtime is told: options over configuration, the key, the name.
+ *
+ * Options beat environment and file. Zero means "as configured", so an options struct from an older caller (a smaller size) is one with
+ * zeros at its end, and one from a newer caller is accepted if what we do not know is zero.
+ *
+ * The key is hashed at once; neither its bytes nor the hash reach the log, and both are wiped. tests/unit/core_opts.c holds us to this. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/local.h"
+
+enum { KEY_LEAST = 16, KEY_FILE_MOST = 65536 };
+
+#define SPIN_THREAD (50 * WEFT_MICROSECOND)
+#define SPIN_CALLER (2 * WEFT_MILLISECOND)
+
+static const char *const mode_names[] = {NULL, "caller", "thread", "loop"};
+
+/* --- options over configuration ------------------------------------------------------------------------------------------------------ */
+
+/* Whatever version the caller was compiled with, as ours. */
+static weft_status_t read_opts(const weft_runtime_opts_t *from, weft_runtime_opts_t *opts)
+{
+    memset(opts, 0, sizeof *opts);
+    if (!from)
+        return WEFT_OK;
+    if (from->size < sizeof from->size + sizeof from->progress || from->size > 65536)
+        return wefti_fail(WEFT_ERR_INVALID, "weft_runtime_opts_t.size is %zu; WEFT_RUNTIME_OPTS_INIT sets it", from->size);
+    for (size_t i = sizeof *opts; i < from->size; i++)
+        if (((const char *)from)[i])
+            return wefti_fail(WEFT_ERR_INVALID, "the options use byte %zu, which this version (%s) does not know", i, WEFT_VERSION_STRING);
+    memcpy(opts, from, from->size < sizeof *opts ? from->size : sizeof *opts);
+    return WEFT_OK;
+}
+
+static weft_status_t merge_number(const char *what, uint64_t given, uint64_t least, uint64_t most, uint64_t *field)
+{
+    if (!given)
+        return WEFT_OK;
+    if (given < least || given > most)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is %llu, but should be from %llu to %llu", what, (unsigned long long)given,
+                          (unsigned long long)least, (unsigned long long)most);
+    *field = given;
+    return WEFT_OK;
+}
+
+static weft_status_t merge_text(wefti_config_t *config, const char *given, const char **field)
+{
+    if (!given || (*field && !strcmp(given, *field)))
+        return WEFT_OK;
+    const char *kept = wefti_config_keep(config, given);
+    if (!kept)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the options");
+    *field = kept;
+    return WEFT_OK;
+}
+
+static weft_status_t check_key(const weft_runtime_opts_t *o)
+{
+    if (!o->key && o->key_len)
+        return wefti_fail(WEFT_ERR_INVALID, "the key is NULL, but its length %zu", o->key_len);
+    if (o->key && o->key_len < KEY_LEAST)
+        return wefti_fail(WEFT_ERR_INVALID, "the key has %zu bytes, but should have at least %d", o->key_len, (int)KEY_LEAST);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_config_t *config)
+{
+    weft_runtime_opts_t o;
+    uint64_t ring = config->shm_ring;
+    const uint64_t hour = 3600 * WEFT_SECOND;
+    weft_status_t st = read_opts(opts, &o);
+    if (st)
+        return st;
+    if ((int)o.progress < WEFT_PROGRESS_DEFAULT || o.progress > WEFT_PROGRESS_LOOP)
+        return wefti_fail(WEFT_ERR_INVALID, "%d is no progress mode", (int)o.progress);
+    if (o.name && strlen(o.name) >= sizeof(((weft_runtime_t *)0)->name))
+        return wefti_fail(WEFT_ERR_INVALID, "the name \"%.40s...\" has %zu bytes; at most %zu are allowed", o.name, strlen(o.name),
+                          sizeof(((weft_runtime_t *)0)->name) - 1);
+    if ((st = check_key(&o)) || (st = merge_number("spin_ns", o.spin_ns, 0, WEFT_SECOND, &config->spin)) ||
+        (st = merge_number("heartbeat_ns", o.heartbeat_ns, 100 * WEFT_MILLISECOND, hour, &config->heartbeat)) ||
+        (st = merge_number("connect_timeout_ns", o.connect_timeout_ns, WEFT_MILLISECOND, hour, &config->connect_timeout)) ||
+        (st = merge_number("close_timeout_ns", o.close_timeout_ns, WEFT_MILLISECOND, hour, &config->close_timeout)) ||
+        (st = merge_number("recv_window", o.recv_window, 16384, UINT64_C(1) << 30, &config->recv_window)) ||
+        (st = merge_number("shm_ring", o.shm_ring, 16384, UINT64_C(1) << 26, &ring)) ||
+        (st = merge_number("max_endpoints", o.max_endpoints, 1, 16777215, &config->max_endpoints)))
+        return st;
+    if (ring & (ring - 1))
+        return wefti_fail(WEFT_ERR_INVALID, "shm_ring is %llu, but should be a power of two", (unsigned long long)ring);
+    config->shm_ring = ring;
+    if ((st = merge_text(config, o.progress ? mode_names[o.progress] : NULL, &config->progress)) ||
+        (st = merge_text(config, o.name, &config->name)) || (st = merge_text(config, o.transports, &config->transports)) ||
+        (st = merge_text(config, o.interfaces, &config->interfaces)))
+        return st;
+    return WEFT_OK;
+}
+
+/* --- the key ------------------------------------------------------------------------------------------------------------------------------ */
+
+static void set_key(weft_runtime_t *rt, const void *bytes, size_t n)
+{
+    crypto_generichash(rt->key, sizeof rt->key, (const unsigned char *)bytes, n, NULL, 0);
+    rt->has_key = true;
+}
+
+static weft_status_t read_key_file(weft_runtime_t *rt, const char *path)
+{
+    unsigned char bytes[KEY_FILE_MOST + 1];
+    struct stat info;
+    size_t n = 0;
+    weft_status_t st = WEFT_ERR_INVALID;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : st, "the key file \"%s\" cannot be opened: %s", path,
+                          strerror(errno));
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        wefti_fail(st, "the key file \"%s\" is not a regular file", path);
+        goto err_fd;
+    }
+    if (info.st_mode & S_IRWXO) {
+        wefti_fail(st, "the key file \"%s\" has mode %03o; others must not have access to it", path, (unsigned)info.st_mode & 0777);
+        goto err_fd;
+    }
+    while (n < sizeof bytes) {
+        ssize_t got = read(fd, bytes + n, sizeof bytes - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            st = wefti_fail(WEFT_ERR_SYSTEM, "the key file \"%s\" cannot be read: %s", path, strerror(errno));
+            goto err_bytes;
+        }
+        if (!got)
+            break;
+        n += (size_t)got;
+    }
+    if (n < KEY_LEAST || n > KEY_FILE_MOST) {
+        wefti_fail(st, "the key file \"%s\" has %s%zu bytes, but should have %d to %d", path, n > KEY_FILE_MOST ? "at least " : "", n,
+                   (int)KEY_LEAST, (int)KEY_FILE_MOST);
+        goto err_bytes;
+    }
+    set_key(rt, bytes, n);
+    st = WEFT_OK;
+
+err_bytes:
+    sodium_memzero(bytes, n);
+err_fd:
+    close(fd);
+    return st;
+}
+
+/* --- all of it ------------------------------------------------------------------------------------------------------------------------------ */
+
+static weft_progress_mode_t mode_of(const char *word)
+{
+    for (int i = WEFT_PROGRESS_CALLER; i <= WEFT_PROGRESS_LOOP; i++)
+        if (word && !strcmp(word, mode_names[i]))
+            return (weft_progress_mode_t)i;
+    return WEFT_PROGRESS_CALLER;
+}
+
+weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opts_t *opts)
+{
+    wefti_config_t *c = &rt->config;
+    weft_runtime_opts_t o;
+    weft_status_t st = wefti_runtime_merge_opts(opts, c);
+    if (!st)
+        st = read_opts(opts, &o);
+    if (st)
+        return st;
+    rt->mode = mode_of(c->progress);
+    rt->spin_ns = c->spin != UINT64_MAX ? c->spin : rt->mode == WEFT_PROGRESS_THREAD ? SPIN_THREAD : SPIN_CALLER;
+    rt->heartbeat_ns = c->heartbeat;
+    rt->connect_timeout_ns = c->connect_timeout;
+    rt->close_timeout_ns = c->close_timeout;
+    rt->recv_window = (size_t)c->recv_window;
+    rt->max_endpoints = (uint32_t)c->max_endpoints;
+    if (c->name && strlen(c->name) >= sizeof rt->name)
+        return wefti_fail(WEFT_ERR_INVALID, "WEFT_NAME has %zu bytes; at most %zu are allowed", strlen(c->name), sizeof rt->name - 1);
+    if (c->name && *c->name)
+        snprintf(rt->name, sizeof rt->name, "%s", c->name);
+    else
+        snprintf(rt->name, sizeof rt->name, "%.100s-%d", program_invocation_short_name, (int)getpid());
+    if (sodium_init() < 0)
+        return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot start: there is no randomness");
+    if (o.key)
+        set_key(rt, o.key, o.key_len);
+    else if (c->key_file && *c->key_file)
+        return read_key_file(rt, c->key_file);
+    return WEFT_OK;
+}

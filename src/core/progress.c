@@ -1,0 +1,169 @@
+/* core/progress.c - one round of driving, and the calls by which callers and foreign loops do it.
+ *
+ * A round: inbox, fabric, timers (if the clock is due), deliveries. It never waits, and it is bounded: a callback that posts what completes at
+ * once gets its next turn in the next round.
+ *
+ * A foreign loop arms the runtime and sleeps on its fd. While it is armed (`armed`, `sleeping`), a post by any thread makes the fd readable
+ * before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would have woken the loop. The next
+ * progress disarms.
+ *
+ * A caller may progress a million times or once a second. Counting calls is enough for the first; for the second, a call that finds
+ * nothing looks at the coarse clock (5 ns, no cycle counter), and if it has ticked, at everything.
+ *
+ * tests/unit/core_loop.c and core_timer.c hold us to this. */
+#include <time.h>
+
+#include "core/local.h"
+
+enum { DELIVER_MOST = 256, BUSY_LOOK = 4 };
+
+unsigned wefti_look(weft_runtime_t *rt, bool idle)
+{
+    unsigned n = 0;
+    if (atomic_load_explicit(&rt->inbox, memory_order_relaxed))
+        n = wefti_inbox_drain(rt);
+    return n + rt->fabric->ops->progress(rt->fabric, idle);
+}
+
+static void unarm(weft_runtime_t *rt)
+{
+    rt->armed = false;
+    rt->leave_due &= (uint8_t)~WEFTI_DUE_POKE;
+    atomic_store(&rt->sleeping, 0);
+    rt->fabric->ops->disarm(rt->fabric);
+    rt->quiet = WEFTI_QUIET_MANY;
+    rt->until_clock = 1;
+}
+
+/* The loop that armed it is back, or another thread disarmed it behind the back of the sleeping loop, which then has to come and see. */
+static void tell_loop(weft_runtime_t *rt)
+{
+    if (rt->armed_by == &wefti_driven)
+        rt->armed_by = NULL;
+    else
+        rt->leave_due |= WEFTI_DUE_POKE;
+}
+
+unsigned wefti_progress(weft_runtime_t *rt)
+{
+    if (__builtin_expect(rt->delivering || rt->armed, 0)) {
+        if (rt->delivering)
+            return 0; /* from inside a callback */
+        unarm(rt);
+    }
+    rt->delivering = true;
+    unsigned n = wefti_look(rt, rt->quiet > WEFTI_QUIET_LONG);
+    if (rt->timers.n) {
+        uint32_t step = n ? 1 : 4;
+        if (rt->until_clock <= step)
+            n += wefti_timers_run(rt);
+        else
+            rt->until_clock -= step;
+    }
+    if (!wefti_list_empty(&rt->ready)) {
+        if (rt->leave_due & WEFTI_DUE_WAKE)
+            wefti_wake_waiters(rt); /* callbacks may take long */
+        n += wefti_deliver(rt, DELIVER_MOST);
+    }
+    rt->quiet = n ? 0 : rt->quiet + (rt->quiet < WEFTI_QUIET_MANY);
+    if (__builtin_expect(rt->leave_due & WEFTI_DUE_WAKE, 0))
+        wefti_wake_waiters(rt);
+    if (__builtin_expect(rt->armed_by != NULL, 0))
+        tell_loop(rt);
+    rt->delivering = false;
+    return n;
+}
+
+/* --- callers and loops ---------------------------------------------------------------------------------------------------------- */
+
+static inline int64_t coarse_tick(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+unsigned weft_runtime_progress(weft_runtime_t *rt)
+{
+    weft_runtime_t *was;
+    if (!rt || wefti_forked(rt) || wefti_driven == rt || !wefti_enter(rt, &was))
+        return 0;
+    unsigned n = wefti_progress(rt);
+    if ((!n || !(++rt->calls & (BUSY_LOOK - 1))) && !rt->virtual_time) {
+        int64_t tick = coarse_tick();
+        if (tick != rt->coarse_tick) {
+            rt->coarse_tick = tick;
+            rt->quiet = WEFTI_QUIET_MANY;
+            rt->until_clock = 1;
+            n += wefti_progress(rt);
+        }
+    }
+    wefti_leave(rt, was);
+    return n;
+}
+
+int weft_runtime_fd(weft_runtime_t *rt)
+{
+    if (!rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+    if (wefti_forked(rt))
+        return wefti_fail_forked();
+    if (rt->mode == WEFT_PROGRESS_THREAD)
+        return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a thread of its own; there is nothing to poll", rt->name);
+    int fd = rt->fabric->ops->event_fd(rt->fabric);
+    return fd >= 0 ? fd : (int)wefti_fail(WEFT_ERR_UNSUPPORTED, "this fabric has no event fd");
+}
+
+static weft_status_t arm(weft_runtime_t *rt)
+{
+    if (rt->armed)
+        return WEFT_OK;
+    if (atomic_load(&rt->inbox) || !wefti_list_empty(&rt->ready) || wefti_timers_next(rt) == 0)
+        return WEFT_ERR_AGAIN;
+    atomic_store(&rt->sleeping, 1);
+    if (atomic_load(&rt->inbox))
+        goto err_sleeping;
+    if (rt->fabric->ops->arm(rt->fabric))
+        goto err_sleeping;
+    if (atomic_load(&rt->inbox))
+        goto err_armed; /* its wake-up may have come before arm, and be gone */
+    rt->armed = true;
+    rt->armed_by = &wefti_driven; /* as good a name for this thread as any */
+    rt->leave_due |= WEFTI_DUE_POKE;
+    return WEFT_OK;
+
+err_armed:
+    rt->fabric->ops->disarm(rt->fabric);
+err_sleeping:
+    atomic_store(&rt->sleeping, 0);
+    rt->quiet = WEFTI_QUIET_MANY; /* whatever keeps the fabric from sleeping, let the next progress find it */
+    return WEFT_ERR_AGAIN;
+}
+
+weft_status_t weft_runtime_arm(weft_runtime_t *rt)
+{
+    weft_runtime_t *was;
+    if (!rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+    if (wefti_forked(rt))
+        return wefti_fail_forked();
+    if (rt->mode == WEFT_PROGRESS_THREAD || wefti_driven == rt)
+        return wefti_fail(WEFT_ERR_STATE, rt->mode == WEFT_PROGRESS_THREAD ? "the runtime \"%s\" has a thread of its own"
+                                                                           : "the runtime \"%s\" cannot be armed inside its callback",
+                          rt->name);
+    if (!wefti_enter(rt, &was))
+        return WEFT_ERR_AGAIN; /* another thread drives it just now */
+    weft_status_t st = arm(rt);
+    wefti_leave_quietly(rt, was);
+    return st;
+}
+
+uint64_t weft_runtime_next_timeout(weft_runtime_t *rt)
+{
+    weft_runtime_t *was;
+    if (!rt || wefti_forked(rt) || !wefti_enter(rt, &was))
+        return WEFT_FOREVER; /* whoever drives it looks after its timers */
+    uint64_t ns = wefti_timers_next(rt);
+    wefti_leave_quietly(rt, was);
+    return ns;
+}

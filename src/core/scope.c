@@ -1,0 +1,138 @@
+/* core/scope.c - counting what is alive, refusing newcomers, completing when the last has left.
+ *
+ * One word: CLOSED, ENDING, and the count in steps of ONE. Closing sets CLOSED and enters once itself; the driver leaves in its stead when the
+ * close operation has started, so the count cannot reach zero before that. Whoever brings a closed scope to zero turns on ENDING and
+ * tells the driver, which turns it off again and completes the operation; from then on nothing of ours touches the scope.
+ *
+ * Promise: the close completes once, after the last leave and not before. tests/unit/core_scope.c holds us to it. */
+#include "base/alloc.h"
+#include "core/local.h"
+
+enum { CLOSED = 1, ENDING = 2, ONE = 4 };
+
+struct weft_scope {
+    weft_runtime_t *rt;
+    _Atomic uint64_t word;
+    weft_op_t *op; /* the driver's: the close under way */
+    wefti_call_t call;
+};
+
+typedef struct closing {
+    weft_scope_t *scope;
+} closing_t;
+
+/* --- the end -------------------------------------------------------------------------------------------------------------------------- */
+
+static void end(wefti_call_t *call)
+{
+    weft_scope_t *scope = wefti_container_of(call, weft_scope_t, call);
+    weft_op_t *op = scope->op;
+    scope->op = NULL;
+    atomic_store_explicit(&scope->word, CLOSED, memory_order_release); /* may be freed now */
+    if (!op)
+        return; /* its close was cancelled, or the runtime closed */
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, WEFT_OK);
+}
+
+void weft_scope_leave(weft_scope_t *scope)
+{
+    if (!scope || wefti_forked(scope->rt))
+        return;
+    uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed), next;
+    do {
+        assert(word >= ONE);
+        next = word - ONE;
+        if (next == CLOSED)
+            next |= ENDING;
+    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, next, memory_order_acq_rel, memory_order_relaxed));
+    if (next & ENDING)
+        wefti_call_on_driver(scope->rt, &scope->call);
+}
+
+weft_status_t weft_scope_enter(weft_scope_t *scope)
+{
+    if (!scope)
+        return wefti_fail(WEFT_ERR_INVALID, "the scope is NULL");
+    if (wefti_forked(scope->rt))
+        return wefti_fail_forked();
+    uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed);
+    do {
+        if (word & CLOSED)
+            return wefti_fail(WEFT_ERR_CLOSED, "the scope is closed");
+    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, word + ONE, memory_order_acq_rel, memory_order_relaxed));
+    return WEFT_OK;
+}
+
+/* --- closing -------------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t close_start(weft_op_t *op)
+{
+    weft_scope_t *scope = wefti_op_room(op, closing_t)->scope;
+    weft_status_t st = wefti_op_track(op);
+    if (st) { /* nothing was started: it is open as before, and our own entry is over */
+        atomic_fetch_sub(&scope->word, ONE + CLOSED);
+        return st;
+    }
+    scope->op = op;
+    wefti_list_push_back(&scope->rt->own, &wefti_opx(op)->link);
+    weft_scope_leave(scope);
+    return WEFT_OK;
+}
+
+/* The scope stays closed; nobody is told any more when it is empty. */
+static void close_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_op_room(op, closing_t)->scope->op = NULL;
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t close_kind = {"scope close", close_start, close_cancel};
+
+weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
+{
+    if (!scope || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", scope ? "the operation" : "the scope");
+    weft_runtime_t *rt = scope->rt;
+    weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
+    if (st)
+        return st;
+    uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed);
+    do {
+        if (word & CLOSED) {
+            wefti_op_unprepare(op);
+            return wefti_fail(WEFT_ERR_STATE, "the scope was closed before");
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, (word + ONE) | CLOSED, memory_order_acq_rel, memory_order_relaxed));
+    wefti_op_room(op, closing_t)->scope = scope;
+    return wefti_op_go(rt, op);
+}
+
+/* --- life ------------------------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t weft_scope_new(weft_runtime_t *rt, weft_scope_t **scope_out)
+{
+    if (!rt || !scope_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "scope_out" : "the runtime");
+    if (wefti_forked(rt))
+        return wefti_fail_forked();
+    weft_scope_t *scope = wefti_calloc(1, sizeof *scope);
+    if (!scope)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a scope");
+    scope->rt = rt;
+    scope->call.fn = end;
+    *scope_out = scope;
+    return WEFT_OK;
+}
+
+weft_status_t weft_scope_free(weft_scope_t *scope)
+{
+    if (!scope)
+        return WEFT_OK;
+    uint64_t word = atomic_load_explicit(&scope->word, memory_order_acquire);
+    if (word & ENDING || word >= ONE)
+        return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside, or its end is on its way", (unsigned long long)(word / ONE));
+    wefti_free(scope);
+    return WEFT_OK;
+}

@@ -1,0 +1,79 @@
+/* core/sleep.c - how the driver sleeps until there is something to do, and the futex under other threads' waits.
+ *
+ * The order is what keeps a wake-up from being lost: say that we sleep, look at the inbox, arm the fabric, look at the inbox again (a wake-up
+ * that came before arm() may be gone with it), sleep. A pusher puts his node into the inbox first and looks whether we sleep then.
+ * Still every sleep ends after WEFTI_SAFETY_NS; if it then turns out that there was something to do, rescued_wakeups counts it.
+ *
+ * tests/unit/core_thread.c lets threads post into a hundred thousand random sleeps. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/local.h"
+
+static struct timespec as_timespec(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / WEFT_SECOND), .tv_nsec = (long)(ns % WEFT_SECOND)};
+}
+
+static bool work_waits(weft_runtime_t *rt)
+{
+    return atomic_load(&rt->inbox) || !wefti_list_empty(&rt->ready);
+}
+
+/* How long it may be; 0: not at all. */
+static uint64_t longest(weft_runtime_t *rt, uint64_t until)
+{
+    uint64_t ns = WEFTI_SAFETY_NS, timer = wefti_timers_next(rt), now = until < WEFT_FOREVER ? wefti_now(rt) : 0;
+    if (until < WEFT_FOREVER && (until <= now || until - now < ns))
+        ns = until <= now ? 0 : until - now;
+    return timer < ns ? timer : ns;
+}
+
+bool wefti_sleep(weft_runtime_t *rt, uint64_t until)
+{
+    wefti_fabric_t *f = rt->fabric;
+    struct pollfd pfd = {.fd = f->ops->event_fd(f), .events = POLLIN};
+    if (pfd.fd < 0)
+        return false;
+    rt->quiet = WEFTI_QUIET_MANY; /* whatever comes of it, the next round looks at everything */
+    uint64_t ns = longest(rt, until);
+    if (!ns)
+        return true;
+    atomic_store(&rt->sleeping, 1);
+    if (work_waits(rt) || f->ops->arm(f)) {
+        atomic_store(&rt->sleeping, 0);
+        return true;
+    }
+    int got = -1;
+    if (!work_waits(rt)) {
+        struct timespec ts = as_timespec(ns);
+        rt->sleeps++;
+        got = ppoll(&pfd, 1, &ts, NULL);
+        rt->wakeups += got > 0;
+    }
+    f->ops->disarm(f);
+    atomic_store(&rt->sleeping, 0);
+    rt->until_clock = 1;
+    if (got == 0 && ns == WEFTI_SAFETY_NS && !rt->delivering) {
+        rt->delivering = true;
+        rt->rescued_wakeups += wefti_look(rt, true) > 0;
+        rt->delivering = false;
+    }
+    return true;
+}
+
+bool wefti_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+    struct timespec ts = as_timespec(ns);
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, ns == WEFT_FOREVER ? NULL : &ts, NULL, 0);
+    return !(rc < 0 && errno == ETIMEDOUT);
+}
+
+void wefti_futex_wake(_Atomic uint32_t *word, int most)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
+}
