@@ -1,0 +1,311 @@
+/* fabric/real.c - the fabric of this machine: sockets, shared memory and UCX behind one door.
+ *
+ * One epoll instance has every descriptor: the sockets, an eventfd for wake(), and the rails' own, which appear with their first
+ * lane. It is also what a runtime sleeps on.
+ *
+ * How often it is looked at: a system call costs more than a message, so while messages flow the sockets are looked at every few
+ * milliseconds, and when nothing flows every few tens of microseconds; at once after a sleep, after a call that will have an answer
+ * soon (a dial, a send on a wire), and always while there is no lane whose progress could be delayed. Time between looks is measured
+ * with the processor's counter, whose rate only matters roughly. tests/wire/fabric_sock.c: wires_are_looked_at_while_a_lane_is_busy. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/fabric.h"
+#include "fabric/shm/shm.h"
+#include "fabric/sock/sock.h"
+#include "fabric/transports.h"
+#include "fabric/ucx/ucx.h"
+
+#define EVENTS 64
+
+#if defined(__x86_64__) || defined(__i386__)
+#define TICKS() __builtin_ia32_rdtsc()
+#define TICKS_IDLE 60000u    /* 15 to 60 us at the rates such counters have */
+#define TICKS_BUSY 6000000u  /* 1.5 to 6 ms */
+#else
+#define TICKS() wefti_clock_ns()
+#define TICKS_IDLE 25000u
+#define TICKS_BUSY 2000000u
+#endif
+#define BUSY_CALLS 64 /* progress calls that found something, between two readings of the counter */
+
+typedef struct real {
+    wefti_fabric_t base;
+    wefti_rail_t *shm, *ucx;
+    int shm_fd, ucx_fd; /* in epoll already; -1: not yet */
+    wefti_sock_t *sock;
+    int epoll_fd, wake_fd;
+    bool look_now;
+    uint32_t calls;
+    uint64_t looked;    /* ticks */
+    wefti_watch_t wake_watch, rail_watch;
+    uint8_t random[256]; /* unpredictable bytes in stock */
+    size_t random_left;
+} real_t;
+
+static real_t *real_of(wefti_fabric_t *f) { return (real_t *)(void *)f; }
+
+/* --- progress ------------------------------------------------------------------------------------------------------------ */
+
+static void woken(wefti_watch_t *w, uint32_t events)
+{
+    real_t *r = wefti_container_of(w, real_t, wake_watch);
+    uint64_t count;
+    (void)events;
+    ssize_t n = read(r->wake_fd, &count, sizeof count);
+    (void)n; /* nothing to read: someone was faster */
+}
+
+static void rail_event(wefti_watch_t *w, uint32_t events)
+{
+    (void)w; /* their descriptors only end a sleep: progress asks the rails themselves */
+    (void)events;
+}
+
+/* The rails' descriptors exist from their first lane on. */
+static void watch_rail(real_t *r, int fd, int *watched)
+{
+    if (fd < 0 || *watched >= 0)
+        return;
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &r->rail_watch};
+    if (epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+        wefti_warn("fabric: a rail's events cannot be watched: %s", strerror(errno));
+    else
+        *watched = fd;
+}
+
+static unsigned look(real_t *r, uint64_t now)
+{
+    struct epoll_event events[EVENTS];
+    unsigned n = 0;
+    r->looked = now;
+    r->look_now = false;
+    int got = epoll_wait(r->epoll_fd, events, EVENTS, 0);
+    for (int i = 0; i < got; i++) {
+        wefti_watch_t *w = events[i].data.ptr;
+        w->fn(w, events[i].events);
+        n += w != &r->rail_watch;
+    }
+    return n + wefti_sock_sweep(r->sock);
+}
+
+static unsigned progress(wefti_fabric_t *f, bool idle)
+{
+    real_t *r = real_of(f);
+    unsigned n = 0;
+    if (r->shm)
+        n = wefti_shm_progress(r->shm);
+    bool ucx_live = r->ucx && wefti_ucx_live(r->ucx);
+    if (ucx_live)
+        n += wefti_ucx_progress(r->ucx);
+    if (!r->look_now) {
+        if (n && ++r->calls % BUSY_CALLS)
+            return n;
+        uint64_t wait = idle && !n ? TICKS_IDLE : TICKS_BUSY;
+        if (!ucx_live && (!r->shm || wefti_shm_fd(r->shm) < 0))
+            wait = 0;
+        uint64_t now = TICKS();
+        if (now - r->looked < wait)
+            return n;
+    }
+    return n + look(r, TICKS());
+}
+
+static weft_status_t arm(wefti_fabric_t *f)
+{
+    real_t *r = real_of(f);
+    if (wefti_sock_pending(r->sock))
+        return WEFT_ERR_AGAIN;
+    if (r->shm) {
+        watch_rail(r, wefti_shm_fd(r->shm), &r->shm_fd);
+        if (wefti_shm_arm(r->shm))
+            return WEFT_ERR_AGAIN;
+    }
+    if (r->ucx) {
+        watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_fd);
+        if (wefti_ucx_arm(r->ucx)) {
+            if (r->shm)
+                wefti_shm_disarm(r->shm);
+            return WEFT_ERR_AGAIN;
+        }
+    }
+    return WEFT_OK;
+}
+
+static void disarm(wefti_fabric_t *f)
+{
+    real_t *r = real_of(f);
+    if (r->shm)
+        wefti_shm_disarm(r->shm);
+    if (r->ucx)
+        wefti_ucx_disarm(r->ucx);
+    r->look_now = true;
+}
+
+static int event_fd(wefti_fabric_t *f)
+{
+    return real_of(f)->epoll_fd;
+}
+
+static void wake(wefti_fabric_t *f)
+{
+    uint64_t one = 1;
+    ssize_t n = write(real_of(f)->wake_fd, &one, sizeof one);
+    (void)n; /* full means that it is readable already */
+}
+
+static uint64_t now_ns(wefti_fabric_t *f)
+{
+    (void)f;
+    return wefti_clock_ns();
+}
+
+static void random_bytes(wefti_fabric_t *f, void *buf, size_t n)
+{
+    real_t *r = real_of(f);
+    if (n <= r->random_left) {
+        r->random_left -= n;
+        memcpy(buf, r->random + r->random_left, n);
+        memset(r->random + r->random_left, 0, n);
+        return;
+    }
+    for (size_t at = 0; at < n;) {
+        ssize_t got = getrandom((char *)buf + at, n - at, 0);
+        if (got > 0)
+            at += (size_t)got;
+    }
+    /* Small asks come in bursts (tokens, jitter): one system call for many. */
+    ssize_t got = getrandom(r->random, sizeof r->random, 0);
+    r->random_left = got > 0 ? (size_t)got : 0;
+}
+
+/* --- wires ---------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out)
+{
+    return wefti_sock_post_open(real_of(f)->sock, uri, backlog, user, post_out);
+}
+
+static weft_status_t wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
+{
+    real_of(f)->look_now = true;
+    return wefti_sock_wire_dial(real_of(f)->sock, uri, source, user, wire_out);
+}
+
+static weft_status_t wire_send(wefti_wire_t *wire, const void *bytes, size_t n)
+{
+    real_of(wire->fabric)->look_now = true;
+    return wefti_sock_wire_send(wire, bytes, n);
+}
+
+static void wire_close(wefti_wire_t *wire)
+{
+    real_of(wire->fabric)->look_now = true;
+    wefti_sock_wire_close(wire);
+}
+
+/* --- opening ---------------------------------------------------------------------------------------------------------------- */
+
+static void real_close(wefti_fabric_t *f)
+{
+    real_t *r = real_of(f);
+    if (r->shm)
+        wefti_shm_close(r->shm);
+    if (r->ucx)
+        wefti_ucx_close(r->ucx);
+    if (r->sock)
+        wefti_sock_close(r->sock);
+    if (r->wake_fd >= 0)
+        close(r->wake_fd);
+    if (r->epoll_fd >= 0)
+        close(r->epoll_fd);
+    explicit_bzero(r->random, sizeof r->random);
+    wefti_free(r);
+}
+
+static const wefti_fabric_ops_t real_ops = {
+    .name = "real",
+    .close = real_close,
+    .progress = progress,
+    .arm = arm,
+    .disarm = disarm,
+    .event_fd = event_fd,
+    .wake = wake,
+    .now = now_ns,
+    .random = random_bytes,
+    .post_open = post_open,
+    .post_uri = wefti_sock_post_uri,
+    .post_close = wefti_sock_post_close,
+    .wire_dial = wire_dial,
+    .wire_send = wire_send,
+    .wire_close = wire_close,
+};
+
+static weft_status_t open_descriptors(real_t *r)
+{
+    r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &r->wake_watch};
+    if (r->epoll_fd >= 0 && r->wake_fd >= 0 && !epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->wake_fd, &ev))
+        return WEFT_OK;
+    int err = errno;
+    return wefti_fail(err == EMFILE || err == ENFILE || err == ENOSPC ? WEFT_ERR_LIMIT : err == ENOMEM ? WEFT_ERR_NOMEM : WEFT_ERR_SYSTEM,
+                      "no descriptors for a runtime: %s", strerror(err));
+}
+
+weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out)
+{
+    wefti_transports_t t;
+    weft_status_t st = wefti_transports_parse(config->transports ? config->transports : "all", &t);
+    if (st)
+        return st;
+    real_t *r = wefti_calloc(1, sizeof *r);
+    if (!r)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a fabric");
+    r->base.ops = &real_ops;
+    r->shm_fd = r->ucx_fd = r->epoll_fd = r->wake_fd = -1;
+    r->wake_watch.fn = woken;
+    r->rail_watch.fn = rail_event;
+    r->look_now = true;
+    st = open_descriptors(r);
+    if (!st)
+        st = wefti_sock_open(&r->base, r->epoll_fd, &r->sock);
+    if (!st && t.shm)
+        st = wefti_shm_open(&r->base, config, &r->shm);
+    if (!st && t.ucx)
+        st = wefti_ucx_open(&r->base, config, t.tls, &r->ucx);
+    if (st) {
+        real_close(&r->base);
+        return st;
+    }
+    if (r->shm)
+        r->base.rails[r->base.n_rails++] = r->shm;
+    if (r->ucx)
+        r->base.rails[r->base.n_rails++] = r->ucx;
+    *fabric_out = &r->base;
+    return WEFT_OK;
+}
+
+static void tell(weft_config_fn fn, void *user, const char *name, const char *value)
+{
+    weft_config_var_t var = {.name = name, .value = value};
+    fn(&var, user);
+}
+
+void wefti_fabric_info(weft_config_fn fn, void *user)
+{
+    char found[512], text[560];
+    wefti_ucx_transports(found, sizeof found);
+    snprintf(text, sizeof text, "shm%s%s", *found ? "; UCX: " : "", found);
+    tell(fn, user, "ucx_version", wefti_ucx_version());
+    tell(fn, user, "ucx_built_with", wefti_ucx_built_with());
+    tell(fn, user, "transports", text);
+}

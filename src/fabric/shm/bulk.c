@@ -1,0 +1,494 @@
+/* fabric/shm/bulk.c - payloads that stay with the sender until the receiver wants them.
+ *
+ *     sender                                 receiver
+ *     announce: RTS {id, total, pieces} -->  announced(p)
+ *                                            pull: reads the sender's memory (copy.c)
+ *     x done OK                         <--  DONE {id, OK}
+ *
+ * Where reading is not allowed, or WEFT_SHM_COPY says so, pull sends PULL {id, want} and the sender streams DATA {id, bytes} through
+ * the ring. refuse: DONE {id, taken or refused}. withdraw: WITHDRAW {id}; the receiver answers WITHDRAWN {id} if it had neither pulled
+ * nor refused, and nothing otherwise: its DONE is on the way. So each announcement gets exactly one answer.
+ *
+ * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state, breaks
+ * the protocol. Control records that find no room wait in lane->out, in objects that exist anyway: answering never needs memory.
+ *
+ * Only progress moves these states, except that pull, refuse, withdraw and announce start them.
+ * tests/wire/fabric_lanes.c and tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "fabric/shm/internal.h"
+
+#define STREAM_BUDGET (256u << 10) /* bytes streamed per lane and progress */
+
+enum { ANSWER_OK = 0, ANSWER_REFUSED = 1, ANSWER_N = 2 };
+
+typedef struct rts_record {
+    uint64_t id, total, pieces_at;
+    uint32_t n_pieces, n_rec;
+    /* then min(n_pieces, WEFTI_SHM_PIECES) pieces, then the record */
+} rts_record_t;
+
+typedef struct ctl_record {
+    uint64_t id, arg;
+} ctl_record_t;
+
+_Static_assert(sizeof(wefti_shm_piece_t) == sizeof(weft_iov_t), "the sender's iov array is read as pieces");
+_Static_assert(sizeof(rts_record_t) + WEFTI_SHM_PIECES * sizeof(wefti_shm_piece_t) + WEFTI_REC_MAX / 2 <= WEFTI_REC_MAX,
+               "an announcement fits the smallest frame");
+
+/* --- objects ------------------------------------------------------------------------------------------------------------ */
+
+static wefti_shm_send_t *send_new(wefti_shm_rail_t *r)
+{
+    wefti_list_t *spare = wefti_list_pop(&r->spare_sends);
+    wefti_shm_send_t *s = spare ? wefti_container_of(spare, wefti_shm_send_t, link) : wefti_malloc(sizeof *s);
+    if (s)
+        memset(s, 0, sizeof *s);
+    return s;
+}
+
+static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
+{
+    if (wefti_list_linked(&s->link))
+        wefti_list_remove(&s->link);
+    if (wefti_list_linked(&s->ctl.link))
+        wefti_list_remove(&s->ctl.link);
+    wefti_slots_remove(&lane->send_ids, s->id);
+    wefti_list_push_front(&wefti_shm_rail_of(lane)->spare_sends, &s->link);
+}
+
+static wefti_shm_pull_t *pull_new(wefti_shm_rail_t *r)
+{
+    wefti_list_t *spare = wefti_list_pop(&r->spare_pulls);
+    wefti_shm_pull_t *p = spare ? wefti_container_of(spare, wefti_shm_pull_t, link) : wefti_malloc(sizeof *p);
+    if (p)
+        memset(p, 0, sizeof *p);
+    return p;
+}
+
+static void pull_free(wefti_shm_pull_t *p)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(p->lane);
+    if (wefti_list_linked(&p->link))
+        wefti_list_remove(&p->link);
+    if (wefti_list_linked(&p->ctl.link))
+        wefti_list_remove(&p->ctl.link);
+    wefti_map_take(&p->lane->pull_ids, p->id);
+    wefti_list_push_front(&r->spare_pulls, &p->link);
+}
+
+void wefti_shm_bulk_free_spares(wefti_shm_rail_t *r)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_pop(&r->spare_sends)))
+        wefti_free(wefti_container_of(it, wefti_shm_send_t, link));
+    while ((it = wefti_list_pop(&r->spare_pulls)))
+        wefti_free(wefti_container_of(it, wefti_shm_pull_t, link));
+}
+
+/* --- control records ---------------------------------------------------------------------------------------------------- */
+
+static bool ctl_put(wefti_shm_lane_t *lane, const wefti_shm_ctl_t *ctl)
+{
+    ctl_record_t *rec = wefti_shm_lane_reserve(lane, sizeof *rec);
+    if (!rec)
+        return false;
+    rec->id = ctl->id;
+    rec->arg = ctl->arg;
+    wefti_shm_lane_commit(lane, sizeof *rec, ctl->type);
+    return true;
+}
+
+/* Send it now or when there is room. */
+static void ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg)
+{
+    ctl->type = type;
+    ctl->id = id;
+    ctl->arg = arg;
+    if (wefti_list_empty(&lane->out) && ctl_put(lane, ctl)) {
+        if (ctl->ends_pull)
+            pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
+        return;
+    }
+    wefti_list_push_back(&lane->out, &ctl->link);
+}
+
+static unsigned ctl_flush(wefti_shm_lane_t *lane)
+{
+    unsigned n = 0;
+    wefti_list_t *it;
+    while ((it = wefti_list_first(&lane->out))) {
+        wefti_shm_ctl_t *ctl = wefti_container_of(it, wefti_shm_ctl_t, link);
+        if (!ctl_put(lane, ctl))
+            break;
+        wefti_list_remove(it);
+        if (ctl->ends_pull)
+            pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
+        n++;
+    }
+    return n;
+}
+
+/* The last word about a pull: p is gone or waits for room, either way it is ours no more. */
+static void pull_answer(wefti_shm_pull_t *p, uint32_t type, uint64_t arg)
+{
+    wefti_shm_lane_t *lane = p->lane;
+    if (wefti_list_linked(&p->link))
+        wefti_list_remove(&p->link);
+    wefti_map_take(&lane->pull_ids, p->id);
+    p->state = WEFTI_SHM_ANSWERED;
+    if (lane->state != WEFTI_SHM_LANE_UP) {
+        pull_free(p);
+        return;
+    }
+    p->ctl.ends_pull = true;
+    ctl_send(lane, &p->ctl, type, p->id, arg);
+}
+
+/* --- the sender's calls ------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
+                                 wefti_xfer_t *x)
+{
+    wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
+    if (iov_n > UINT32_MAX || n > WEFTI_REC_MAX / 2)
+        return wefti_fail(WEFT_ERR_INVALID, "an announcement of %zu pieces and a record of %zu bytes", iov_n, n);
+    if (lane->state != WEFTI_SHM_LANE_UP)
+        return WEFT_ERR_AGAIN;
+    wefti_shm_send_t *s = send_new(wefti_shm_rail_of(lane));
+    if (!s)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
+    weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
+    if (st) {
+        wefti_list_push_front(&wefti_shm_rail_of(lane)->spare_sends, &s->link);
+        return wefti_fail(st, "no place for one more announcement");
+    }
+    size_t n_here = iov_n < WEFTI_SHM_PIECES ? iov_n : WEFTI_SHM_PIECES;
+    size_t size = sizeof(rts_record_t) + n_here * sizeof(wefti_shm_piece_t) + n;
+    uint8_t *at = wefti_shm_lane_reserve(lane, size);
+    if (!at) {
+        lane->starved = true;
+        send_free(lane, s);
+        return WEFT_ERR_AGAIN;
+    }
+    s->x = x;
+    s->total = total;
+    s->from = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
+    s->state = WEFTI_SHM_ANNOUNCED;
+    x->impl[0] = (uint64_t)(uintptr_t)s;
+    wefti_list_push_back(&lane->sends, &s->link);
+
+    rts_record_t rts = {s->id, total, (uint64_t)(uintptr_t)iov, (uint32_t)iov_n, (uint32_t)n};
+    memcpy(at, &rts, sizeof rts);
+    at += sizeof rts;
+    for (size_t i = 0; i < n_here; i++, at += sizeof(wefti_shm_piece_t)) {
+        wefti_shm_piece_t piece = {(uint64_t)(uintptr_t)iov[i].base, iov[i].len};
+        memcpy(at, &piece, sizeof piece);
+    }
+    if (n)
+        memcpy(at, rec, n);
+    wefti_shm_lane_commit(lane, size, WEFTI_SHM_RTS);
+    return WEFT_OK;
+}
+
+void wefti_shm_withdraw(wefti_lane_t *l, wefti_xfer_t *x)
+{
+    wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
+    wefti_shm_send_t *s = (wefti_shm_send_t *)(uintptr_t)x->impl[0];
+    if (lane->state != WEFTI_SHM_LANE_UP || s->withdrawing || s->state != WEFTI_SHM_ANNOUNCED)
+        return;
+    s->withdrawing = true;
+    ctl_send(lane, &s->ctl, WEFTI_SHM_WITHDRAW, s->id, 0);
+}
+
+static void send_done(wefti_shm_lane_t *lane, wefti_shm_send_t *s, weft_status_t status)
+{
+    wefti_xfer_t *x = s->x;
+    send_free(lane, s);
+    x->done(x, status);
+}
+
+/* --- the receiver's calls ----------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
+{
+    wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
+    wefti_shm_lane_t *lane = p->lane;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < iov_n && sum < want; i++)
+        sum += iov[i].len;
+    if (!want || want > p->total || sum < want)
+        return wefti_fail(WEFT_ERR_INVALID, "a pull of %llu of %llu bytes into %llu", (unsigned long long)want,
+                          (unsigned long long)p->total, (unsigned long long)sum);
+    /* A short list is kept here, so that a caller may make it on its stack. */
+    if (iov_n <= sizeof p->own_iov / sizeof p->own_iov[0]) {
+        memcpy(p->own_iov, iov, iov_n * sizeof *iov);
+        iov = p->own_iov;
+    }
+    p->to = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
+    p->left = want;
+    p->x = x;
+    wefti_list_remove(&p->link);
+    wefti_list_push_back(&lane->pulls, &p->link);
+    p->state = lane->peer->readable ? WEFTI_SHM_COPYING : WEFTI_SHM_ARRIVING;
+    if (lane->state == WEFTI_SHM_LANE_UP && p->state == WEFTI_SHM_ARRIVING)
+        ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
+    else if (lane->state != WEFTI_SHM_LANE_CLOSING)
+        wefti_shm_work(lane);
+    return WEFT_OK;
+}
+
+void wefti_shm_refuse(wefti_pull_t *pull, bool taken)
+{
+    pull_answer((wefti_shm_pull_t *)pull, WEFTI_SHM_DONE, taken ? ANSWER_OK : ANSWER_REFUSED);
+}
+
+static void pull_done(wefti_shm_pull_t *p)
+{
+    wefti_xfer_t *x = p->x;
+    pull_answer(p, WEFTI_SHM_DONE, ANSWER_OK);
+    x->done(x, WEFT_OK);
+}
+
+/* --- records from the peer ---------------------------------------------------------------------------------------------- */
+
+static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    rts_record_t rts;
+    if (n < sizeof rts)
+        return WEFT_ERR_PROTOCOL;
+    memcpy(&rts, bytes, sizeof rts);
+    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+    uint32_t n_here = rts.n_pieces < WEFTI_SHM_PIECES ? rts.n_pieces : WEFTI_SHM_PIECES;
+    if (rts.n_rec > n || sizeof rts + n_here * sizeof(wefti_shm_piece_t) + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
+        return WEFT_ERR_PROTOCOL;
+    wefti_shm_pull_t *p = pull_new(r);
+    if (!p)
+        return WEFT_ERR_NOMEM;
+    p->lane = lane;
+    p->id = rts.id;
+    if (wefti_map_put(&lane->pull_ids, rts.id, p)) {
+        wefti_list_push_front(&r->spare_pulls, &p->link);
+        return WEFT_ERR_NOMEM;
+    }
+    p->pull.ops = lane->lane.ops;
+    p->total = rts.total;
+    p->n_pieces = rts.n_pieces;
+    p->pieces_at = rts.pieces_at;
+    p->n_here = p->next_piece = n_here;
+    memcpy(p->piece, bytes + sizeof rts, n_here * sizeof p->piece[0]);
+    p->state = WEFTI_SHM_WAITING;
+    wefti_list_push_back(&lane->waiting, &p->link);
+    r->rail.fabric->up->announced(lane->lane.user, bytes + sizeof rts + n_here * sizeof p->piece[0], rts.n_rec, rts.total, &p->pull);
+    return WEFT_OK;
+}
+
+static weft_status_t on_withdraw(wefti_shm_lane_t *lane, uint64_t id)
+{
+    wefti_shm_pull_t *p = wefti_map_get(&lane->pull_ids, id);
+    if (!p || p->state != WEFTI_SHM_WAITING)
+        return WEFT_OK; /* our DONE is on the way, or comes when it is copied */
+    /* Off the list first: the upcall may close the lane. */
+    wefti_list_remove(&p->link);
+    wefti_shm_rail_of(lane)->rail.fabric->up->withdrawn(&p->pull);
+    pull_answer(p, WEFTI_SHM_WITHDRAWN, 0);
+    return WEFT_OK;
+}
+
+static weft_status_t on_pull(wefti_shm_lane_t *lane, uint64_t id, uint64_t want)
+{
+    wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
+    if (!s || s->state != WEFTI_SHM_ANNOUNCED || !want || want > s->total)
+        return WEFT_ERR_PROTOCOL;
+    s->state = WEFTI_SHM_STREAMING;
+    s->left = want;
+    wefti_list_remove(&s->link);
+    wefti_list_push_back(&lane->streams, &s->link);
+    wefti_shm_work(lane);
+    return WEFT_OK;
+}
+
+static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n)
+{
+    uint64_t id;
+    if (n <= sizeof id)
+        return WEFT_ERR_PROTOCOL;
+    memcpy(&id, bytes, sizeof id);
+    n -= sizeof id;
+    wefti_shm_pull_t *p = wefti_map_get(&lane->pull_ids, id);
+    if (!p || p->state != WEFTI_SHM_ARRIVING || n > p->left)
+        return WEFT_ERR_PROTOCOL;
+    wefti_shm_scatter(&p->to, bytes + sizeof id, n);
+    p->left -= n;
+    if (!p->left)
+        pull_done(p);
+    return WEFT_OK;
+}
+
+static weft_status_t on_done(wefti_shm_lane_t *lane, uint64_t id, uint64_t answer)
+{
+    wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
+    if (!s || answer >= ANSWER_N)
+        return WEFT_ERR_PROTOCOL;
+    send_done(lane, s, answer == ANSWER_OK ? WEFT_OK : WEFT_ERR_REFUSED);
+    return WEFT_OK;
+}
+
+static weft_status_t on_withdrawn(wefti_shm_lane_t *lane, uint64_t id)
+{
+    wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
+    if (!s || !s->withdrawing || s->state != WEFTI_SHM_ANNOUNCED)
+        return WEFT_ERR_PROTOCOL;
+    send_done(lane, s, WEFT_ERR_CANCELLED);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec)
+{
+    ctl_record_t ctl;
+    if (rec->type == WEFTI_SHM_RTS)
+        return on_rts(lane, rec->bytes, rec->n);
+    if (rec->type == WEFTI_SHM_DATA)
+        return on_data(lane, rec->bytes, rec->n);
+    if (rec->n != sizeof ctl)
+        return WEFT_ERR_PROTOCOL;
+    memcpy(&ctl, rec->bytes, sizeof ctl);
+    __asm__ volatile("" : : : "memory");
+    switch (rec->type) {
+    case WEFTI_SHM_PULL:
+        return on_pull(lane, ctl.id, ctl.arg);
+    case WEFTI_SHM_DONE:
+        return on_done(lane, ctl.id, ctl.arg);
+    case WEFTI_SHM_WITHDRAW:
+        return on_withdraw(lane, ctl.id);
+    case WEFTI_SHM_WITHDRAWN:
+        return on_withdrawn(lane, ctl.id);
+    default:
+        return WEFT_ERR_PROTOCOL;
+    }
+}
+
+/* --- work --------------------------------------------------------------------------------------------------------------- */
+
+static wefti_shm_pull_t *first_copying(wefti_shm_lane_t *lane)
+{
+    wefti_list_each(it, &lane->pulls)
+    {
+        wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
+        if (p->state == WEFTI_SHM_COPYING)
+            return p;
+    }
+    return NULL;
+}
+
+static unsigned work_copies(wefti_shm_lane_t *lane, uint64_t *budget)
+{
+    unsigned n = 0;
+    wefti_shm_pull_t *p;
+    while (lane->state == WEFTI_SHM_LANE_UP && (p = first_copying(lane))) {
+        if (!*budget) {
+            wefti_shm_work(lane);
+            break;
+        }
+        weft_status_t st = wefti_shm_copy(p, budget);
+        n++;
+        if (st == WEFT_ERR_AGAIN) {
+            wefti_shm_work(lane);
+            break;
+        }
+        if (st) {
+            wefti_info("shm: the memory of process %d could not be read to its end", (int)lane->peer->pid);
+            wefti_shm_lane_fail(lane, st);
+            break;
+        }
+        pull_done(p);
+    }
+    return n;
+}
+
+static unsigned work_streams(wefti_shm_lane_t *lane)
+{
+    unsigned n = 0;
+    uint64_t budget = STREAM_BUDGET;
+    wefti_list_t *it;
+    while ((it = wefti_list_first(&lane->streams))) {
+        wefti_shm_send_t *s = wefti_container_of(it, wefti_shm_send_t, link);
+        uint64_t most = lane->lane.frame_max - sizeof s->id;
+        uint64_t bytes = s->left < most ? s->left : most;
+        if (bytes > budget) {
+            wefti_shm_work(lane);
+            break;
+        }
+        uint8_t *at = wefti_shm_lane_reserve(lane, sizeof s->id + bytes);
+        if (!at)
+            break;
+        memcpy(at, &s->id, sizeof s->id);
+        wefti_shm_gather(&s->from, at + sizeof s->id, bytes);
+        wefti_shm_lane_commit(lane, sizeof s->id + bytes, WEFTI_SHM_DATA);
+        s->left -= bytes;
+        budget -= bytes;
+        n++;
+        if (!s->left) {
+            s->state = WEFTI_SHM_STREAMED;
+            wefti_list_remove(&s->link);
+            wefti_list_push_back(&lane->sends, &s->link);
+        }
+    }
+    return n;
+}
+
+unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget)
+{
+    unsigned n = ctl_flush(lane);
+    n += work_streams(lane);
+    n += work_copies(lane, budget);
+    return n;
+}
+
+bool wefti_shm_bulk_waits_for_room(const wefti_shm_lane_t *lane)
+{
+    return !wefti_list_empty(&lane->out) || !wefti_list_empty(&lane->streams);
+}
+
+/* --- endings ------------------------------------------------------------------------------------------------------------ */
+
+static void end_pulls(wefti_shm_lane_t *lane, weft_status_t status, bool quietly)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_first(&lane->pulls))) {
+        wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
+        wefti_xfer_t *x = p->x;
+        pull_free(p);
+        if (!quietly)
+            x->done(x, status);
+    }
+}
+
+void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane) { end_pulls(lane, WEFT_ERR_PEER, false); }
+
+void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly)
+{
+    wefti_list_t *it;
+    end_pulls(lane, WEFT_ERR_CANCELLED, quietly);
+    while ((it = wefti_list_first(&lane->waiting))) {
+        wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
+        wefti_list_remove(it);
+        if (!quietly)
+            wefti_shm_rail_of(lane)->rail.fabric->up->withdrawn(&p->pull);
+        pull_free(p);
+    }
+    wefti_list_splice(&lane->sends, &lane->streams);
+    while ((it = wefti_list_first(&lane->sends))) {
+        wefti_shm_send_t *s = wefti_container_of(it, wefti_shm_send_t, link);
+        wefti_xfer_t *x = s->x;
+        send_free(lane, s);
+        if (!quietly)
+            x->done(x, WEFT_ERR_CANCELLED);
+    }
+    /* What is left in lane->out are answers nobody waits for any more. */
+    while ((it = wefti_list_first(&lane->out)))
+        pull_free(wefti_container_of(wefti_container_of(it, wefti_shm_ctl_t, link), wefti_shm_pull_t, ctl));
+}

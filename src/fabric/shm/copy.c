@@ -1,0 +1,183 @@
+/* fabric/shm/copy.c - bytes from the sender's memory into the receiver's pieces.
+ *
+ * The receiver reads with process_vm_readv, a bounded number of bytes at a time, so that other lanes and heartbeats live meanwhile. The
+ * last call of a payload also reads the word that names the sender's runtime, after the payload: a process that died and whose
+ * number was given to another, or that became another program, does not have it. So bytes of a stranger are never reported as good, at
+ * no cost. A sender that takes its buffer back by closing the lane sets `closed` first; we look at it after the last byte.
+ *
+ * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the list costs
+ * budget, so that a list of nothing but empty pieces cannot hold us up.
+ *
+ * tests/wire/fabric_shm.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "base/log.h"
+#include "fabric/shm/internal.h"
+
+#define IOV_MANY 32
+#define LIST_COST 4096u /* of the budget, for one look at more of the sender's list */
+
+static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static void advance(wefti_shm_cursor_t *c, uint64_t n)
+{
+    while (n) {
+        uint64_t here = min_u64(n, c->iov[c->i].len - c->off);
+        n -= here;
+        c->off += here;
+        if (c->off == c->iov[c->i].len) {
+            c->i++;
+            c->off = 0;
+        }
+    }
+}
+
+void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n)
+{
+    while (n) {
+        size_t here = min_u64(n, to->iov[to->i].len - to->off);
+        if (here)
+            memcpy((uint8_t *)to->iov[to->i].base + to->off, bytes, here);
+        bytes += here;
+        n -= here;
+        to->off += here;
+        if (to->off == to->iov[to->i].len) {
+            to->i++;
+            to->off = 0;
+        }
+    }
+}
+
+void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n)
+{
+    while (n) {
+        size_t here = min_u64(n, from->iov[from->i].len - from->off);
+        if (here)
+            memcpy(bytes, (const uint8_t *)from->iov[from->i].base + from->off, here);
+        bytes += here;
+        n -= here;
+        from->off += here;
+        if (from->off == from->iov[from->i].len) {
+            from->i++;
+            from->off = 0;
+        }
+    }
+}
+
+/* Local side: up to `most` bytes of the cursor as iovecs; how many bytes. */
+static uint64_t fill_local(const wefti_shm_cursor_t *c, uint64_t most, struct iovec *v, unsigned *n_out)
+{
+    uint64_t sum = 0;
+    unsigned n = 0;
+    size_t off = c->off;
+    for (size_t i = c->i; i < c->n && n < IOV_MANY && sum < most; i++, off = 0) {
+        uint64_t here = min_u64(c->iov[i].len - off, most - sum);
+        if (!here)
+            continue;
+        v[n].iov_base = (uint8_t *)c->iov[i].base + off;
+        v[n++].iov_len = here;
+        sum += here;
+    }
+    *n_out = n;
+    return sum;
+}
+
+/* The sender's side, of the pieces that are known here. */
+static uint64_t fill_remote(const wefti_shm_pull_t *p, uint64_t most, struct iovec *v, unsigned *n_out)
+{
+    uint64_t sum = 0, off = p->piece_off;
+    unsigned n = 0;
+    for (uint32_t i = p->at_here; i < p->n_here && sum < most; i++, off = 0) {
+        uint64_t here = min_u64(p->piece[i].len - off, most - sum);
+        if (!here)
+            continue;
+        v[n].iov_base = (void *)(uintptr_t)(p->piece[i].base + off);
+        v[n++].iov_len = here;
+        sum += here;
+    }
+    *n_out = n;
+    return sum;
+}
+
+static void advance_remote(wefti_shm_pull_t *p, uint64_t n)
+{
+    while (n) {
+        uint64_t here = min_u64(n, p->piece[p->at_here].len - p->piece_off);
+        n -= here;
+        p->piece_off += here;
+        if (p->piece_off == p->piece[p->at_here].len) {
+            p->at_here++;
+            p->piece_off = 0;
+        }
+    }
+}
+
+static weft_status_t status_of_read(int err)
+{
+    return err == ENOMEM || err == EINTR || err == EAGAIN ? WEFT_ERR_AGAIN : WEFT_ERR_PEER;
+}
+
+/* Read the next few entries of the sender's list. */
+static weft_status_t more_pieces(wefti_shm_pull_t *p)
+{
+    uint32_t n = p->n_pieces - p->next_piece;
+    if (!n)
+        return WEFT_ERR_PEER; /* the list is shorter than the payload */
+    if (n > WEFTI_SHM_PIECES)
+        n = WEFTI_SHM_PIECES;
+    size_t bytes = n * sizeof p->piece[0];
+    struct iovec local = {p->piece, bytes};
+    struct iovec remote = {(void *)(uintptr_t)(p->pieces_at + (uint64_t)p->next_piece * sizeof p->piece[0]), bytes};
+    ssize_t got = process_vm_readv(p->lane->peer->pid, &local, 1, &remote, 1, 0);
+    if (got != (ssize_t)bytes)
+        return got < 0 ? status_of_read(errno) : WEFT_ERR_PEER;
+    p->next_piece += n;
+    p->n_here = n;
+    p->at_here = 0;
+    p->piece_off = 0;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
+{
+    const wefti_shm_peer_t *peer = p->lane->peer;
+    struct iovec local[IOV_MANY + 1], remote[WEFTI_SHM_PIECES + 1];
+    while (*budget) {
+        uint64_t probe = 0;
+        unsigned n_local, n_remote;
+        while (p->at_here < p->n_here && p->piece_off == p->piece[p->at_here].len) {
+            p->at_here++;
+            p->piece_off = 0;
+        }
+        if (p->at_here == p->n_here) {
+            weft_status_t st = more_pieces(p);
+            *budget -= min_u64(*budget, LIST_COST);
+            if (st)
+                return st;
+            continue;
+        }
+        uint64_t most = min_u64(min_u64(p->left, *budget), WEFTI_SHM_COPY_CHUNK);
+        most = fill_remote(p, most, remote, &n_remote);
+        uint64_t sum = fill_local(&p->to, most, local, &n_local);
+        if (sum < most)
+            fill_remote(p, sum, remote, &n_remote);
+        bool last = sum == p->left;
+        if (last) {
+            local[n_local++] = (struct iovec){&probe, sizeof probe};
+            remote[n_remote++] = (struct iovec){(void *)(uintptr_t)peer->probe_at, sizeof probe};
+        }
+        ssize_t got = process_vm_readv(peer->pid, local, n_local, remote, n_remote, 0);
+        if (got <= 0)
+            return got < 0 ? status_of_read(errno) : WEFT_ERR_PEER;
+        uint64_t moved = min_u64((uint64_t)got, sum);
+        if (last && moved == sum)
+            return probe == peer->nonce && !atomic_load(&p->lane->rx.page->closed) ? WEFT_OK : WEFT_ERR_PEER;
+        advance(&p->to, moved);
+        advance_remote(p, moved);
+        p->left -= moved;
+        *budget -= moved;
+    }
+    return WEFT_ERR_AGAIN;
+}

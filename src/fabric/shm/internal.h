@@ -1,0 +1,282 @@
+/* fabric/shm/internal.h - what the files of the rail share: rail, lane, peer, bell, and transfers.
+ *
+ * Each lane has one region per direction, made by its consumer. Each runtime has one bell, which every peer of it maps: a bit per lane that
+ * says "look at this one", and whether its owner sleeps. The consumer polls only the few lanes that are hot; the others are parked,
+ * which tells their producers to ring. So the cost of a record does not grow with the number of lanes. */
+#ifndef WEFTI_SHM_INTERNAL_H
+#define WEFTI_SHM_INTERNAL_H
+
+#include <sys/types.h>
+
+#include "base/list.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "fabric/shm/ring.h"
+#include "fabric/shm/shm.h"
+
+#define WEFTI_SHM_KIND 1u
+#define WEFTI_SHM_HOT_MAX 8u         /* lanes polled on every progress */
+#define WEFTI_SHM_QUIET 256u         /* polls that found nothing before a lane is parked */
+#define WEFTI_SHM_POLL_BUDGET 64u    /* records of one lane per progress */
+#define WEFTI_SHM_COPY_CHUNK (1u << 20)  /* bytes per system call */
+#define WEFTI_SHM_COPY_BUDGET (2u << 20) /* bytes copied per progress by all lanes together */
+#define WEFTI_SHM_PIECES 16u         /* pieces of a payload that an announcement carries itself */
+
+/* Types of records. */
+enum {
+    WEFTI_SHM_REC = WEFTI_RING_TYPE_MIN, /* a record of the rooms above */
+    WEFTI_SHM_RTS,                       /* an announcement */
+    WEFTI_SHM_PULL,                      /* stream me that payload through the ring */
+    WEFTI_SHM_DATA,                      /* a piece of it */
+    WEFTI_SHM_DONE,                      /* finished with that payload */
+    WEFTI_SHM_WITHDRAW,                  /* give that announcement back */
+    WEFTI_SHM_WITHDRAWN                  /* given back */
+};
+
+typedef struct wefti_shm_rail wefti_shm_rail_t;
+typedef struct wefti_shm_lane wefti_shm_lane_t;
+
+/* --- region.c ----------------------------------------------------------------------------------------------------------- */
+
+/* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. */
+weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void **map_out);
+/* Open descriptor `fd` of process `pid` as such a region and map it. WEFT_ERR_UNREACHABLE, _PROTOCOL (it is none, or of another
+ * size), _NOMEM, _LIMIT, _SYSTEM. */
+weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out);
+void wefti_region_unmap(void *map, size_t size);
+/* Open descriptor `fd` of process `pid` anew. The same statuses. */
+weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out);
+
+/* --- bell.c ------------------------------------------------------------------------------------------------------------- */
+
+#define WEFTI_BELL_BITS 32768u /* lanes beyond that share bits: a visit to the wrong one costs a look */
+
+typedef struct wefti_bell {
+    uint64_t magic, nonce;
+    _Alignas(128) _Atomic uint64_t top;      /* bit i: look at word[8i .. 8i+7], one line */
+    _Alignas(128) _Atomic uint32_t sleeping; /* whoever takes it from 1 to 0 writes a byte to the wake pipe */
+    _Alignas(4096) _Atomic uint64_t word[WEFTI_BELL_BITS / 64];
+} wefti_bell_t;
+
+/* Another runtime on this host (or this one), shared by all lanes to it. */
+typedef struct wefti_shm_peer {
+    wefti_bell_t *bell;
+    int wake_fd;
+    pid_t pid;
+    uint64_t nonce;      /* of its bell; stands at probe_at in its memory too */
+    uint64_t probe_at;
+    bool readable;       /* process_vm_readv works on it */
+    uint32_t refs;
+} wefti_shm_peer_t;
+
+/* What a lane address says about its runtime. */
+typedef struct wefti_shm_peer_addr {
+    uint32_t pid, bell_fd, wake_fd;
+    uint64_t nonce, probe_at;
+} wefti_shm_peer_addr_t;
+
+weft_status_t wefti_bell_open(wefti_shm_rail_t *r); /* once; fills r->self and r->bell_fd */
+void wefti_bell_close(wefti_shm_rail_t *r);
+void wefti_bell_wake(wefti_shm_peer_t *peer);
+weft_status_t wefti_shm_peer_hold(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out);
+void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer);
+/* Does `nonce` stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
+weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce);
+
+/* Say "look at lane `index`" to a runtime. Sequentially consistent with what was published before: a bit that is found set has not been
+ * looked at yet, since its owner clears a bit before it looks. */
+static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
+{
+    wefti_bell_t *bell = peer->bell;
+    uint32_t bit = index % WEFTI_BELL_BITS;
+    uint64_t in_word = UINT64_C(1) << (bit % 64), in_top = UINT64_C(1) << (bit / 512);
+    if (!(atomic_load(&bell->word[bit / 64]) & in_word))
+        atomic_fetch_or(&bell->word[bit / 64], in_word);
+    if (!(atomic_load(&bell->top) & in_top))
+        atomic_fetch_or(&bell->top, in_top);
+    if (WEFTI_UNLIKELY(atomic_load(&bell->sleeping)))
+        wefti_bell_wake(peer);
+}
+
+/* --- card.c ------------------------------------------------------------------------------------------------------------- */
+
+void wefti_shm_boot_id(wefti_shm_rail_t *r);
+size_t wefti_shm_card(wefti_rail_t *rail, void *buf);
+bool wefti_shm_match(wefti_rail_t *rail, const void *card, size_t n);
+
+/* --- transfers: bulk.c, stream.c ---------------------------------------------------------------------------------------- */
+
+/* A control record that could wait for room. */
+typedef struct wefti_shm_ctl {
+    wefti_list_t link; /* lane->out */
+    uint32_t type;
+    uint32_t status;
+    uint64_t id, arg;
+    bool ends_pull;    /* embedded in a pull that ends with it */
+} wefti_shm_ctl_t;
+
+typedef struct wefti_shm_cursor {
+    const weft_iov_t *iov;
+    size_t n, i, off;
+} wefti_shm_cursor_t;
+
+/* An announcement of ours: ANNOUNCED -> STREAMING (the peer asked for it through the ring) -> STREAMED; done from any of them. */
+enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
+typedef struct wefti_shm_send {
+    wefti_list_t link;      /* lane->sends, lane->streams, or the rail's free ones */
+    wefti_shm_ctl_t ctl;
+    wefti_xfer_t *x;
+    uint64_t id, total, left;
+    wefti_shm_cursor_t from;
+    uint32_t state;
+    bool withdrawing;
+} wefti_shm_send_t;
+
+/* One of theirs: WAITING (for pull or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED (until DONE is
+ * on its way). */
+enum { WEFTI_SHM_WAITING, WEFTI_SHM_COPYING, WEFTI_SHM_ARRIVING, WEFTI_SHM_ANSWERED };
+typedef struct wefti_shm_piece {
+    uint64_t base, len;
+} wefti_shm_piece_t;
+typedef struct wefti_shm_pull {
+    wefti_pull_t pull;
+    wefti_shm_lane_t *lane;
+    wefti_list_t link;      /* lane->waiting, lane->pulls, or the rail's free ones */
+    wefti_shm_ctl_t ctl;
+    wefti_xfer_t *x;
+    uint64_t id, total, left;
+    wefti_shm_cursor_t to;
+    weft_iov_t own_iov[4];
+    uint32_t state;
+    uint32_t n_pieces, next_piece;   /* next_piece: of all; the first one beyond piece[] */
+    uint32_t n_here, at_here;        /* piece[at_here .. n_here) are known */
+    uint64_t piece_off, pieces_at;
+    wefti_shm_piece_t piece[WEFTI_SHM_PIECES];
+} wefti_shm_pull_t;
+
+weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
+                                 wefti_xfer_t *x);
+void wefti_shm_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
+weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
+void wefti_shm_refuse(wefti_pull_t *p, bool taken);
+/* A record that is not WEFTI_SHM_REC. WEFT_ERR_NOMEM: leave it in the ring and come again; WEFT_ERR_PROTOCOL. */
+weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
+/* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
+unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget);
+bool wefti_shm_bulk_waits_for_room(const wefti_shm_lane_t *lane);
+/* The peer is gone: end the pulls under way with WEFT_ERR_PEER. */
+void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane);
+/* The lane is closed: end everything. quietly: nobody is told. */
+void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
+void wefti_shm_bulk_free_spares(wefti_shm_rail_t *r);
+
+/* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
+weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
+/* Copy between a cursor and plain bytes; n bytes must be left in the cursor. */
+void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n);
+void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n);
+
+/* --- lane.c ------------------------------------------------------------------------------------------------------------- */
+
+/* NEW --connect--> UP --> FAILED; CLOSING from any of them, by lane_close() only; freed by the next progress. */
+enum { WEFTI_SHM_LANE_NEW, WEFTI_SHM_LANE_UP, WEFTI_SHM_LANE_FAILED, WEFTI_SHM_LANE_CLOSING };
+
+struct wefti_shm_lane {
+    wefti_lane_t lane;
+    wefti_ring_rx_t rx;
+    uint32_t state;
+    uint32_t quiet;       /* polls in a row that found nothing */
+    wefti_ring_tx_t tx;
+    wefti_shm_peer_t *peer;
+    uint32_t peer_index;  /* its bit in the peer's bell */
+    bool hot;
+    bool starved;         /* reserve() or announce() failed: owes `room` */
+    bool told;            /* lane_failed was called */
+    weft_status_t why;
+
+    wefti_list_t work_link;  /* rail->work */
+    wefti_list_t close_link; /* rail->closing */
+    wefti_list_t out;        /* control records that wait for room */
+    wefti_list_t sends;      /* announced, or streamed: wait for DONE */
+    wefti_list_t streams;    /* being streamed, in the order asked for */
+    wefti_list_t waiting;    /* announcements nobody has pulled */
+    wefti_list_t pulls;      /* being copied or arriving, in order */
+    wefti_slots_t send_ids;  /* id -> wefti_shm_send_t */
+    wefti_map_t pull_ids;    /* the peer's id -> wefti_shm_pull_t */
+
+    uint64_t id;             /* in rail->lanes */
+    uint64_t nonce;
+    void *rx_map, *tx_map;
+    size_t rx_map_size, tx_map_size;
+    int fd;                  /* of our region, until the peer has mapped it; else -1 */
+};
+
+weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+weft_status_t wefti_shm_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
+void wefti_shm_lane_close(wefti_lane_t *lane);
+void *wefti_shm_reserve(wefti_lane_t *lane, size_t n);
+void wefti_shm_commit(wefti_lane_t *lane, size_t n);
+
+/* Room for an internal record; NULL: none now, and the lane's bell rings when there is. */
+void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
+/* Poll a lane that is UP: number of records, at most the budget. */
+unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane);
+/* Its bell rang: poll it, and look at everything that is not in the ring. */
+unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane);
+void wefti_shm_lane_fail(wefti_shm_lane_t *lane, weft_status_t why);
+/* Work on the work list. */
+unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget);
+/* Free a CLOSING lane and say so, unless quietly. */
+void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly);
+
+static inline uint32_t wefti_shm_lane_index(const wefti_shm_lane_t *lane) { return (uint32_t)lane->id; }
+
+/* Publish what was reserved, and ring if nobody polls. */
+static inline void wefti_shm_lane_commit(wefti_shm_lane_t *lane, size_t n, uint32_t type)
+{
+    wefti_ring_commit(&lane->tx, n, type);
+    if (WEFTI_UNLIKELY(atomic_load(&lane->tx.page->parked)))
+        wefti_bell_ring(lane->peer, lane->peer_index);
+}
+
+/* --- rail.c ------------------------------------------------------------------------------------------------------------- */
+
+struct wefti_shm_rail {
+    wefti_rail_t rail;
+    wefti_bell_t *bell;          /* ours; NULL before the first lane */
+    uint32_t n_hot;
+    bool armed;
+    wefti_list_t work, closing;
+    wefti_shm_lane_t *hot[WEFTI_SHM_HOT_MAX];
+
+    wefti_slots_t lanes;
+    wefti_map_t peers;           /* bell nonce -> wefti_shm_peer_t */
+    wefti_shm_peer_t self;       /* to ring our own bell */
+    int bell_fd;
+    uint32_t ring_bytes, frame_max;
+    bool copy_ring;              /* never read the peer's memory */
+    wefti_list_t spare_sends, spare_pulls;
+    char boot_id[36];
+    bool has_boot_id;
+    uint64_t probe;              /* the bell's nonce: peers find it here if they may read our memory */
+};
+
+static inline wefti_shm_rail_t *wefti_shm_rail_of(const wefti_shm_lane_t *lane) { return (wefti_shm_rail_t *)lane->lane.rail; }
+/* By the low half of its id, which is what a bell knows. */
+static inline wefti_shm_lane_t *wefti_shm_lane_at(const wefti_shm_rail_t *r, uint32_t index)
+{
+    return r->lanes.at[index].generation & 1 ? r->lanes.at[index].value : NULL;
+}
+/* Longest record for a ring of that size: large enough that a system call per payload pays beyond it. */
+static inline uint32_t wefti_shm_frame_max(uint32_t ring)
+{
+    return ring / 8 < WEFTI_REC_MAX ? WEFTI_REC_MAX : ring / 8 < 8192 ? ring / 8 : 8192;
+}
+/* Put a lane on the work list. An armed rail is woken: its owner may be about to sleep. */
+void wefti_shm_work(wefti_shm_lane_t *lane);
+/* Stop polling a lane, without a recheck: it is going away. */
+void wefti_shm_cool(wefti_shm_lane_t *lane);
+
+extern const wefti_rail_ops_t wefti_shm_ops;
+
+#endif

@@ -1,0 +1,312 @@
+/* fabric/shm/lane.c - a lane: two rings, the peer's bell, and the order in which things end.
+ *
+ * States: NEW --connect--> UP --fail--> FAILED; CLOSING from any of them by lane_close() alone; the next progress frees it. A lane found
+ * broken inside a call (a consumer position that makes no sense) is marked FAILED there and reported from the work list,
+ * since upcalls come from progress only.
+ *
+ * A lane is born parked, so that the first record rings. It is polled (hot) after its bell rang, as long as there is a place; without
+ * a place it stays parked and every record rings: then the bell batches them.
+ *
+ * Closing writes `closed` into the region the PEER reads (its inbound one) before any transfer ends here. So a peer that finished
+ * reading our memory and then still finds closed == 0 has read bytes that nobody had taken back. The peer delivers what was in the ring
+ * before it reports the lane lost.
+ *
+ * Promise: no upcall but lane_closed, done and withdrawn after lane_close(), nothing touched after lane_closed.
+ * tests/wire/fabric_lanes.c and tests/wire/fabric_shm.c hold us to it. */
+#include <assert.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "fabric/shm/internal.h"
+
+#define REGION_MAGIC UINT64_C(0x31676e7274666577)
+#define ADDR_VERSION 1u
+#define RING_MIN (UINT32_C(16) << 10)
+#define RING_MAX (UINT32_C(64) << 20)
+
+weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    weft_status_t st;
+    if (!r->bell && (st = wefti_bell_open(r)))
+        return st;
+    wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
+    if (!lane)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
+    memset(lane, 0, sizeof *lane);
+    st = wefti_slots_add(&r->lanes, lane, &lane->id);
+    if (st)
+        goto err_free;
+    lane->rx_map_size = WEFTI_RING_PAGE + (size_t)r->ring_bytes;
+    st = wefti_region_new("weft-ring", lane->rx_map_size, &lane->fd, &lane->rx_map);
+    if (st)
+        goto err_slot;
+    rail->fabric->ops->random(rail->fabric, &lane->nonce, sizeof lane->nonce);
+    wefti_ring_page_t *page = lane->rx_map;
+    page->magic = REGION_MAGIC;
+    page->nonce = lane->nonce;
+    atomic_store(&page->parked, 1);
+    wefti_ring_rx_init(&lane->rx, lane->rx_map, r->ring_bytes, r->frame_max);
+    lane->lane = (wefti_lane_t){.ops = rail->ops, .rail = rail, .user = user, .frame_max = r->frame_max};
+    wefti_list_init(&lane->work_link);
+    wefti_list_init(&lane->close_link);
+    wefti_list_init(&lane->out);
+    wefti_list_init(&lane->sends);
+    wefti_list_init(&lane->streams);
+    wefti_list_init(&lane->waiting);
+    wefti_list_init(&lane->pulls);
+    wefti_slots_init(&lane->send_ids, UINT32_C(1) << 24);
+
+    wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
+    wefti_put_u32(&w, ADDR_VERSION);
+    wefti_put_u32(&w, (uint32_t)r->self.pid);
+    wefti_put_u32(&w, (uint32_t)r->bell_fd);
+    wefti_put_u32(&w, (uint32_t)r->self.wake_fd);
+    wefti_put_u64(&w, r->self.nonce);
+    wefti_put_u64(&w, r->self.probe_at);
+    wefti_put_u32(&w, wefti_shm_lane_index(lane));
+    wefti_put_u32(&w, (uint32_t)lane->fd);
+    wefti_put_u32(&w, r->ring_bytes);
+    wefti_put_u64(&w, lane->nonce);
+    *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
+    *lane_out = &lane->lane;
+    return WEFT_OK;
+
+err_slot:
+    wefti_slots_remove(&r->lanes, lane->id);
+err_free:
+    wefti_free(lane);
+    return st;
+}
+
+weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n)
+{
+    wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_peer_addr_t peer_addr;
+    assert(lane->state == WEFTI_SHM_LANE_NEW);
+
+    wefti_reader_t rd = wefti_reader(addr, n);
+    uint32_t version = wefti_get_u32(&rd);
+    peer_addr.pid = wefti_get_u32(&rd);
+    peer_addr.bell_fd = wefti_get_u32(&rd);
+    peer_addr.wake_fd = wefti_get_u32(&rd);
+    peer_addr.nonce = wefti_get_u64(&rd);
+    peer_addr.probe_at = wefti_get_u64(&rd);
+    uint32_t peer_index = wefti_get_u32(&rd);
+    uint32_t fd = wefti_get_u32(&rd);
+    uint32_t ring = wefti_get_u32(&rd);
+    uint64_t nonce = wefti_get_u64(&rd);
+    if (rd.bad || wefti_reader_left(&rd) || version != ADDR_VERSION)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes and version %u is none of ours", n, version);
+    if (ring < RING_MIN || ring > RING_MAX || (ring & (ring - 1)))
+        return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring, RING_MIN, RING_MAX);
+    if (peer_addr.pid == 0 || peer_addr.pid > INT32_MAX || fd > INT32_MAX || peer_addr.bell_fd > INT32_MAX || peer_addr.wake_fd > INT32_MAX)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's process %u or descriptor %u cannot be", peer_addr.pid, fd);
+
+    weft_status_t st = wefti_shm_peer_hold(r, &peer_addr, &lane->peer);
+    if (st)
+        return st;
+    size_t size = WEFTI_RING_PAGE + (size_t)ring;
+    void *map;
+    st = wefti_region_open((pid_t)peer_addr.pid, (int)fd, size, &map);
+    if (st)
+        goto err_peer;
+    wefti_ring_page_t *page = map;
+    if (page->magic != REGION_MAGIC || page->nonce != nonce || atomic_load(&page->mapped)) {
+        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %u of process %u is not the ring of this lane", fd, peer_addr.pid);
+        goto err_unmap;
+    }
+    lane->tx_map = map;
+    lane->tx_map_size = size;
+    wefti_ring_tx_init(&lane->tx, map, ring);
+    lane->peer_index = peer_index;
+    uint32_t theirs = wefti_shm_frame_max(ring);
+    if (theirs < lane->lane.frame_max)
+        lane->lane.frame_max = theirs;
+    lane->state = WEFTI_SHM_LANE_UP;
+    atomic_store(&page->mapped, 1);
+    wefti_bell_ring(lane->peer, peer_index);
+    /* Records may be there already. */
+    wefti_bell_ring(&r->self, wefti_shm_lane_index(lane));
+    return WEFT_OK;
+
+err_unmap:
+    wefti_region_unmap(map, size);
+err_peer:
+    wefti_shm_peer_drop(r, lane->peer);
+    lane->peer = NULL;
+    return st;
+}
+
+void wefti_shm_lane_close(wefti_lane_t *l)
+{
+    wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    if (lane->state == WEFTI_SHM_LANE_CLOSING)
+        return;
+    if (lane->tx_map) {
+        atomic_exchange(&lane->tx.page->closed, 1);
+        wefti_bell_ring(lane->peer, lane->peer_index);
+    }
+    lane->state = WEFTI_SHM_LANE_CLOSING;
+    lane->tx.size = lane->tx.limit = 0;
+    wefti_list_push_back(&r->closing, &lane->close_link);
+    if (r->armed)
+        wefti_bell_wake(&r->self);
+}
+
+void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    const wefti_fabric_up_t *up = r->rail.fabric->up;
+    wefti_list_remove(&lane->close_link);
+    if (wefti_list_linked(&lane->work_link))
+        wefti_list_remove(&lane->work_link);
+    wefti_shm_bulk_end(lane, quietly);
+    wefti_shm_cool(lane);
+    if (lane->fd >= 0)
+        close(lane->fd);
+    wefti_region_unmap(lane->rx_map, lane->rx_map_size);
+    wefti_region_unmap(lane->tx_map, lane->tx_map_size);
+    if (lane->peer)
+        wefti_shm_peer_drop(r, lane->peer);
+    wefti_slots_remove(&r->lanes, lane->id);
+    wefti_slots_free(&lane->send_ids);
+    wefti_map_free(&lane->pull_ids);
+    void *user = lane->lane.user;
+    wefti_free(lane);
+    if (!quietly)
+        up->lane_closed(user);
+}
+
+void wefti_shm_lane_fail(wefti_shm_lane_t *lane, weft_status_t why)
+{
+    if (lane->state != WEFTI_SHM_LANE_UP)
+        return;
+    lane->state = WEFTI_SHM_LANE_FAILED;
+    lane->why = why;
+    lane->tx.size = lane->tx.limit = 0; /* nothing fits any more, and the hot path need not ask why */
+    wefti_shm_work(lane);
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------------ */
+
+void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
+{
+    void *at = wefti_ring_reserve(&lane->tx, n);
+    if (WEFTI_LIKELY(at != NULL))
+        return at;
+    at = wefti_ring_reserve_or_want(&lane->tx, n);
+    if (lane->tx.bad) {
+        wefti_info("shm: process %d says it has read what was never sent", (int)lane->peer->pid);
+        wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
+    }
+    return at;
+}
+
+void *wefti_shm_reserve(wefti_lane_t *l, size_t n)
+{
+    wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
+    void *at = wefti_ring_reserve(&lane->tx, n);
+    if (WEFTI_LIKELY(at != NULL))
+        return at;
+    at = wefti_shm_lane_reserve(lane, n);
+    if (!at)
+        lane->starved = true;
+    return at;
+}
+
+void wefti_shm_commit(wefti_lane_t *l, size_t n) { wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC); }
+
+/* --- receiving ---------------------------------------------------------------------------------------------------------- */
+
+unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
+{
+    wefti_ring_rec_t rec;
+    unsigned n = 0;
+    while (n < WEFTI_SHM_POLL_BUDGET) {
+        wefti_ring_got_t got = wefti_ring_peek(&lane->rx, &rec);
+        if (got == WEFTI_RING_EMPTY)
+            break;
+        if (WEFTI_UNLIKELY(got == WEFTI_RING_BAD)) {
+            wefti_info("shm: process %d wrote a record that cannot be", (int)lane->peer->pid);
+            wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
+            break;
+        }
+        if (WEFTI_LIKELY(rec.type == WEFTI_SHM_REC)) {
+            lane->lane.rail->fabric->up->record(lane->lane.user, rec.bytes, rec.n);
+        } else {
+            weft_status_t st = wefti_shm_control(lane, &rec);
+            if (WEFTI_UNLIKELY(st == WEFT_ERR_NOMEM)) {
+                /* It stays where it is until there is memory. */
+                wefti_bell_ring(&wefti_shm_rail_of(lane)->self, wefti_shm_lane_index(lane));
+                break;
+            }
+            if (WEFTI_UNLIKELY(st)) {
+                wefti_info("shm: process %d sent a record of type %u that makes no sense here", (int)lane->peer->pid, rec.type);
+                wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
+                break;
+            }
+        }
+        n++;
+        if (WEFTI_UNLIKELY(lane->state != WEFTI_SHM_LANE_UP))
+            break;
+        if (WEFTI_UNLIKELY(wefti_ring_pop(&lane->rx)))
+            wefti_bell_ring(lane->peer, lane->peer_index);
+    }
+    return n;
+}
+
+unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_ring_page_t *page = lane->rx.page;
+    if (lane->fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed)) {
+        close(lane->fd);
+        lane->fd = -1;
+    }
+    if (lane->state != WEFTI_SHM_LANE_UP)
+        return 0;
+    /* Read before the ring: what was sent before the close is delivered before the lane fails. */
+    bool closed = atomic_load(&page->closed);
+    unsigned n = wefti_shm_lane_poll(lane);
+    if (lane->state != WEFTI_SHM_LANE_UP)
+        return n;
+    if (n == WEFTI_SHM_POLL_BUDGET || (closed && !wefti_ring_empty(&lane->rx))) {
+        wefti_bell_ring(&r->self, wefti_shm_lane_index(lane));
+        return n;
+    }
+    if (closed) {
+        wefti_shm_lane_fail(lane, WEFT_ERR_PEER);
+        return n + 1;
+    }
+    if (wefti_shm_bulk_waits_for_room(lane))
+        wefti_shm_work(lane);
+    if (lane->starved && wefti_ring_has_room(&lane->tx)) {
+        lane->starved = false;
+        r->rail.fabric->up->room(lane->lane.user);
+        n++;
+    }
+    return n;
+}
+
+unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
+{
+    unsigned n = 0;
+    if (lane->state == WEFTI_SHM_LANE_UP)
+        n += wefti_shm_bulk_work(lane, budget);
+    if (lane->state == WEFTI_SHM_LANE_FAILED) {
+        wefti_shm_bulk_peer_lost(lane);
+        n++;
+        if (!lane->told && lane->state == WEFTI_SHM_LANE_FAILED) {
+            lane->told = true;
+            wefti_shm_cool(lane);
+            lane->lane.rail->fabric->up->lane_failed(lane->lane.user, lane->why);
+        }
+    }
+    return n;
+}

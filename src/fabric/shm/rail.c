@@ -1,0 +1,263 @@
+/* fabric/shm/rail.c - what every progress does: bells, hot lanes, work; and how the rail goes to sleep.
+ *
+ * A lane is hot (polled every time, its `parked` flag 0) or parked (its producer rings). Only progress, arm and disarm move it. A bell makes a
+ * lane hot when one of the few places is free or held by a lane that was quiet for long; a quiet lane is parked when others are hot
+ * too, so the last one is polled until we sleep. Parking is a store of the flag and then one more look at the ring; publishing is a
+ * store into the ring and then a look at the flag; both sequentially consistent, so one of the two sees the other.
+ *
+ * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will ring.
+ * Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
+ *
+ * Promise: an armed rail whose fd stays unreadable has nothing to do. tests/wire/fabric_shm.c (200,000 random sleeps) holds us to it. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "fabric/shm/internal.h"
+
+const wefti_rail_ops_t wefti_shm_ops = {
+    .card = wefti_shm_card,
+    .match = wefti_shm_match,
+    .lane_new = wefti_shm_lane_new,
+    .lane_connect = wefti_shm_lane_connect,
+    .lane_close = wefti_shm_lane_close,
+    .reserve = wefti_shm_reserve,
+    .commit = wefti_shm_commit,
+    .announce = wefti_shm_announce,
+    .withdraw = wefti_shm_withdraw,
+    .pull = wefti_shm_pull,
+    .refuse = wefti_shm_refuse,
+};
+
+weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out)
+{
+    uint64_t ring = config->shm_ring;
+    if (ring < 16384 || ring > (UINT64_C(64) << 20) || (ring & (ring - 1)))
+        return wefti_fail(WEFT_ERR_INVALID, "WEFT_SHM_RING is %llu bytes; it must be a power of two between 16k and 64M",
+                          (unsigned long long)ring);
+    wefti_shm_rail_t *r = wefti_aligned_alloc(64, sizeof *r);
+    if (!r)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the shm rail");
+    memset(r, 0, sizeof *r);
+    r->rail = (wefti_rail_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm"};
+    r->ring_bytes = (uint32_t)ring;
+    r->frame_max = wefti_shm_frame_max((uint32_t)ring);
+    r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
+    wefti_list_init(&r->work);
+    wefti_list_init(&r->closing);
+    wefti_list_init(&r->spare_sends);
+    wefti_list_init(&r->spare_pulls);
+    wefti_slots_init(&r->lanes, UINT32_C(1) << 24);
+    wefti_shm_boot_id(r);
+    *rail_out = &r->rail;
+    return WEFT_OK;
+}
+
+void wefti_shm_close(wefti_rail_t *rail)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    for (uint32_t i = 0; i < r->lanes.n; i++) {
+        wefti_shm_lane_t *lane = wefti_shm_lane_at(r, i);
+        if (!lane)
+            continue;
+        wefti_shm_lane_close(&lane->lane);
+        wefti_shm_lane_end(lane, true);
+    }
+    wefti_shm_bulk_free_spares(r);
+    wefti_bell_close(r);
+    wefti_slots_free(&r->lanes);
+    wefti_map_free(&r->peers);
+    wefti_free(r);
+}
+
+int wefti_shm_fd(wefti_rail_t *rail)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    return r->bell ? r->self.wake_fd : -1;
+}
+
+void wefti_shm_work(wefti_shm_lane_t *lane)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    if (wefti_list_linked(&lane->work_link))
+        return;
+    wefti_list_push_back(&r->work, &lane->work_link);
+    if (WEFTI_UNLIKELY(r->armed))
+        wefti_bell_wake(&r->self);
+}
+
+/* --- hot and parked ----------------------------------------------------------------------------------------------------- */
+
+static void drop_hot(wefti_shm_rail_t *r, uint32_t place)
+{
+    r->hot[place]->hot = false;
+    r->hot[place] = r->hot[--r->n_hot];
+}
+
+void wefti_shm_cool(wefti_shm_lane_t *lane)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    for (uint32_t i = 0; lane->hot && i < r->n_hot; i++)
+        if (r->hot[i] == lane)
+            drop_hot(r, i);
+}
+
+/* Park the lane in this place unless a record came meanwhile. */
+static bool park(wefti_shm_rail_t *r, uint32_t place)
+{
+    wefti_shm_lane_t *lane = r->hot[place];
+    atomic_exchange(&lane->rx.page->parked, 1);
+    if (!wefti_ring_empty(&lane->rx)) {
+        atomic_store_explicit(&lane->rx.page->parked, 0, memory_order_release);
+        lane->quiet = 0;
+        return false;
+    }
+    drop_hot(r, place);
+    return true;
+}
+
+static void make_hot(wefti_shm_rail_t *r, wefti_shm_lane_t *lane)
+{
+    for (uint32_t i = 0; r->n_hot == WEFTI_SHM_HOT_MAX && i < WEFTI_SHM_HOT_MAX; i++)
+        if (r->hot[i]->quiet >= WEFTI_SHM_QUIET)
+            park(r, i);
+    if (r->n_hot == WEFTI_SHM_HOT_MAX)
+        return;
+    lane->hot = true;
+    lane->quiet = 0;
+    r->hot[r->n_hot++] = lane;
+    /* Late for a producer that looks just now: it rings once too often. */
+    atomic_store_explicit(&lane->rx.page->parked, 0, memory_order_release);
+}
+
+static unsigned poll_hot(wefti_shm_rail_t *r)
+{
+    unsigned n = 0;
+    for (uint32_t i = 0; i < r->n_hot; i++) {
+        wefti_shm_lane_t *lane = r->hot[i];
+        if (WEFTI_UNLIKELY(lane->state != WEFTI_SHM_LANE_UP))
+            continue;
+        unsigned got = wefti_shm_lane_poll(lane);
+        n += got;
+        if (got)
+            lane->quiet = 0;
+        else if (WEFTI_UNLIKELY(++lane->quiet >= WEFTI_SHM_QUIET) && r->n_hot > 1 && park(r, i))
+            i--;
+    }
+    return n;
+}
+
+/* --- bells -------------------------------------------------------------------------------------------------------------- */
+
+static unsigned answer_word(wefti_shm_rail_t *r, uint32_t word)
+{
+    unsigned n = 0;
+    uint64_t bits = atomic_exchange(&r->bell->word[word], 0);
+    for (; bits; bits &= bits - 1) {
+        uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bits);
+        for (; index < r->lanes.n; index += WEFTI_BELL_BITS) {
+            wefti_shm_lane_t *lane = wefti_shm_lane_at(r, index);
+            if (!lane)
+                continue;
+            unsigned got = wefti_shm_lane_visit(lane);
+            n += got;
+            if (got && !lane->hot && lane->state == WEFTI_SHM_LANE_UP)
+                make_hot(r, lane);
+        }
+    }
+    return n;
+}
+
+static unsigned answer_bells(wefti_shm_rail_t *r)
+{
+    unsigned n = 0;
+    uint64_t lines = atomic_exchange(&r->bell->top, 0);
+    for (; lines; lines &= lines - 1) {
+        uint32_t first = (uint32_t)__builtin_ctzll(lines) * 8;
+        for (uint32_t word = first; word < first + 8; word++)
+            if (atomic_load_explicit(&r->bell->word[word], memory_order_relaxed))
+                n += answer_word(r, word);
+    }
+    return n;
+}
+
+/* --- progress and sleep ------------------------------------------------------------------------------------------------- */
+
+static unsigned do_work(wefti_shm_rail_t *r)
+{
+    unsigned n = 0;
+    uint64_t budget = WEFTI_SHM_COPY_BUDGET;
+    wefti_list_t todo, *it;
+    wefti_list_init(&todo);
+    wefti_list_splice(&todo, &r->work);
+    while ((it = wefti_list_pop(&todo)))
+        n += wefti_shm_lane_work(wefti_container_of(it, wefti_shm_lane_t, work_link), &budget);
+    return n;
+}
+
+static unsigned do_closing(wefti_shm_rail_t *r)
+{
+    unsigned n = 0;
+    wefti_list_t todo, *it;
+    wefti_list_init(&todo);
+    wefti_list_splice(&todo, &r->closing);
+    while ((it = wefti_list_first(&todo))) {
+        wefti_shm_lane_end(wefti_container_of(it, wefti_shm_lane_t, close_link), false);
+        n++;
+    }
+    return n;
+}
+
+unsigned wefti_shm_progress(wefti_rail_t *rail)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    unsigned n = 0;
+    if (WEFTI_UNLIKELY(!r->bell))
+        return 0;
+    if (WEFTI_UNLIKELY(!wefti_list_empty(&r->closing)))
+        n += do_closing(r);
+    if (WEFTI_UNLIKELY(atomic_load_explicit(&r->bell->top, memory_order_relaxed)))
+        n += answer_bells(r);
+    n += poll_hot(r);
+    if (WEFTI_UNLIKELY(!wefti_list_empty(&r->work)))
+        n += do_work(r);
+    return n;
+}
+
+weft_status_t wefti_shm_arm(wefti_rail_t *rail)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    if (!r->bell)
+        return WEFT_OK;
+    if (!wefti_list_empty(&r->work) || !wefti_list_empty(&r->closing))
+        return WEFT_ERR_AGAIN;
+    r->armed = true;
+    atomic_exchange(&r->bell->sleeping, 1);
+    for (uint32_t i = 0; i < r->n_hot; i++)
+        atomic_exchange(&r->hot[i]->rx.page->parked, 1);
+    bool busy = atomic_load(&r->bell->top);
+    for (uint32_t i = 0; i < r->n_hot && !busy; i++)
+        busy = r->hot[i]->state == WEFTI_SHM_LANE_UP && !wefti_ring_empty(&r->hot[i]->rx);
+    if (!busy)
+        return WEFT_OK;
+    wefti_shm_disarm(rail);
+    return WEFT_ERR_AGAIN;
+}
+
+void wefti_shm_disarm(wefti_rail_t *rail)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    char bytes[64];
+    if (!r->armed)
+        return;
+    r->armed = false;
+    /* Someone else who took the flag has written, or writes a byte soon: the sleep after this one may then end for nothing. Always
+     * reading, even if nobody took it, keeps bytes that came from nowhere from ending every sleep. */
+    atomic_store(&r->bell->sleeping, 0);
+    for (uint32_t i = 0; i < r->n_hot; i++)
+        atomic_store_explicit(&r->hot[i]->rx.page->parked, 0, memory_order_release);
+    while (read(r->self.wake_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
+        ;
+}

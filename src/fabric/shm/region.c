@@ -1,0 +1,110 @@
+/* fabric/shm/region.c - shared memory that leaves nothing behind.
+ *
+ * A region is a memfd: it has no name in any file system and is gone with the last process that has it. The peer opens it as
+ * /proc/PID/fd/N, which the kernel allows to the same user only, and only as long as the owner keeps the descriptor.
+ *
+ * Promise: touching a mapped region never raises SIGBUS. That is what the seals are for: a region that could shrink is not mapped.
+ * tests/wire/fabric_shm.c (addresses that are nonsense) holds us to it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "fabric/shm/internal.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+static weft_status_t status_of_errno(int err)
+{
+    switch (err) {
+    case EMFILE:
+    case ENFILE:
+        return WEFT_ERR_LIMIT;
+    case ENOMEM:
+        return WEFT_ERR_NOMEM;
+    case ENOENT:
+    case ESRCH:
+    case EACCES:
+    case EPERM:
+    case ENXIO:
+    case ELOOP:
+        return WEFT_ERR_UNREACHABLE;
+    default:
+        return WEFT_ERR_SYSTEM;
+    }
+}
+
+weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void **map_out)
+{
+    weft_status_t st;
+    /* Kernels before 6.3 do not know NOEXEC; some after it insist on it. */
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL)
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return wefti_fail(status_of_errno(errno), "shared memory (memfd_create): %s", strerror(errno));
+    if (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        st = wefti_fail(status_of_errno(errno), "shared memory of %zu bytes: %s", size, strerror(errno));
+        goto err_close;
+    }
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        st = wefti_fail(status_of_errno(errno), "mapping %zu bytes of shared memory: %s", size, strerror(errno));
+        goto err_close;
+    }
+    *fd_out = fd;
+    *map_out = map;
+    return WEFT_OK;
+
+err_close:
+    close(fd);
+    return st;
+}
+
+weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    /* NONBLOCK, NOCTTY: what a peer calls its region may be anything. */
+    int got = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (got < 0)
+        return wefti_fail(status_of_errno(errno), "opening %s of the peer: %s", path, strerror(errno));
+    *fd_out = got;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out)
+{
+    struct stat info;
+    int got;
+    weft_status_t st = wefti_proc_fd_open(pid, fd, O_RDWR, &got);
+    if (st)
+        return st;
+    int seals = fcntl(got, F_GET_SEALS);
+    if (fstat(got, &info) || !S_ISREG(info.st_mode) || seals < 0 || !(seals & F_SEAL_SHRINK) || (uint64_t)info.st_size != size) {
+        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %d of process %d is not a sealed region of %zu bytes", fd, (int)pid, size);
+        goto out_close;
+    }
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0);
+    if (map == MAP_FAILED) {
+        st = wefti_fail(status_of_errno(errno), "mapping %zu bytes of the peer's memory: %s", size, strerror(errno));
+        goto out_close;
+    }
+    *map_out = map;
+
+out_close:
+    close(got);
+    return st;
+}
+
+void wefti_region_unmap(void *map, size_t size)
+{
+    if (map)
+        munmap(map, size);
+}

@@ -1,0 +1,160 @@
+/* fabric/shm/ring.h - one direction of a lane: records from one producer to one consumer through shared memory.
+ *
+ * A region is one page of words (wefti_ring_page_t) and then the ring, a power of two of bytes. Records start at multiples of
+ * WEFTI_RING_GRAIN; the first 8 bytes are the head word: length (low 32 bits) and type (next 8; the rest is zero). The head word
+ * is stored last, so the consumer polls exactly one word, and a small record moves in exactly one cache line: a tail pointer
+ * would be a second line per record.
+ *
+ * Why the bytes of an earlier lap do no harm: before a head word is published the NEXT one is zeroed, so the word the consumer polls
+ * is always zero or a head of this lap. A record never wraps: where it does not fit before the end, a SKIP record fills the rest.
+ *
+ * Positions count bytes for ever and never wrap in practice. The producer keeps `limit`, what it knows it may fill, and looks at the
+ * consumer's position only when that is used up; the consumer publishes its position only every 1/8 of the ring. Since a record and a
+ * skip take little more than 1/2 of the smallest ring, what is consumed and not yet published never keeps a record from fitting for ever.
+ * A producer without room leaves the position it waits for in `want_at`; the consumer that passes it says so (the caller rings).
+ *
+ * Who writes what: consumer: consumed, parked. Producer: the ring, want_at (the consumer takes it back to 0), mapped, closed.
+ * Neither believes the other: the consumer reads a head word once and checks it against the ring before it uses it, and the
+ * producer checks `consumed`; all other state is private. tests/unit/shm_ring.c holds both to it. */
+#ifndef WEFTI_SHM_RING_H
+#define WEFTI_SHM_RING_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WEFTI_RING_GRAIN 64u
+#define WEFTI_RING_PAGE 4096u /* bytes before the ring */
+#define WEFTI_RING_HEAD 8u    /* bytes of the head word */
+
+enum { WEFTI_RING_SKIP = 1, WEFTI_RING_TYPE_MIN = 2, WEFTI_RING_TYPE_MAX = 15 };
+
+#define WEFTI_LIKELY(x) __builtin_expect(!!(x), 1)
+#define WEFTI_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* Each writer has lines of its own, two apart: processors fetch them in pairs. */
+typedef struct wefti_ring_page {
+    uint64_t magic, nonce;                     /* written once, before anyone knows of the region */
+    _Alignas(128) _Atomic uint64_t consumed;
+    _Alignas(128) _Atomic uint32_t parked;     /* the consumer does not poll this ring: ring its bell after publishing */
+    _Alignas(128) _Atomic uint64_t want_at;    /* the producer has no room until this much is consumed; 0: it has */
+    _Atomic uint32_t mapped;                   /* the producer has mapped the region */
+    _Atomic uint32_t closed;                   /* the producer's process has closed the lane */
+} wefti_ring_page_t;
+_Static_assert(sizeof(wefti_ring_page_t) <= WEFTI_RING_PAGE, "the words of a ring fit their page");
+
+typedef struct wefti_ring_tx {
+    uint8_t *base;    /* first byte of the ring */
+    uint64_t tail;    /* where the next record begins */
+    uint64_t limit;   /* it may be filled up to here */
+    uint64_t size;    /* 0: no ring: nothing ever fits */
+    wefti_ring_page_t *page;
+    bool bad;         /* the consumer's position made no sense */
+} wefti_ring_tx_t;
+
+typedef struct wefti_ring_rx {
+    uint8_t *base;
+    uint64_t pos;
+    uint64_t size;
+    uint32_t max;       /* longest record taken */
+    uint32_t step;      /* bytes of the ring the record last peeked at takes */
+    uint64_t published; /* what page->consumed says */
+    wefti_ring_page_t *page;
+} wefti_ring_rx_t;
+
+typedef struct wefti_ring_rec {
+    const uint8_t *bytes;
+    uint32_t n;
+    uint32_t type;
+} wefti_ring_rec_t;
+
+typedef enum wefti_ring_got { WEFTI_RING_EMPTY = 0, WEFTI_RING_RECORD = 1, WEFTI_RING_BAD = 2 } wefti_ring_got_t;
+
+static inline uint64_t wefti_ring_span(uint64_t n)
+{
+    return (n + WEFTI_RING_HEAD + WEFTI_RING_GRAIN - 1) & ~(uint64_t)(WEFTI_RING_GRAIN - 1);
+}
+
+static inline _Atomic uint64_t *wefti_ring_head(uint8_t *base, uint64_t at)
+{
+    return (_Atomic uint64_t *)(void *)(base + at);
+}
+
+/* Fetch a line for writing, early: otherwise the store of a head word waits for the consumer's copy of the line to die. */
+static inline void wefti_ring_prefetch_write(const void *p)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
+/* --- producer ----------------------------------------------------------------------------------------------------------- */
+
+void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size);
+void *wefti_ring_reserve_slow(wefti_ring_tx_t *tx, uint64_t n);
+/* After a reserve that failed: ask the consumer to say when most of the ring is free, then try once more. */
+void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n);
+/* Is there room for any record (of at most 1/4 of the ring)? */
+bool wefti_ring_has_room(wefti_ring_tx_t *tx);
+
+/* Room for a record of n bytes (n <= size / 4), 8-byte aligned; NULL: none now. Nothing is visible before the commit. */
+static inline void *wefti_ring_reserve(wefti_ring_tx_t *tx, uint64_t n)
+{
+    uint64_t need = wefti_ring_span(n), at = tx->tail & (tx->size - 1);
+    if (WEFTI_LIKELY(tx->tail + need + WEFTI_RING_GRAIN <= tx->limit && need <= tx->size - at))
+        return tx->base + at + WEFTI_RING_HEAD;
+    return wefti_ring_reserve_slow(tx, n);
+}
+
+/* Publish the first n bytes of what was reserved. A full barrier: the look at `parked` that follows is not done early. */
+static inline void wefti_ring_commit(wefti_ring_tx_t *tx, uint64_t n, uint32_t type)
+{
+    uint64_t at = tx->tail & (tx->size - 1);
+    tx->tail += wefti_ring_span(n);
+    uint64_t next = tx->tail & (tx->size - 1);
+    atomic_store_explicit(wefti_ring_head(tx->base, next), 0, memory_order_relaxed);
+    atomic_exchange_explicit(wefti_ring_head(tx->base, at), n | (uint64_t)type << 32, memory_order_seq_cst);
+    /* The next record writes line `next` and zeroes the one after it. */
+    wefti_ring_prefetch_write(tx->base + ((next + 2 * WEFTI_RING_GRAIN) & (tx->size - 1)));
+}
+
+/* --- consumer ----------------------------------------------------------------------------------------------------------- */
+
+void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32_t max);
+wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, wefti_ring_rec_t *rec);
+bool wefti_ring_publish(wefti_ring_rx_t *rx);
+
+static inline bool wefti_ring_empty(const wefti_ring_rx_t *rx)
+{
+    return !atomic_load_explicit(wefti_ring_head(rx->base, rx->pos & (rx->size - 1)), memory_order_seq_cst);
+}
+
+/* Look at the next record. Its length has been checked; its bytes are the peer's, which may still change them. */
+static inline wefti_ring_got_t wefti_ring_peek(wefti_ring_rx_t *rx, wefti_ring_rec_t *rec)
+{
+    uint64_t at = rx->pos & (rx->size - 1);
+    uint64_t head = atomic_load_explicit(wefti_ring_head(rx->base, at), memory_order_acquire);
+    if (!head)
+        return WEFTI_RING_EMPTY;
+    uint32_t n = (uint32_t)head, type = (uint32_t)(head >> 32);
+    uint64_t step = wefti_ring_span(n);
+    if (WEFTI_UNLIKELY(n - 1 >= rx->max || step > rx->size - at || type - WEFTI_RING_TYPE_MIN > WEFTI_RING_TYPE_MAX - WEFTI_RING_TYPE_MIN))
+        return wefti_ring_peek_slow(rx, rec);
+    rx->step = (uint32_t)step;
+    rec->bytes = rx->base + at + WEFTI_RING_HEAD;
+    rec->n = n;
+    rec->type = type;
+    return WEFTI_RING_RECORD;
+}
+
+/* Done with the record last peeked at. True: the producer waits for room, and now has it: ring its bell. */
+static inline bool wefti_ring_pop(wefti_ring_rx_t *rx)
+{
+    rx->pos += rx->step;
+    return WEFTI_UNLIKELY(rx->pos - rx->published >= rx->size / 8) ? wefti_ring_publish(rx) : false;
+}
+
+#endif

@@ -1,0 +1,22 @@
+/* fabric/shm/shm.h - the shared-memory rail, for peers of one host and one user: the door for fabric/real.c.
+ *
+ * Opening it is cheap and opens nothing; the first lane does. All functions belong to the thread that drives the runtime. */
+#ifndef WEFTI_SHM_H
+#define WEFTI_SHM_H
+
+#include "fabric/fabric.h"
+
+/* `config` is not kept. WEFT_ERR_INVALID: shm_ring is not a power of two; WEFT_ERR_NOMEM. */
+weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out);
+/* Every lane was closed, or is dropped without a word. */
+void wefti_shm_close(wefti_rail_t *rail);
+/* Number of events. No system call while only records move. */
+unsigned wefti_shm_progress(wefti_rail_t *rail);
+/* Prepare to sleep on wefti_shm_fd(): WEFT_OK, or WEFT_ERR_AGAIN (and not armed) when there is something to do. */
+weft_status_t wefti_shm_arm(wefti_rail_t *rail);
+/* Awake again. Does nothing when not armed. */
+void wefti_shm_disarm(wefti_rail_t *rail);
+/* Readable (POLLIN) when an armed rail has something to do; -1 before the first lane, and the same number ever after. */
+int wefti_shm_fd(wefti_rail_t *rail);
+
+#endif

@@ -1,0 +1,176 @@
+/* fabric/sock/addr.c - addresses: text to sockaddr and back, errno to status. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "fabric/sock/internal.h"
+
+weft_status_t wefti_errno_status(int err)
+{
+    switch (err) {
+    case ECONNREFUSED:
+    case ENOENT:  /* a Unix socket nobody made */
+    case ENOTDIR:
+    case EACCES:
+    case EPERM:
+    case EPROTOTYPE:
+        return WEFT_ERR_REFUSED;
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case EHOSTDOWN:
+        return WEFT_ERR_UNREACHABLE;
+    case ETIMEDOUT:
+        return WEFT_ERR_TIMEOUT;
+    case EADDRNOTAVAIL:
+    case EADDRINUSE:
+    case EINVAL: /* a link-local address without its zone */
+    case EAFNOSUPPORT:
+        return WEFT_ERR_ADDRESS;
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC:
+        return WEFT_ERR_LIMIT;
+    case ENOMEM:
+    case ENOBUFS:
+        return WEFT_ERR_NOMEM;
+    case ECONNRESET:
+    case EPIPE:
+    case ECONNABORTED:
+        return WEFT_ERR_PEER;
+    default:
+        return WEFT_ERR_SYSTEM;
+    }
+}
+
+uint16_t wefti_addr_port(const sock_addr_t *a)
+{
+    if (a->ss.ss_family == AF_INET)
+        return ntohs(((const struct sockaddr_in *)(const void *)&a->ss)->sin_port);
+    return ntohs(((const struct sockaddr_in6 *)(const void *)&a->ss)->sin6_port);
+}
+
+void wefti_addr_set_port(sock_addr_t *a, uint16_t port)
+{
+    if (a->ss.ss_family == AF_INET)
+        ((struct sockaddr_in *)(void *)&a->ss)->sin_port = htons(port);
+    else
+        ((struct sockaddr_in6 *)(void *)&a->ss)->sin6_port = htons(port);
+}
+
+void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap)
+{
+    wefti_uri_t uri = {.scheme = WEFTI_URI_TCP};
+    if (a->ss.ss_family == AF_UNIX) {
+        const struct sockaddr_un *un = (const void *)&a->ss;
+        size_t n = a->n > offsetof(struct sockaddr_un, sun_path) ? a->n - offsetof(struct sockaddr_un, sun_path) : 0;
+        uri.scheme = WEFTI_URI_UNIX;
+        if (n && un->sun_path[0] == 0)
+            snprintf(uri.host, sizeof uri.host, "@%.*s", (int)(n - 1), un->sun_path + 1);
+        else
+            snprintf(uri.host, sizeof uri.host, "%.*s", (int)n, un->sun_path);
+    } else {
+        if (getnameinfo((const void *)&a->ss, a->n, uri.host, sizeof uri.host, NULL, 0, NI_NUMERICHOST))
+            snprintf(uri.host, sizeof uri.host, "?");
+        uri.port = wefti_addr_port(a);
+    }
+    wefti_uri_format(&uri, buf, cap);
+}
+
+weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out)
+{
+    size_t n = 0;
+    for (const struct addrinfo *it = ai; it; it = it->ai_next)
+        n += it->ai_family == AF_INET || it->ai_family == AF_INET6;
+    sock_addr_t *at = wefti_calloc(n ? n : 1, sizeof *at);
+    if (!at)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu addresses", n);
+    n = 0;
+    for (const struct addrinfo *it = ai; it; it = it->ai_next) {
+        if (it->ai_family != AF_INET && it->ai_family != AF_INET6)
+            continue;
+        memcpy(&at[n].ss, it->ai_addr, it->ai_addrlen);
+        at[n].n = it->ai_addrlen;
+        wefti_addr_set_port(&at[n++], port);
+    }
+    out->at = at;
+    out->n = n;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out)
+{
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *ai;
+    int rc = getaddrinfo(host, NULL, &hints, &ai); /* never asks anyone */
+    if (rc == EAI_MEMORY)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+    if (rc)
+        return WEFT_ERR_NOTFOUND;
+    weft_status_t st = wefti_addrs_from(ai, port, out);
+    freeaddrinfo(ai);
+    return st;
+}
+
+weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    size_t n = strlen(path);
+    if (!n || n >= sizeof un.sun_path)
+        return wefti_fail(WEFT_ERR_INVALID, "the path of a Unix socket has 1 to %zu bytes, not %zu", sizeof un.sun_path - 1, n);
+    memcpy(un.sun_path, path, n);
+    bool abstract = path[0] == '@';
+    if (abstract)
+        un.sun_path[0] = 0;
+    memset(out, 0, sizeof *out);
+    memcpy(&out->ss, &un, sizeof un);
+    out->n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
+    return WEFT_OK;
+}
+
+/* "host", "host:port", "[v6]", "[v6]:port", numeric. */
+weft_status_t wefti_addr_source(const char *text, sock_addr_t *out)
+{
+    char host[256];
+    const char *colon = strrchr(text, ':'), *from = text;
+    size_t n = strlen(text);
+    const char *port_text = NULL;
+    if (text[0] == '[') {
+        const char *close_at = strchr(text, ']');
+        if (!close_at || (close_at[1] && close_at[1] != ':'))
+            return wefti_fail(WEFT_ERR_INVALID, "source \"%s\" is not \"[v6]\" or \"[v6]:port\"", text);
+        from = text + 1;
+        n = (size_t)(close_at - from);
+        port_text = close_at[1] ? close_at + 2 : NULL;
+    } else if (colon && strchr(text, ':') == colon) {
+        n = (size_t)(colon - text);
+        port_text = colon + 1;
+    }
+    unsigned long port = 0;
+    if (port_text) {
+        char *end;
+        port = strtoul(port_text, &end, 10);
+        if (*end || end == port_text || port > 65535)
+            return wefti_fail(WEFT_ERR_INVALID, "source \"%s\": the port is not between 0 and 65535", text);
+    }
+    sock_addrs_t addrs;
+    if (!n || n >= sizeof host)
+        return wefti_fail(WEFT_ERR_INVALID, "source \"%s\" is not an address", text);
+    memcpy(host, from, n);
+    host[n] = 0;
+    weft_status_t st = wefti_addr_numeric(host, (uint16_t)port, &addrs);
+    if (st == WEFT_ERR_NOTFOUND)
+        return wefti_fail(WEFT_ERR_INVALID, "source \"%s\" is not a numeric address", text);
+    if (st)
+        return st;
+    *out = addrs.at[0];
+    wefti_free(addrs.at);
+    return WEFT_OK;
+}

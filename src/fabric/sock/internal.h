@@ -1,0 +1,131 @@
+/* fabric/sock/internal.h - what the files of sock share.
+ *
+ *   sock.c    the whole: opening, closing, what is told and freed between batches
+ *   addr.c    addresses: text to sockaddr and back, errno to status
+ *   resolve.c names, looked up on a thread of their own
+ *   dial.c    a wire's way to being connected
+ *   wire.c    messages on a connected wire
+ *   post.c    listening and accepting */
+#ifndef WEFTI_SOCK_INTERNAL_H
+#define WEFTI_SOCK_INTERNAL_H
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/list.h"
+#include "fabric/sock/sock.h"
+
+#define SOCK_MAGIC 0x31544657u       /* "WFT1", as a little-endian number */
+#define SOCK_HEAD 8
+#define SOCK_OUT_MAX (1u << 20)      /* bytes a peer may leave unread before it is given up */
+#define SOCK_ADDR_TEXT 320
+
+typedef struct sock_addr {
+    struct sockaddr_storage ss;
+    socklen_t n;
+} sock_addr_t;
+
+typedef struct sock_addrs {
+    sock_addr_t *at;
+    size_t n;
+} sock_addrs_t;
+
+typedef struct sock_job sock_job_t; /* a name being looked up */
+
+typedef enum wire_state { WIRE_RESOLVING, WIRE_CONNECTING, WIRE_OPEN, WIRE_DEAD } wire_state_t;
+
+typedef struct sock_wire {
+    wefti_wire_t base;
+    wefti_watch_t watch;
+    wefti_sock_t *sock;
+    wefti_list_t link;      /* sock->wires, or sock->dead */
+    wefti_list_t todo_link; /* sock->todo */
+    wire_state_t state;
+    int fd;                 /* -1: none */
+    uint32_t events;        /* what epoll watches for */
+    weft_status_t end;      /* not OK: the wire is over, and sweep will say so */
+    bool retry;             /* a Unix listener's queue was full: sweep tries again */
+    uint64_t retry_until;
+
+    /* dialling */
+    sock_job_t *job;
+    sock_addrs_t addrs;
+    size_t next_addr;
+    sock_addr_t source;
+    bool has_source;
+    uint16_t port;
+    weft_status_t last;     /* what became of the address before */
+
+    /* messages */
+    uint8_t *in;            /* a message that has arrived in part, head included */
+    size_t in_n, in_cap;
+    uint8_t *out;           /* bytes the socket has not taken yet */
+    size_t out_at, out_n, out_cap;
+} sock_wire_t;
+
+/* One bound address of a post. */
+typedef struct sock_listener {
+    wefti_watch_t watch;
+    wefti_post_t *post;    /* NULL: closed */
+    int fd;
+    wefti_list_t link;     /* the post's, or sock->dead_listeners */
+    bool paused;
+} sock_listener_t;
+
+struct wefti_sock {
+    wefti_fabric_t *fabric;
+    int epoll_fd;
+    pid_t pid;              /* who opened it */
+    int spare_fd;           /* closed to accept and turn away a newcomer when there are no descriptors left */
+    uint64_t spare_said;    /* when that was last logged */
+    wefti_list_t wires, posts;
+    wefti_list_t todo;      /* wires with an end or a retry */
+    wefti_list_t dead, dead_listeners; /* to free after the batch */
+    uint64_t paused_until;  /* 0: no listener is paused (post.c) */
+    uint8_t scratch[SOCK_HEAD + WEFTI_WIRE_MAX];
+};
+
+/* sock.c */
+sock_wire_t *wefti_wire_new(wefti_sock_t *s);
+/* Told and freed by sweep. */
+void wefti_wire_end(sock_wire_t *w, weft_status_t why);
+/* Let go of everything at once; freed by sweep. */
+void wefti_wire_kill(sock_wire_t *w);
+weft_status_t wefti_sock_watch(wefti_sock_t *s, int fd, wefti_watch_t *w, uint32_t events);
+void wefti_sock_unwatch(wefti_sock_t *s, int fd);
+void wefti_sock_close_fd(wefti_sock_t *s, int fd);
+void wefti_wire_want(sock_wire_t *w, uint32_t events);
+
+/* addr.c */
+weft_status_t wefti_errno_status(int err);
+void wefti_addr_text(const sock_addr_t *a, char *buf, size_t cap); /* as a URI */
+/* Numeric addresses at once; WEFT_ERR_NOTFOUND: it is a name. */
+weft_status_t wefti_addr_numeric(const char *host, uint16_t port, sock_addrs_t *out);
+weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out);
+weft_status_t wefti_addr_source(const char *text, sock_addr_t *out);
+uint16_t wefti_addr_port(const sock_addr_t *a);
+void wefti_addr_set_port(sock_addr_t *a, uint16_t port);
+struct addrinfo;
+weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out);
+
+/* resolve.c */
+weft_status_t wefti_resolve_start(const char *host, sock_job_t **job_out);
+int wefti_resolve_fd(const sock_job_t *job); /* readable when it is done */
+weft_status_t wefti_resolve_result(sock_job_t *job, uint16_t port, sock_addrs_t *out);
+void wefti_resolve_drop(sock_job_t *job);
+
+/* dial.c */
+void wefti_dial_event(sock_wire_t *w);
+void wefti_dial_next(sock_wire_t *w);
+
+/* wire.c */
+void wefti_wire_event(wefti_watch_t *watch, uint32_t events);
+void wefti_wire_socket_options(int fd, int family);
+void wefti_wire_flush(sock_wire_t *w);
+
+/* post.c */
+void wefti_post_resume(wefti_sock_t *s);
+wefti_post_t *wefti_post_of_link(wefti_list_t *link);
+
+#endif

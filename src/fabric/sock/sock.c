@@ -1,0 +1,172 @@
+/* fabric/sock/sock.c - the whole of sock: what is told and freed between two batches of events.
+ *
+ * A wire:  RESOLVING -> CONNECTING -> OPEN -> DEAD; accepted ones begin in OPEN. An error found anywhere sets w->end and puts it on the todo
+ *          list; sweep makes the upcall and kills it. wire_close() kills it at once. DEAD wires have no fd and no upcalls, and are
+ *          freed by the sweep after the batch in which they died.
+ *
+ * Upcalls come from event functions and from sweep, which only progress calls. tests/wire/fabric_sock.c holds us to this. */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/sock/internal.h"
+
+weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **sock_out)
+{
+    wefti_sock_t *s = wefti_calloc(1, sizeof *s);
+    if (!s)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for sockets");
+    s->fabric = f;
+    s->epoll_fd = epoll_fd;
+    s->pid = getpid();
+    s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (s->spare_fd < 0) {
+        int err = errno;
+        wefti_free(s);
+        return wefti_fail(wefti_errno_status(err), "no spare descriptor");
+    }
+    wefti_list_init(&s->wires);
+    wefti_list_init(&s->posts);
+    wefti_list_init(&s->todo);
+    wefti_list_init(&s->dead);
+    wefti_list_init(&s->dead_listeners);
+    *sock_out = s;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_sock_watch(wefti_sock_t *s, int fd, wefti_watch_t *w, uint32_t events)
+{
+    struct epoll_event ev = {.events = events, .data.ptr = w};
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+        return wefti_fail(wefti_errno_status(errno), "epoll takes no more descriptors");
+    return WEFT_OK;
+}
+
+/* Closing a descriptor is not enough: a resolver's thread or a forked child may have the same file, and epoll watches files. In the forked
+ * child itself, though, the epoll instance is the parent's, and its list is not ours to change. */
+void wefti_sock_unwatch(wefti_sock_t *s, int fd)
+{
+    if (getpid() == s->pid)
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void wefti_sock_close_fd(wefti_sock_t *s, int fd)
+{
+    if (fd < 0)
+        return;
+    wefti_sock_unwatch(s, fd);
+    close(fd);
+}
+
+void wefti_wire_want(sock_wire_t *w, uint32_t events)
+{
+    if (w->events == events || w->fd < 0)
+        return;
+    struct epoll_event ev = {.events = events, .data.ptr = &w->watch};
+    if (!epoll_ctl(w->sock->epoll_fd, EPOLL_CTL_MOD, w->fd, &ev))
+        w->events = events;
+}
+
+sock_wire_t *wefti_wire_new(wefti_sock_t *s)
+{
+    sock_wire_t *w = wefti_calloc(1, sizeof *w);
+    if (!w)
+        return NULL;
+    w->base.fabric = s->fabric;
+    w->watch.fn = wefti_wire_event;
+    w->sock = s;
+    w->fd = -1;
+    wefti_list_init(&w->todo_link);
+    wefti_list_push_back(&s->wires, &w->link);
+    return w;
+}
+
+void wefti_wire_end(sock_wire_t *w, weft_status_t why)
+{
+    if (w->end || w->state == WIRE_DEAD)
+        return;
+    w->end = why;
+    wefti_wire_want(w, 0);
+    if (!wefti_list_linked(&w->todo_link))
+        wefti_list_push_back(&w->sock->todo, &w->todo_link);
+}
+
+void wefti_wire_kill(sock_wire_t *w)
+{
+    if (w->state == WIRE_DEAD)
+        return;
+    w->state = WIRE_DEAD;
+    if (w->job) {
+        wefti_sock_unwatch(w->sock, wefti_resolve_fd(w->job));
+        wefti_resolve_drop(w->job);
+    }
+    w->job = NULL;
+    wefti_sock_close_fd(w->sock, w->fd);
+    w->fd = -1;
+    wefti_list_remove(&w->todo_link);
+    wefti_list_remove(&w->link);
+    wefti_list_push_back(&w->sock->dead, &w->link);
+}
+
+static void wire_free(sock_wire_t *w)
+{
+    wefti_free(w->addrs.at);
+    wefti_free(w->in);
+    wefti_free(w->out);
+    wefti_free(w);
+}
+
+static void sweep_dead(wefti_sock_t *s)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_pop(&s->dead)))
+        wire_free(wefti_container_of(it, sock_wire_t, link));
+    while ((it = wefti_list_pop(&s->dead_listeners)))
+        wefti_free(wefti_container_of(it, sock_listener_t, link));
+}
+
+bool wefti_sock_pending(const wefti_sock_t *s)
+{
+    return !wefti_list_empty(&s->todo) || !wefti_list_empty(&s->dead) || !wefti_list_empty(&s->dead_listeners);
+}
+
+unsigned wefti_sock_sweep(wefti_sock_t *s)
+{
+    unsigned n = 0;
+    wefti_list_t now, *it;
+    wefti_list_init(&now);
+    wefti_list_splice(&now, &s->todo);
+    while ((it = wefti_list_pop(&now))) {
+        sock_wire_t *w = wefti_container_of(it, sock_wire_t, todo_link);
+        if (w->end) {
+            weft_status_t why = w->end;
+            void *user = w->base.user;
+            wefti_wire_kill(w);
+            s->fabric->up->wire_closed(user, why);
+            n++;
+        } else if (w->retry) {
+            w->retry = false;
+            wefti_dial_next(w);
+        }
+    }
+    if (s->paused_until && wefti_clock_ns() >= s->paused_until)
+        wefti_post_resume(s);
+    sweep_dead(s);
+    return n;
+}
+
+void wefti_sock_close(wefti_sock_t *s)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_first(&s->wires)))
+        wefti_wire_kill(wefti_container_of(it, sock_wire_t, link));
+    while ((it = wefti_list_first(&s->posts)))
+        wefti_sock_post_close(wefti_post_of_link(it));
+    sweep_dead(s);
+    if (s->spare_fd >= 0)
+        close(s->spare_fd);
+    wefti_free(s);
+}

@@ -1,0 +1,70 @@
+/* fabric/transports.c - what the text of "transports" asks for: "all", or words separated by commas, where shm is our own shared memory
+ * and every other word is one that UCX knows. tests/unit/fabric_transports.c. */
+#include "fabric/transports.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "fabric/ucx/ucx.h"
+
+/* UCX's shared memory is ours to do better, and its loopback delivers inside the sending call. */
+#define UCX_DEFAULT "^shm,self"
+
+static bool is_word(const char *at, size_t n, const char *word)
+{
+    return strlen(word) == n && !memcmp(at, word, n);
+}
+
+static weft_status_t add_word(const char *at, size_t n, bool *all, wefti_transports_t *t)
+{
+    int shown = n < 80 ? (int)n : 80;
+    if (is_word(at, n, "all")) {
+        *all = true;
+        return WEFT_OK;
+    }
+    if (is_word(at, n, "shm")) {
+        t->shm = true;
+        return WEFT_OK;
+    }
+    if (is_word(at, n, "self"))
+        return wefti_fail(WEFT_ERR_INVALID, "transport \"self\" cannot be chosen: shm does what it does");
+    if (!wefti_ucx_transport_known(at, n))
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" is no transport: all, shm, tcp, or a name that UCX knows, such as rc or ud", shown, at);
+    size_t used = strlen(t->tls);
+    if (used + n + 2 > sizeof t->tls)
+        return wefti_fail(WEFT_ERR_INVALID, "more transports than %zu bytes of names", sizeof t->tls - 1);
+    if (used)
+        t->tls[used++] = ',';
+    memcpy(t->tls + used, at, n);
+    t->tls[used + n] = 0;
+    t->ucx = true;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_transports_parse(const char *text, wefti_transports_t *out)
+{
+    wefti_transports_t t = {0};
+    bool all = false;
+    const char *at = text;
+    for (;;) {
+        at += strspn(at, " \t");
+        size_t n = strcspn(at, ",");
+        const char *next = at + n;
+        while (n && (at[n - 1] == ' ' || at[n - 1] == '\t'))
+            n--;
+        if (!n)
+            return wefti_fail(WEFT_ERR_INVALID, "transports \"%.80s\" has an empty word: give all, shm, tcp, or a list", text);
+        weft_status_t st = add_word(at, n, &all, &t);
+        if (st)
+            return st;
+        if (!*next)
+            break;
+        at = next + 1;
+    }
+    if (all) {
+        t.shm = t.ucx = true;
+        memcpy(t.tls, UCX_DEFAULT, sizeof UCX_DEFAULT);
+    }
+    *out = t;
+    return WEFT_OK;
+}

@@ -1,0 +1,109 @@
+/* fabric/ucx/facts.c - what UCX is and has: for `weft info`, and for refusing names that no UCX knows; and its signal handlers. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucp/api/ucp.h>
+
+#include "fabric/ucx/ucx.h"
+#include "fabric/ucx/ux.h"
+
+/* UCX itself only warns about a name it does not know, and then goes on without it. This is what its releases know, aliases
+ * included; "self" is left out, since it delivers inside the sending call. */
+static const char *const known[] = {
+    "sm",      "shm",      "mm",     "posix",     "sysv",      "cma",       "knem",     "xpmem",     "tcp",      "ib",
+    "rc",      "rc_v",     "rc_x",   "rc_verbs",  "rc_mlx5",   "ud",        "ud_v",     "ud_x",      "ud_verbs", "ud_mlx5",
+    "dc",      "dc_x",     "dc_mlx5", "gga_mlx5", "srd",       "ugni",      "ugni_rdma", "ugni_smsg", "ugni_udt", "cuda",
+    "cuda_copy", "cuda_ipc", "gdr_copy", "rocm",  "rocm_copy", "rocm_ipc", "rocm_gdr", "ze",        "ze_copy",  "ze_ipc",
+    "gaudi",   "gaudi_gdr",
+};
+
+bool wefti_ucx_transport_known(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strlen(known[i]) == n && !memcmp(known[i], name, n))
+            return true;
+    }
+    return false;
+}
+
+const char *wefti_ucx_version(void)
+{
+    return ucp_get_version_string();
+}
+
+const char *wefti_ucx_built_with(void)
+{
+#define TEXT(x) #x
+#define VALUE(x) TEXT(x)
+    return VALUE(UCP_API_MAJOR) "." VALUE(UCP_API_MINOR);
+}
+
+static void add_transport(char *buf, size_t cap, const char *name)
+{
+    size_t at = strlen(buf), n = strlen(name);
+    for (const char *p = buf; (p = strstr(p, name)); p += n) {
+        bool starts = p == buf || p[-1] == ' ';
+        if (starts && (p[n] == ' ' || !p[n]))
+            return;
+    }
+    if (at + n + 2 <= cap)
+        snprintf(buf + at, cap - at, "%s%s", at ? " " : "", name);
+}
+
+/* The transports of a context, separated by spaces. UCX tells them only to a stream. */
+static void transports_of(ucp_context_h context, char *buf, size_t cap)
+{
+    char *text = NULL, *save = NULL;
+    size_t n = 0;
+    buf[0] = 0;
+    FILE *stream = open_memstream(&text, &n);
+    if (!stream)
+        return;
+    ucp_context_print_info(context, stream);
+    fclose(stream);
+    for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
+        /* "#      resource 0  :  md 0  dev 0  flags -- tcp/lo" */
+        char *slash = strrchr(line, '/');
+        if (!slash || !strstr(line, "resource") || !strstr(line, " flags "))
+            continue;
+        *slash = 0;
+        char *space = strrchr(line, ' ');
+        if (space)
+            add_transport(buf, cap, space + 1);
+    }
+    free(text);
+}
+
+void wefti_ucx_transports(char *buf, size_t cap)
+{
+    ucp_context_h context;
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
+    buf[0] = 0;
+    if (ucp_init(&params, NULL, &context) != UCS_OK)
+        return;
+    transports_of(context, buf, cap);
+    ucp_cleanup(context);
+}
+
+bool wefti_ux_only_tcp(ucp_context_h context)
+{
+    char buf[256];
+    transports_of(context, buf, sizeof buf);
+    return !strcmp(buf, "tcp");
+}
+
+/* Loading UCX puts its own handlers on SIGSEGV and its like. A library has no business doing that to a program, so they are taken off
+ * again, before main() and whatever handlers it sets, unless the user has asked UCX for them. */
+extern void ucs_debug_disable_signal(int signum) __attribute__((weak));
+__attribute__((constructor)) static void leave_signals_alone(void)
+{
+    static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
+    if (!ucs_debug_disable_signal || getenv("UCX_ERROR_SIGNALS") || getenv("UCX_HANDLE_ERRORS"))
+        return;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        struct sigaction now;
+        if (!sigaction(signals[i], NULL, &now) && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+            ucs_debug_disable_signal(signals[i]);
+    }
+}

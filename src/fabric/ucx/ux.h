@@ -1,0 +1,272 @@
+/* fabric/ucx/ux.h - what the files of the ucx rail share.
+ *
+ *   rail.c    UCX's context and worker; progress, arm; what waits for an upcall
+ *   lane.c    the life of a lane, and which UCX endpoint is whose
+ *   frame.c   records out and in
+ *   xfer.c    announcements out and in; payloads by UCX's rendezvous
+ *   chunk.c   payloads in chunks of our own, where UCX's rendezvous is not safe
+ *   facts.c   what UCX is and has
+ *
+ * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self transport
+ * would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an endpoint
+ * failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any call.
+ *
+ * On the wire: every frame is one active message without header,
+ *     u64 token of the receiving lane, u32 sequence number, u32 zero, then records: u32 length, u32 kind, bytes, padding to 8
+ * Every announcement by rendezvous is one active message whose header is
+ *     u64 token, u32 sequence number, u32 length, u64 id, the record
+ * and counts in the same sequence. A chunk of payload is an active message of its own kind, outside the sequence, with the header
+ *     u64 token, u64 slot of the pull, u64 offset */
+#ifndef WEFTI_UX_H
+#define WEFTI_UX_H
+
+#include <ucp/api/ucp.h>
+
+#include "base/list.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "fabric/fabric.h"
+
+#define UX_AM_ID 0
+#define UX_AM_CHUNK 1
+#define UX_FRAME 8128           /* bytes of a whole frame: with UCX's headers still one segment of its TCP (8 KiB) */
+#define UX_FRAME_HEAD 16
+#define UX_RECORD_HEAD 8
+#define UX_ANNOUNCE_HEAD 24
+#define UX_CHUNK_HEAD 24
+#define UX_CHUNK 65024          /* bytes of payload: with the headers one segment of UCX's TCP (64 KiB) */
+#define UX_CHUNKS 4             /* of one lane that UCX may hold */
+#define UX_IN_FLIGHT 8          /* frames of one lane that UCX may hold; more means the peer does not keep up */
+#define UX_TOKEN_INDEX_BITS 24  /* the rest is random */
+#define UX_BYE_NS 50000000u     /* how long a close waits for its last frames to leave */
+#define UX_SPARE_MAX 1024       /* endpoints a peer may make us create ahead (see lane.c) */
+
+/* Kinds of records: 0 is the room's above, the others are ours, and carry a u64 unless they say otherwise. */
+enum {
+    UX_REC_USER = 0,
+    UX_REC_HELLO = 1,     /* which of our endpoints this lane is: the first record of a leader */
+    UX_REC_WITHDRAW = 2,  /* sender: an id, taken back if it was not begun */
+    UX_REC_REFUSED = 3,   /* receiver: an id; the completion that follows means WEFT_ERR_REFUSED */
+    UX_REC_RETURNED = 4,  /* receiver: an id; the completion that follows means WEFT_ERR_CANCELLED */
+    UX_REC_BYE = 5,       /* the lane is closed: completions that follow mean WEFT_ERR_PEER */
+    UX_REC_TAKEN = 6,     /* receiver: an id; it has the bytes, or needs none (chunks only) */
+    UX_REC_OFFER = 7,     /* sender: u64 id, u64 total, the record (chunks only) */
+    UX_REC_PULL = 8       /* receiver: u64 id, u64 slot, u64 want (chunks only) */
+};
+
+typedef struct ux_rail ux_rail_t;
+typedef struct ux_lane ux_lane_t;
+typedef struct ux_ep ux_ep_t;
+typedef struct ux_pull ux_pull_t;
+
+typedef struct ux_frame {
+    wefti_list_t link; /* freelist, or a lane's backlog */
+    ux_lane_t *lane;
+    uint32_t n;
+    _Alignas(16) uint8_t bytes[UX_FRAME];
+} ux_frame_t;
+
+/* A peer's worker: both sides must create their endpoints to each other in the same order (lane.c says why). */
+typedef struct ux_peer {
+    uint64_t id;
+    uint32_t n_eps;      /* created so far */
+    wefti_list_t spare;  /* of ux_ep_t: created, and no lane's yet */
+    unsigned n_spare;
+} ux_peer_t;
+
+struct ux_ep {
+    ux_rail_t *rail;
+    ux_lane_t *lane;     /* NULL: spare */
+    ux_peer_t *peer;
+    ucp_ep_h ucp;
+    uint32_t number;     /* the how-manieth to this peer */
+    bool failed;         /* UCX said so */
+    bool closing;
+    wefti_list_t link;   /* peer's spare, then rail->ep_events */
+};
+
+typedef enum ux_state {
+    UX_NEW,      /* has an address */
+    UX_WAITING,  /* connected, but its endpoint is chosen by the peer's first frame */
+    UX_UP,       /* has its endpoint */
+    UX_CLOSING,  /* lane_close() was called; the last frames leave, if they can within UX_BYE_NS */
+    UX_DRAINING  /* the endpoint is being forced down; UCX still owes completions */
+} ux_state_t;
+
+enum { UX_EV_ROOM = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
+
+struct ux_lane {
+    wefti_lane_t base;
+    ux_rail_t *rail;
+    uint64_t token, peer_token;
+    ux_ep_t *ep;
+    ux_state_t state;
+    ux_frame_t *frame;      /* being filled; NULL: none taken */
+    uint32_t used;          /* bytes of it */
+    uint32_t tx_seq, rx_seq;
+    uint32_t epoch;         /* of rail, when the first record went out */
+    unsigned in_flight;     /* frames UCX or the backlog has */
+    unsigned untold;        /* transfers that are done and not told */
+    unsigned chunks;        /* UCX has */
+    bool want_room;
+    bool failed;            /* lane_failed is due or was called */
+    bool bye;               /* the peer has closed */
+    bool hello_seen;
+    bool answered;          /* the peer has its half of the endpoint */
+    uint64_t bye_until;     /* CLOSING: not 0 once BYE is sent */
+    uint64_t hello_number;
+    weft_status_t why;
+    unsigned events;
+    wefti_list_t open_link; /* rail->open: `frame` has records that wait for progress */
+    wefti_list_t event_link;
+    wefti_list_t backlog;   /* frames committed before there was an endpoint */
+    wefti_list_t announces; /* of ux_announce_t */
+    wefti_list_t pumping;   /* of ux_announce_t: chunks to send */
+    wefti_list_t pump_link; /* rail->pumps */
+    wefti_list_t offers;    /* of ux_pull_t, not yet pulled or refused */
+    wefti_list_t pulling;
+    wefti_map_t offer_ids;
+    ux_pull_t *in_callback; /* the offer that `announced` is being told of */
+    ux_peer_t *peer;
+    void *peer_addr;        /* while WAITING */
+};
+
+typedef struct ux_announce {
+    wefti_list_t link; /* lane->announces or ->pumping, then rail->sent */
+    ux_lane_t *lane;
+    wefti_xfer_t *x;
+    uint64_t id;
+    weft_status_t status;
+    weft_status_t said;  /* what the peer said its completion means */
+    bool withdrawn;
+    /* chunks only */
+    bool chunked, pulled, taken;
+    unsigned chunks;     /* UCX has */
+    const weft_iov_t *iov;
+    size_t iov_n, iov_at, piece_at;
+    uint64_t total, want, sent, slot;
+    uint8_t head[];      /* UCX may read it until the send is done */
+} ux_announce_t;
+
+struct ux_pull {
+    wefti_pull_t base;
+    wefti_list_t link; /* lane->offers or ->pulling, or rail->pulled */
+    ux_lane_t *lane;
+    wefti_xfer_t *x;
+    void *desc;          /* UCX's; NULL once given back */
+    uint64_t id, total;
+    weft_status_t status;
+    bool in_callback;    /* UCX still looks at desc: leave giving it back to the callback's return value */
+    ucp_dt_iov_t *iov;
+    void *rest;          /* where the bytes nobody wants go */
+    /* chunks only */
+    bool chunked;
+    uint64_t slot;       /* in rail->pulls; 0: none */
+    size_t iov_n, iov_at, piece_at;
+    uint64_t want, got;
+};
+
+struct ux_rail {
+    wefti_rail_t base;
+    char *tls, *devices;
+    uint64_t id;            /* random: one per worker */
+    pid_t pid;              /* who opened it: in a forked child UCX cannot even be closed */
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_address_t *address;
+    size_t address_n;
+    size_t max_head;
+    int fd;
+    uint32_t epoch;         /* counts progress calls */
+    unsigned n_lanes;
+    ux_lane_t **lanes;      /* by index in the token */
+    uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
+    bool chunked;           /* payloads go in chunks of our own */
+    wefti_slots_t announces, pulls;
+    wefti_list_t pumps;     /* lanes that could send chunks now */
+    wefti_list_t free_chunks;
+    wefti_map_t peers;      /* by id */
+    wefti_list_t open;      /* lanes with records that wait */
+    wefti_list_t events;    /* lanes with something to tell */
+    wefti_list_t ep_events; /* endpoints without a lane to close */
+    unsigned n_eps;
+    wefti_list_t sent;      /* ux_announce_t that are done */
+    wefti_list_t pulled;    /* ux_pull_t that are done */
+    wefti_list_t free_frames;
+    unsigned n_free_frames;
+    uint64_t strangers;     /* frames with no token of ours */
+    ucp_request_param_t frame_param;
+};
+
+static inline ux_rail_t *ux_rail(wefti_rail_t *r) { return (ux_rail_t *)(void *)r; }
+static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
+
+/* rail.c */
+extern bool wefti_ux_rendezvous; /* tests set it before the first lane: use UCX's rendezvous on TCP too */
+weft_status_t wefti_ux_start(ux_rail_t *r);
+void wefti_ux_event(ux_lane_t *l, unsigned event);
+void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
+bool wefti_ux_only_tcp(ucp_context_h context);
+weft_status_t wefti_ux_status(ucs_status_t st);
+
+/* lane.c */
+weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
+void wefti_ux_lane_close(wefti_lane_t *lane);
+void wefti_ux_lane_begin_close(ux_lane_t *l);
+bool wefti_ux_lane_drained(const ux_lane_t *l);
+void wefti_ux_lane_free(ux_lane_t *l);
+void wefti_ux_adopt(ux_lane_t *l);
+void wefti_ux_ep_close(ux_ep_t *e);
+
+/* The lane a token is for, or NULL. */
+static inline ux_lane_t *wefti_ux_lane_of(ux_rail_t *r, uint64_t token)
+{
+    uint32_t i = (uint32_t)(token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
+    ux_lane_t *l = i < r->lanes_cap ? r->lanes[i] : NULL;
+    return __builtin_expect(l && l->token == token, 1) ? l : NULL;
+}
+
+/* chunk.c */
+weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total, wefti_xfer_t *x);
+weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
+void wefti_ux_offer_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
+void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
+void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id);
+void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const void *data, size_t n);
+/* The lane closes: end what no callback of UCX will end. */
+void wefti_ux_chunks_abandon(ux_lane_t *l);
+void wefti_ux_pump(ux_rail_t *r);
+
+/* frame.c */
+void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);
+void wefti_ux_commit(wefti_lane_t *lane, size_t n);
+/* Send what the open frame has. */
+void wefti_ux_flush(ux_lane_t *l);
+void wefti_ux_flush_backlog(ux_lane_t *l);
+/* Send a record of our own at once, in order, room or not. */
+void wefti_ux_control(ux_lane_t *l, uint32_t kind, uint64_t value);
+void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n);
+/* Room for a record of any kind, and its commit: as reserve and commit, which see. */
+uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force);
+void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
+void wefti_ux_frame_arrived(ux_rail_t *r, const void *data, size_t n);
+void wefti_ux_frame_free(ux_rail_t *r, ux_frame_t *f);
+
+/* xfer.c */
+weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
+                                wefti_xfer_t *x);
+void wefti_ux_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
+weft_status_t wefti_ux_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
+void wefti_ux_refuse(wefti_pull_t *p, bool taken);
+ucs_status_t wefti_ux_announce_arrived(ux_rail_t *r, const void *head, size_t head_n, void *desc, size_t total);
+void wefti_ux_peer_withdrew(ux_lane_t *l, uint64_t id);
+void wefti_ux_peer_said(ux_lane_t *l, uint64_t id, weft_status_t said);
+void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status);
+void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status);
+/* Give every waiting offer back to UCX; they stay on lane->offers until told. */
+void wefti_ux_release_offers(ux_lane_t *l);
+void wefti_ux_tell_withdrawn(ux_lane_t *l);
+unsigned wefti_ux_tell_done(ux_rail_t *r);
+
+#endif

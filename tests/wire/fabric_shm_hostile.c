@@ -1,0 +1,356 @@
+/* tests/wire/fabric_shm_hostile.c - a peer on the shm rail that writes whatever it likes into the memory it shares with us.
+ *
+ * Promise held here: its own lane fails with WEFT_ERR_PROTOCOL (or _PEER where its memory is not what it said), every transfer is done
+ * once, other lanes do not notice, and nothing outside the ring is touched (run it under asan). */
+#include <sys/mman.h>
+
+#include "../test.h"
+#include "base/rng.h"
+#include "lib/shm_side.h"
+
+#define RING 16384u
+
+/* a is the honest side; b lies on ea/eb and is honest on fa/fb. */
+typedef struct scene {
+    shm_side_t a, b;
+    shm_end_t ea, eb, fa, fb;
+} scene_t;
+
+static wefti_shm_lane_t *lane_of(shm_end_t *e) { return (wefti_shm_lane_t *)e->lane; }
+
+static void scene_open(scene_t *s, const char *copy)
+{
+    shm_side_open(&s->a, RING, copy);
+    shm_side_open(&s->b, RING, copy);
+    shm_join(&s->a, &s->ea, &s->b, &s->eb);
+    shm_join(&s->a, &s->fa, &s->b, &s->fb);
+    for (int i = 0; i < 4; i++) {
+        shm_progress(&s->a);
+        shm_progress(&s->b);
+    }
+}
+
+/* The honest lane still works, and everything goes away. */
+static void scene_close(scene_t *s)
+{
+    uint64_t before = s->fa.records;
+    for (int i = 0; i < 3; i++)
+        CHECK(shm_send(&s->fb, "still here", 10));
+    SHM_UNTIL2(&s->a, &s->b, s->fa.records == before + 3);
+    CHECK(!s->fa.failed);
+    shm_end_close(&s->ea);
+    shm_end_close(&s->eb);
+    shm_end_close(&s->fa);
+    shm_end_close(&s->fb);
+    shm_side_close(&s->a);
+    shm_side_close(&s->b);
+    CHECK_EQ(shm_maps(), 0);
+}
+
+static void put(shm_end_t *e, uint32_t type, const void *bytes, size_t n)
+{
+    void *at = wefti_shm_lane_reserve(lane_of(e), n);
+    CHECK(at);
+    memcpy(at, bytes, n);
+    wefti_shm_lane_commit(lane_of(e), n, type);
+}
+
+static void put_ctl(shm_end_t *e, uint32_t type, uint64_t id, uint64_t arg)
+{
+    uint64_t words[2] = {id, arg};
+    put(e, type, words, sizeof words);
+}
+
+typedef struct rts {
+    uint64_t id, total, pieces_at;
+    uint32_t n_pieces, n_rec;
+    wefti_shm_piece_t piece[WEFTI_SHM_PIECES];
+} rts_t;
+
+static size_t rts_size(uint32_t n_pieces)
+{
+    return offsetof(rts_t, piece) + (n_pieces < WEFTI_SHM_PIECES ? n_pieces : WEFTI_SHM_PIECES) * sizeof(wefti_shm_piece_t);
+}
+
+TEST(garbage_in_the_ring_fails_that_lane_alone)
+{
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        scene_t s;
+        wefti_rng_t rng = {seed};
+        scene_open(&s, "auto");
+        uint8_t *ring = lane_of(&s.eb)->tx.base;
+        for (size_t i = 0; i < RING; i += 8) {
+            uint64_t word = wefti_rng_next(&rng);
+            memcpy(ring + i, &word, 8);
+        }
+        wefti_bell_ring(lane_of(&s.eb)->peer, lane_of(&s.eb)->peer_index);
+        SHM_UNTIL(&s.a, s.ea.failed);
+        CHECK_EQ(s.ea.why, WEFT_ERR_PROTOCOL);
+        scene_close(&s);
+    }
+}
+
+TEST(records_that_make_no_sense_fail_the_lane)
+{
+    enum { DONE_UNKNOWN, DONE_ODD, WITHDRAWN_UNASKED, PULL_UNKNOWN, PULL_TOO_MUCH, PULL_NOTHING, PULL_TWICE, DATA_UNASKED, DATA_SHORT,
+           RTS_SHORT, RTS_LONG_REC, RTS_WRONG_SIZE, RTS_TWICE, CTL_SHORT, CTL_LONG, TYPE_UNKNOWN, N };
+    for (int what = 0; what < N; what++) {
+        scene_t s;
+        shm_xfer_t x;
+        static uint8_t src[20000];
+        weft_iov_t iov = {src, sizeof src};
+        scene_open(&s, "ring");
+        CHECK_OK(shm_announce(&s.ea, &iov, 1, &x));
+        SHM_UNTIL(&s.b, s.eb.announced);
+        uint64_t id = ((wefti_shm_send_t *)(uintptr_t)x.x.impl[0])->id;
+        rts_t rts = {.id = 7, .total = 100, .n_pieces = 1, .n_rec = 0, .piece = {{(uint64_t)(uintptr_t)src, 100}}};
+        switch (what) {
+        case DONE_UNKNOWN: put_ctl(&s.eb, WEFTI_SHM_DONE, id + 1, 0); break;
+        case DONE_ODD: put_ctl(&s.eb, WEFTI_SHM_DONE, id, 77); break;
+        case WITHDRAWN_UNASKED: put_ctl(&s.eb, WEFTI_SHM_WITHDRAWN, id, 0); break;
+        case PULL_UNKNOWN: put_ctl(&s.eb, WEFTI_SHM_PULL, id ^ UINT64_C(2) << 32, 10); break;
+        case PULL_TOO_MUCH: put_ctl(&s.eb, WEFTI_SHM_PULL, id, sizeof src + 1); break;
+        case PULL_NOTHING: put_ctl(&s.eb, WEFTI_SHM_PULL, id, 0); break;
+        case PULL_TWICE:
+            put_ctl(&s.eb, WEFTI_SHM_PULL, id, 10);
+            put_ctl(&s.eb, WEFTI_SHM_PULL, id, 10);
+            break;
+        case DATA_UNASKED: put_ctl(&s.eb, WEFTI_SHM_DATA, id, 0); break;
+        case DATA_SHORT: put(&s.eb, WEFTI_SHM_DATA, &id, 8); break;
+        case RTS_SHORT: put(&s.eb, WEFTI_SHM_RTS, &rts, 12); break;
+        case RTS_LONG_REC:
+            rts.n_rec = UINT32_MAX;
+            put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+            break;
+        case RTS_WRONG_SIZE:
+            rts.n_pieces = UINT32_MAX;
+            put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+            break;
+        case RTS_TWICE:
+            put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+            put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+            break;
+        case CTL_SHORT: put(&s.eb, WEFTI_SHM_DONE, &id, 8); break;
+        case CTL_LONG: put(&s.eb, WEFTI_SHM_DONE, src, 24); break;
+        case TYPE_UNKNOWN: put_ctl(&s.eb, WEFTI_RING_TYPE_MAX, id, 0); break;
+        }
+        SHM_UNTIL(&s.a, s.ea.failed);
+        if (s.ea.why != WEFT_ERR_PROTOCOL)
+            FAIL("case %d: %s", what, weft_status_name(s.ea.why));
+        CHECK_EQ(x.done, 0);
+        scene_close(&s);
+        CHECK_EQ(x.done, 1);
+        CHECK_EQ(x.status, WEFT_ERR_CANCELLED);
+        CHECK_EQ(s.ea.withdrawn, what == RTS_TWICE);
+    }
+}
+
+TEST(pieces_that_are_not_there_fail_the_pull)
+{
+    static uint8_t src[4096], dst[1 << 20];
+    static wefti_shm_piece_t empty[4096];
+    enum { NOWHERE, TOO_FEW, NONE, LIST_NOWHERE, LIST_EMPTY, LIST_ENDLESS, N };
+    for (int what = 0; what < N; what++) {
+        scene_t s;
+        shm_xfer_t x;
+        weft_iov_t to = {dst, sizeof dst};
+        scene_open(&s, "kernel");
+        rts_t rts = {.id = 9, .total = sizeof dst, .n_pieces = 1, .piece = {{(uint64_t)(uintptr_t)src, sizeof src}}};
+        switch (what) {
+        case NOWHERE: rts.piece[0] = (wefti_shm_piece_t){4096, sizeof dst}; break;
+        case TOO_FEW: break;
+        case NONE: rts.n_pieces = 0; break;
+        case LIST_NOWHERE:
+            rts.n_pieces = 1000;
+            rts.pieces_at = 64;
+            break;
+        case LIST_EMPTY:
+            rts.n_pieces = 4096;
+            rts.pieces_at = (uint64_t)(uintptr_t)empty;
+            rts.piece[0].len = 0;
+            break;
+        case LIST_ENDLESS:
+            rts.n_pieces = UINT32_MAX;
+            rts.pieces_at = (uint64_t)(uintptr_t)empty;
+            break;
+        }
+        put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(rts.n_pieces));
+        SHM_UNTIL(&s.a, s.ea.announced);
+        shm_pull(&s.ea, 0, &to, 1, sizeof dst, &x);
+        shm_progress(&s.a); /* one progress is bounded, whatever the list says */
+        SHM_UNTIL2(&s.a, &s.b, x.done);
+        CHECK_EQ(x.status, WEFT_ERR_PEER);
+        CHECK(s.ea.failed);
+        scene_close(&s);
+    }
+}
+
+TEST(a_consumer_position_that_cannot_be_fails_the_lane)
+{
+    scene_t s;
+    scene_open(&s, "auto");
+    atomic_store(&lane_of(&s.eb)->rx.page->consumed, UINT64_MAX / 2);
+    for (int i = 0; i < 1000 && shm_send(&s.ea, "x", 1); i++)
+        ;
+    CHECK(!s.ea.failed); /* not from inside a call */
+    SHM_UNTIL(&s.a, s.ea.failed);
+    CHECK_EQ(s.ea.why, WEFT_ERR_PROTOCOL);
+    scene_close(&s);
+}
+
+TEST(scribbling_on_bell_and_flags_does_no_harm)
+{
+    scene_t s;
+    wefti_rng_t rng = {21};
+    scene_open(&s, "auto");
+    wefti_bell_t *bell = lane_of(&s.eb)->peer->bell;
+    uint64_t sent = 0;
+    for (int i = 0; i < 20000; i++) {
+        atomic_store(&bell->top, wefti_rng_next(&rng));
+        atomic_store(&bell->word[wefti_rng_below(&rng, WEFTI_BELL_BITS / 64)], wefti_rng_next(&rng));
+        atomic_store(&bell->sleeping, (uint32_t)wefti_rng_below(&rng, 2));
+        atomic_store(&lane_of(&s.eb)->tx.page->want_at, wefti_rng_next(&rng));
+        atomic_store(&lane_of(&s.eb)->tx.page->parked, (uint32_t)wefti_rng_next(&rng));
+        atomic_store(&lane_of(&s.eb)->tx.page->mapped, (uint32_t)wefti_rng_next(&rng));
+        atomic_store(&lane_of(&s.eb)->tx.page->consumed, wefti_rng_next(&rng));
+        sent += shm_send(&s.fb, "record", 6);
+        shm_progress(&s.a);
+        shm_progress(&s.b);
+    }
+    SHM_UNTIL2(&s.a, &s.b, s.fa.records == sent || !shm_send(&s.fb, "again", 5) || !++sent);
+    CHECK(!s.fa.failed);
+    scene_close(&s);
+}
+
+/* Random records of every type, with ids that are sometimes right, while the honest side has transfers of its own. */
+static void fuzz_announced(shm_end_t *e, wefti_pull_t *p, uint64_t total)
+{
+    static uint8_t dst[65536];
+    static weft_iov_t iov = {dst, sizeof dst};
+    static shm_xfer_t xfers[64];
+    shm_xfer_t *x = &xfers[e->announced % 64];
+    if (e->announced % 3 == 0 || !total || (x->x.done && !x->done)) {
+        p->ops->refuse(p, e->announced % 2);
+        return;
+    }
+    shm_xfer_init(x);
+    uint64_t want = total < sizeof dst ? total : sizeof dst;
+    CHECK_OK(p->ops->pull(p, &iov, 1, want, &x->x));
+}
+
+TEST(random_records_never_do_more_than_fail_the_lane)
+{
+    static uint8_t src[65536];
+    unsigned failed = 0;
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        scene_t s;
+        shm_xfer_t x[4];
+        uint64_t ids[4];
+        weft_iov_t iov = {src, 30000};
+        wefti_rng_t rng = {seed};
+        scene_open(&s, seed % 2 ? "ring" : "kernel");
+        s.ea.on_announced = fuzz_announced;
+        for (int i = 0; i < 4; i++) {
+            CHECK_OK(shm_announce(&s.ea, &iov, 1, &x[i]));
+            ids[i] = ((wefti_shm_send_t *)(uintptr_t)x[i].x.impl[0])->id;
+        }
+        for (int i = 0; i < 40 && !s.ea.failed; i++) {
+            rts_t r;
+            uint64_t *words = (uint64_t *)(void *)&r;
+            for (size_t k = 0; k < sizeof r / 8; k++)
+                words[k] = wefti_rng_below(&rng, 3) ? wefti_rng_below(&rng, 40) : wefti_rng_next(&rng);
+            r.id = wefti_rng_below(&rng, 2) ? ids[wefti_rng_below(&rng, 4)] : wefti_rng_below(&rng, 30);
+            uint32_t type = WEFTI_SHM_REC + (uint32_t)wefti_rng_below(&rng, 8);
+            size_t n = 16;
+            if (type == WEFTI_SHM_RTS) {
+                r.n_pieces = (uint32_t)wefti_rng_below(&rng, 20);
+                r.total = wefti_rng_below(&rng, 100000);
+                r.n_rec = 0;
+                r.pieces_at = (uint64_t)(uintptr_t)src;
+                for (uint32_t k = 0; k < WEFTI_SHM_PIECES; k++)
+                    r.piece[k] = (wefti_shm_piece_t){(uint64_t)(uintptr_t)src, wefti_rng_below(&rng, 65536)};
+                n = rts_size(r.n_pieces);
+            }
+            if (wefti_rng_below(&rng, 10) == 0)
+                n = 1 + wefti_rng_below(&rng, sizeof r);
+            if (type == WEFTI_SHM_PULL)
+                ((uint64_t *)(void *)&r)[1] = wefti_rng_below(&rng, 40000);
+            put(&s.eb, type, &r, n);
+            if (wefti_rng_below(&rng, 3) == 0 && !x[3].done)
+                s.ea.lane->ops->withdraw(s.ea.lane, &x[3].x);
+            shm_progress(&s.a);
+        }
+        failed += s.ea.failed;
+        scene_close(&s);
+        for (int i = 0; i < 4; i++)
+            CHECK_EQ(x[i].done, 1);
+    }
+    CHECK(failed > 1000);
+}
+
+/* --- addresses ---------------------------------------------------------------------------------------------------------- */
+
+TEST(addresses_that_are_nonsense_are_refused_and_leave_nothing)
+{
+    shm_side_t a, b;
+    shm_end_t ea, eb;
+    wefti_rng_t rng = {77};
+    shm_side_open(&a, RING, "auto");
+    shm_side_open(&b, RING, "auto");
+    shm_end_new(&b, &eb);
+    shm_end_new(&a, &ea); /* opens the rail */
+    unsigned fds = shm_open_fds(), maps = shm_maps();
+    for (int i = 0; i < 2000; i++) {
+        shm_end_t e;
+        uint8_t addr[256];
+        memcpy(addr, eb.addr, eb.addr_n);
+        size_t n = i % 4 ? eb.addr_n : wefti_rng_below(&rng, eb.addr_n + 8);
+        /* Everything but the process number, which would make this test open what belongs to others. */
+        size_t at = 8 + wefti_rng_below(&rng, eb.addr_n - 8);
+        if ((at >= 32 && at < 36) || (at >= 12 && at < 16))
+            continue; /* any index will do, and any pipe: that only costs the peer its own wake-ups */
+        addr[at] ^= (uint8_t)(1 + wefti_rng_below(&rng, 255));
+        shm_end_new(&a, &e);
+        weft_status_t st = e.lane->ops->lane_connect(e.lane, addr, n);
+        CHECK(st == WEFT_ERR_PROTOCOL || st == WEFT_ERR_UNREACHABLE);
+        CHECK(*weft_last_error());
+        CHECK(!e.lane->ops->reserve(e.lane, 8));
+        shm_end_close(&e);
+    }
+    CHECK_EQ(shm_open_fds(), fds);
+    CHECK_EQ(shm_maps(), maps);
+    shm_end_close(&ea);
+    shm_end_close(&eb);
+    shm_side_close(&a);
+    shm_side_close(&b);
+}
+
+TEST(memory_that_could_shrink_is_not_mapped)
+{
+    shm_side_t a;
+    shm_end_t ea, honest;
+    shm_side_open(&a, RING, "auto");
+    shm_end_new(&a, &honest);
+    shm_end_new(&a, &ea);
+    int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && !ftruncate(fd, WEFTI_RING_PAGE + RING));
+    uint32_t number = (uint32_t)fd;
+    memcpy(honest.addr + 36, &number, 4); /* the descriptor of the ring */
+    CHECK_EQ(ea.lane->ops->lane_connect(ea.lane, honest.addr, honest.addr_n), WEFT_ERR_PROTOCOL);
+    CHECK(strstr(weft_last_error(), "sealed"));
+    close(fd);
+    shm_side_close(&a);
+}
+
+TEST(a_ring_has_one_producer_only)
+{
+    shm_side_t a, b;
+    shm_end_t ea, eb, thief;
+    shm_side_open(&a, RING, "auto");
+    shm_side_open(&b, RING, "auto");
+    shm_join(&a, &ea, &b, &eb);
+    shm_end_new(&a, &thief);
+    CHECK_EQ(thief.lane->ops->lane_connect(thief.lane, eb.addr, eb.addr_n), WEFT_ERR_PROTOCOL);
+    shm_side_close(&a);
+    shm_side_close(&b);
+}

@@ -1,0 +1,310 @@
+/* tests/wire/lib/lanes.c - see lanes.h. */
+#include "lanes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double lanes_now(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+void lanes_die(const char *file, int line, const char *what)
+{
+    fprintf(stderr, "%s:%d: still not true: %s (%s)\n", file, line, what, weft_last_error());
+    exit(1);
+}
+
+static void die(const char *what, weft_status_t st)
+{
+    fprintf(stderr, "lanes: %s: %s (%s)\n", what, weft_status_name(st), weft_last_error());
+    exit(1);
+}
+
+static void need_progress(const lanes_side_t *s, const char *upcall)
+{
+    if (!s->in_progress || s->closed) {
+        fprintf(stderr, "lanes: %s came %s\n", upcall, s->closed ? "after lane_closed" : "outside progress");
+        exit(1);
+    }
+}
+
+static void up_record(void *user, const void *rec, size_t n)
+{
+    lanes_side_t *s = user;
+    need_progress(s, "record");
+    s->records++;
+    s->record_bytes += n;
+    s->last_n = n;
+    memcpy(s->last, rec, n < sizeof s->last ? n : sizeof s->last);
+    if (s->on_record)
+        s->on_record(s, rec, n);
+}
+
+static void up_announced(void *user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+{
+    lanes_side_t *s = user;
+    need_progress(s, "announced");
+    p->user = s;
+    s->announced++;
+    if (s->on_announced) {
+        s->on_announced(s, rec, n, total, p);
+        return;
+    }
+    lanes_offer_t *o = &s->offers[(s->announced - 1) % LANES_PULLS];
+    if (o->p) {
+        fprintf(stderr, "lanes: more than %d offers wait\n", LANES_PULLS);
+        exit(1);
+    }
+    o->p = p;
+    o->total = total;
+    o->n = n;
+    memcpy(o->rec, rec, n < sizeof o->rec ? n : sizeof o->rec);
+}
+
+static void up_withdrawn(wefti_pull_t *p)
+{
+    lanes_side_t *s = p->user;
+    need_progress(s, "withdrawn");
+    s->withdrawn++;
+    if (s->on_withdrawn) {
+        s->on_withdrawn(s, p);
+        return;
+    }
+    for (unsigned i = 0; i < LANES_PULLS; i++) {
+        if (s->offers[i].p == p) {
+            s->offers[i].p = NULL;
+            return;
+        }
+    }
+    fprintf(stderr, "lanes: withdrawn: an offer we do not have\n");
+    exit(1);
+}
+
+static void up_room(void *user)
+{
+    lanes_side_t *s = user;
+    need_progress(s, "room");
+    s->rooms++;
+    if (s->on_room)
+        s->on_room(s);
+}
+
+static void up_failed(void *user, weft_status_t why)
+{
+    lanes_side_t *s = user;
+    need_progress(s, "lane_failed");
+    s->failed++;
+    s->why = why;
+    if (s->failed > 1) {
+        fprintf(stderr, "lanes: lane_failed twice\n");
+        exit(1);
+    }
+}
+
+static void up_closed(void *user)
+{
+    lanes_side_t *s = user;
+    need_progress(s, "lane_closed");
+    s->closed++;
+}
+
+static const wefti_fabric_up_t lanes_up = {
+    .record = up_record,
+    .announced = up_announced,
+    .withdrawn = up_withdrawn,
+    .room = up_room,
+    .lane_failed = up_failed,
+    .lane_closed = up_closed,
+};
+
+static void xfer_done(wefti_xfer_t *x, weft_status_t status)
+{
+    lanes_xfer_t *l = (lanes_xfer_t *)(void *)x;
+    if (l->done++) {
+        fprintf(stderr, "lanes: a transfer was done twice\n");
+        exit(1);
+    }
+    l->status = status;
+}
+
+void lanes_xfer_init(lanes_xfer_t *x)
+{
+    memset(x, 0, sizeof *x);
+    x->x.done = xfer_done;
+}
+
+void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports)
+{
+    memset(s, 0, sizeof *s);
+    weft_status_t st = wefti_config_read(&s->config);
+    if (st)
+        die("config", st);
+    s->config.transports = transports ? transports : strcmp(rail, "ucx") ? rail : "tcp";
+    st = wefti_fabric_open_real(&s->config, &s->fabric);
+    if (st)
+        die("open", st);
+    s->fabric->up = &lanes_up;
+    for (unsigned i = 0; i < s->fabric->n_rails; i++) {
+        if (!strcmp(s->fabric->rails[i]->name, rail))
+            s->rail = s->fabric->rails[i];
+    }
+    if (!s->rail) {
+        fprintf(stderr, "lanes: the fabric has no rail %s\n", rail);
+        exit(1);
+    }
+}
+
+void lanes_side_new(lanes_side_t *s)
+{
+    weft_status_t st = s->rail->ops->lane_new(s->rail, s, s->addr, &s->addr_n, &s->lane);
+    if (st)
+        die("lane_new", st);
+}
+
+void lanes_side_connect(lanes_side_t *s, const void *addr, size_t n)
+{
+    weft_status_t st = s->lane->ops->lane_connect(s->lane, addr, n);
+    if (st)
+        die("lane_connect", st);
+}
+
+static void move_all(ssize_t (*io)(int, void *, size_t), int fd, void *buf, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t r = io(fd, (char *)buf + at, n - at);
+        if (r <= 0) {
+            perror("lanes: the other process");
+            exit(1);
+        }
+        at += (size_t)r;
+    }
+}
+
+static ssize_t write_some(int fd, void *buf, size_t n) { return write(fd, buf, n); }
+
+void lanes_side_meet(lanes_side_t *s, int fd)
+{
+    static uint8_t theirs[WEFTI_LANE_ADDR_MAX];
+    uint8_t card[WEFTI_CARD_MAX];
+    size_t n, card_n = s->rail->ops->card(s->rail, card);
+    move_all(write_some, fd, &card_n, sizeof card_n);
+    move_all(write_some, fd, card, card_n);
+    move_all(read, fd, &card_n, sizeof card_n);
+    move_all(read, fd, card, card_n);
+    if (!s->rail->ops->match(s->rail, card, card_n))
+        die("the cards do not match", WEFT_ERR_UNREACHABLE);
+    lanes_side_new(s);
+    move_all(write_some, fd, &s->addr_n, sizeof s->addr_n);
+    move_all(write_some, fd, s->addr, s->addr_n);
+    move_all(read, fd, &n, sizeof n);
+    move_all(read, fd, theirs, n);
+    lanes_side_connect(s, theirs, n);
+}
+
+unsigned lanes_side_progress(lanes_side_t *s)
+{
+    if (!s->fabric)
+        return 0;
+    s->in_progress = true;
+    unsigned n = s->fabric->ops->progress(s->fabric, true);
+    s->in_progress = false;
+    return n;
+}
+
+void lanes_side_close_lane(lanes_side_t *s)
+{
+    if (!s->lane)
+        return;
+    s->lane->ops->lane_close(s->lane);
+    LANES_SIDE_UNTIL(s, s->closed);
+    s->lane = NULL;
+    for (unsigned i = 0; i < LANES_PULLS; i++) {
+        if (s->offers[i].p) {
+            fprintf(stderr, "lanes: offer %u was not withdrawn before lane_closed\n", i);
+            exit(1);
+        }
+    }
+}
+
+void lanes_side_close(lanes_side_t *s)
+{
+    lanes_side_close_lane(s);
+    if (s->fabric)
+        s->fabric->ops->close(s->fabric);
+    s->fabric = NULL;
+    wefti_config_free(&s->config);
+}
+
+void lanes_open(lanes_t *l, const char *rail)
+{
+    lanes_side_open(&l->a, rail, NULL);
+    lanes_side_open(&l->b, rail, NULL);
+    lanes_side_new(&l->a);
+    lanes_side_new(&l->b);
+    lanes_side_connect(&l->a, l->b.addr, l->b.addr_n);
+    lanes_side_connect(&l->b, l->a.addr, l->a.addr_n);
+}
+
+unsigned lanes_progress(lanes_t *l)
+{
+    return lanes_side_progress(&l->a) + lanes_side_progress(&l->b);
+}
+
+void lanes_close(lanes_t *l)
+{
+    /* Both lanes first: a rail may need its peer's fabric for the last word. */
+    lanes_side_t *sides[2] = {&l->a, &l->b};
+    for (int i = 0; i < 2; i++) {
+        if (sides[i]->lane && !sides[i]->closed)
+            sides[i]->lane->ops->lane_close(sides[i]->lane);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (sides[i]->lane)
+            LANES_UNTIL(l, sides[i]->closed);
+        sides[i]->lane = NULL;
+    }
+    lanes_side_close(&l->a);
+    lanes_side_close(&l->b);
+}
+
+bool lanes_try_send(lanes_side_t *s, const void *rec, size_t n)
+{
+    void *p = s->lane->ops->reserve(s->lane, n);
+    if (!p)
+        return false;
+    if ((uintptr_t)p % 8) {
+        fprintf(stderr, "lanes: reserve gave %p, not aligned to 8\n", p);
+        exit(1);
+    }
+    memcpy(p, rec, n);
+    s->lane->ops->commit(s->lane, n);
+    return true;
+}
+
+void lanes_send(lanes_t *l, lanes_side_t *s, const void *rec, size_t n)
+{
+    LANES_UNTIL(l, lanes_try_send(s, rec, n));
+}
+
+void lanes_pull(lanes_side_t *s, unsigned i, void *buf, uint64_t want, lanes_xfer_t *x)
+{
+    weft_iov_t iov = {buf, want};
+    lanes_xfer_init(x);
+    weft_status_t st = s->offers[i].p->ops->pull(s->offers[i].p, &iov, 1, want, &x->x);
+    if (st)
+        die("pull", st);
+    s->offers[i].p = NULL;
+}
+
+void lanes_refuse(lanes_side_t *s, unsigned i, bool taken)
+{
+    wefti_pull_t *p = s->offers[i].p;
+    s->offers[i].p = NULL;
+    p->ops->refuse(p, taken);
+}
