@@ -1,0 +1,265 @@
+/* conn/address.c - address blobs: how a peer can reach a runtime without being told of a listener.
+ *
+ * A blob says which runtime it is (its random id), which machine it is on, and where it listens: one TCP post on the machine's
+ * addresses (or on those of the devices WEFT_INTERFACES allows) and an abstract Unix socket. The listener behind it is made by the first
+ * weft_runtime_address() and lives until the runtime closes. Who calls by blob tries the Unix socket first if it is on the same
+ * machine and in the same network namespace, then the others, and hangs up on anyone whose id is not the one in the blob: ports are
+ * reused, blobs are kept. A blob is not a secret and proves nothing; the key does that.
+ *
+ * Promise: decoding reads nothing past the end and hands out only addresses that parse. tests/wire/conn_address.c, tests/fuzz/address.c. */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/uri.h"
+#include "conn/ep.h"
+
+#define BLOB_MAGIC 0x44414657u /* "WFAD" */
+#define BLOB_VERSION 1
+#define BLOB_HEAD (8 + 2 * WEFTI_UUID_SIZE)
+
+void wefti_address_host(uint8_t out[WEFTI_UUID_SIZE])
+{
+    char boot[64] = "";
+    struct stat ns;
+    memset(&ns, 0, sizeof ns);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (read(fd, boot, sizeof boot - 1) < 0)
+            boot[0] = 0;
+        close(fd);
+    }
+    (void)stat("/proc/self/ns/net", &ns); /* abstract sockets are per network namespace */
+    uint64_t ino = ns.st_ino;
+    crypto_generichash_state s;
+    crypto_generichash_init(&s, NULL, 0, WEFTI_UUID_SIZE);
+    crypto_generichash_update(&s, (const uint8_t *)boot, sizeof boot);
+    crypto_generichash_update(&s, (const uint8_t *)&ino, sizeof ino);
+    crypto_generichash_final(&s, out, WEFTI_UUID_SIZE);
+}
+
+/* --- codec ---------------------------------------------------------------------------------------------------------------------------- */
+
+size_t wefti_blob_encode(const uint8_t *uuid, const uint8_t *host, const char *uris, void *buf, size_t cap)
+{
+    size_t n = strlen(uris);
+    if (cap < BLOB_HEAD + n)
+        return BLOB_HEAD + n;
+    wefti_writer_t w = wefti_writer(buf, cap);
+    wefti_put_u32(&w, BLOB_MAGIC);
+    wefti_put_u16(&w, BLOB_VERSION);
+    wefti_put_u16(&w, (uint16_t)n);
+    wefti_put_bytes(&w, uuid, WEFTI_UUID_SIZE);
+    wefti_put_bytes(&w, host, WEFTI_UUID_SIZE);
+    wefti_put_bytes(&w, uris, n);
+    return BLOB_HEAD + n;
+}
+
+weft_status_t wefti_blob_decode(const void *bytes, size_t n, wefti_blob_t *out)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    uint32_t magic = wefti_get_u32(&r);
+    uint16_t version = wefti_get_u16(&r), len = wefti_get_u16(&r);
+    const void *uuid = wefti_get_bytes(&r, WEFTI_UUID_SIZE), *host = wefti_get_bytes(&r, WEFTI_UUID_SIZE);
+    if (r.bad || magic != BLOB_MAGIC)
+        return wefti_fail(WEFT_ERR_INVALID, "the %zu bytes given are no address made by weft_runtime_address()", n);
+    if (version != BLOB_VERSION)
+        return wefti_fail(WEFT_ERR_INVALID, "the address is of version %u; this library knows version %u", version, BLOB_VERSION);
+    if (len == 0 || len > WEFTI_BLOB_TEXT_MAX || wefti_reader_left(&r) != len || memchr(r.at, 0, len))
+        return wefti_fail(WEFT_ERR_INVALID, "the address says that %u bytes of text follow, and %zu do", len, wefti_reader_left(&r));
+    char text[WEFTI_BLOB_TEXT_MAX + 1];
+    memcpy(text, r.at, len);
+    text[len] = 0;
+    for (const char *at = text; *at;) {
+        wefti_uri_t uri;
+        weft_status_t st = wefti_uri_parse(&at, &uri);
+        if (st)
+            return st;
+        if (uri.scheme == WEFTI_URI_TCP && !uri.port)
+            return wefti_fail(WEFT_ERR_INVALID, "the address has a part with port 0");
+    }
+    memcpy(out->uuid, uuid, sizeof out->uuid);
+    memcpy(out->host, host, sizeof out->host);
+    memcpy(out->uris, text, (size_t)len + 1);
+    return WEFT_OK;
+}
+
+static void append(char *out, size_t cap, const char *text)
+{
+    size_t have = strlen(out), n = strlen(text);
+    if (have + n + 2 > cap)
+        return; /* the addresses that fit are enough to be found by */
+    if (have)
+        out[have++] = ',';
+    memcpy(out + have, text, n + 1);
+}
+
+weft_status_t wefti_blob_targets(const wefti_blob_t *b, const uint8_t *own_host, char **uris_out)
+{
+    bool here = !memcmp(b->host, own_host, sizeof b->host);
+    size_t cap = 2 * sizeof b->uris; /* canonical forms may be a little longer */
+    char *all = wefti_calloc(1, cap);
+    if (!all)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the addresses of a peer");
+    for (int local = here ? 1 : 0; local >= 0; local--)
+        for (const char *at = b->uris; *at;) {
+            wefti_uri_t uri;
+            char one[320];
+            if (wefti_uri_parse(&at, &uri))
+                break;
+            if ((uri.scheme == WEFTI_URI_UNIX) != local)
+                continue;
+            wefti_uri_format(&uri, one, sizeof one);
+            append(all, cap, one);
+        }
+    if (!*all) {
+        wefti_free(all);
+        return wefti_fail(WEFT_ERR_INVALID, "the address has only parts for its own machine, and that is another one");
+    }
+    *uris_out = all;
+    return WEFT_OK;
+}
+
+/* --- our own -------------------------------------------------------------------------------------------------------------------------------- */
+
+/* A post on every address of the machine is of no use to a peer as such: name the addresses. */
+static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
+{
+    struct ifaddrs *all;
+    if (getifaddrs(&all))
+        return;
+    for (int loopback = 0; loopback < 2; loopback++) {
+        size_t before = strlen(out);
+        for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+            wefti_uri_t uri = {.scheme = WEFTI_URI_TCP, .port = any->port};
+            char one[320];
+            if (!i->ifa_addr || i->ifa_addr->sa_family != (v6 ? AF_INET6 : AF_INET) || !(i->ifa_flags & IFF_UP) ||
+                !!(i->ifa_flags & IFF_LOOPBACK) != loopback)
+                continue;
+            const void *in = v6 ? (const void *)&((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr
+                                : (const void *)&((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
+            if (v6 && IN6_IS_ADDR_LINKLOCAL((const struct in6_addr *)in))
+                continue; /* means nothing on another machine */
+            if (!inet_ntop(v6 ? AF_INET6 : AF_INET, in, uri.host, sizeof uri.host))
+                continue;
+            wefti_uri_format(&uri, one, sizeof one);
+            append(out, cap, one);
+        }
+        if (strlen(out) > before)
+            break; /* loopback only where there is nothing else */
+    }
+    freeifaddrs(all);
+}
+
+static weft_status_t own_uris(wefti_conn_t *conn, const char *bound)
+{
+    char *out = wefti_calloc(1, WEFTI_BLOB_TEXT_MAX + 1);
+    if (!out)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for this runtime's addresses");
+    for (const char *at = bound; *at;) {
+        wefti_uri_t uri;
+        char one[320];
+        if (wefti_uri_parse(&at, &uri))
+            break;
+        bool v4_any = !strcmp(uri.host, "0.0.0.0"), v6_any = !strcmp(uri.host, "::");
+        if (uri.scheme == WEFTI_URI_TCP && (v4_any || v6_any)) {
+            expand(&uri, v6_any, out, WEFTI_BLOB_TEXT_MAX + 1);
+        } else {
+            wefti_uri_format(&uri, one, sizeof one);
+            append(out, WEFTI_BLOB_TEXT_MAX + 1, one);
+        }
+    }
+    wefti_free(conn->own_uris);
+    conn->own_uris = out;
+    return WEFT_OK;
+}
+
+static weft_status_t listen_own(wefti_conn_t *conn, const weft_listen_opts_t *o)
+{
+    const char *devices = conn->rt->config.interfaces;
+    char name[64] = "unix://@weft-", uri[1024];
+    size_t at = strlen(name), n = 0;
+    weft_listener_t *l;
+    weft_status_t st;
+    sodium_bin2hex(name + at, sizeof name - at, conn->uuid, sizeof conn->uuid);
+    if (!devices || !*devices || !strcmp(devices, "all")) {
+        snprintf(uri, sizeof uri, "%s,tcp://0.0.0.0:0,tcp://[::]:0", name);
+        st = wefti_listener_open(conn, uri, o, &l);
+        if (st == WEFT_ERR_ADDRESS || st == WEFT_ERR_UNSUPPORTED) { /* a machine without IPv6 */
+            snprintf(uri, sizeof uri, "%s,tcp://0.0.0.0:0", name);
+            st = wefti_listener_open(conn, uri, o, &l);
+        }
+    } else {
+        n = (size_t)snprintf(uri, sizeof uri, "%s", name);
+        while (*devices && n < sizeof uri) {
+            size_t len = strcspn(devices, ",:"); /* "mlx5_0:1" is a device and a port of it */
+            n += (size_t)snprintf(uri + n, sizeof uri - n, ",tcp://%.*s:0", (int)len, devices);
+            devices += strcspn(devices, ",");
+            devices += *devices == ',';
+        }
+        if (n >= sizeof uri)
+            return wefti_fail(WEFT_ERR_INVALID, "WEFT_INTERFACES names too many devices for an address");
+        st = wefti_listener_open(conn, uri, o, &l);
+    }
+    if (st)
+        return st;
+    st = own_uris(conn, l->uri);
+    if (st) {
+        wefti_listener_shut(l);
+        return st;
+    }
+    conn->own = l;
+    return WEFT_OK;
+}
+
+typedef struct address_call {
+    wefti_conn_t *conn;
+    const weft_listen_opts_t *opts;
+    void *buf;
+    size_t cap, need;
+    weft_status_t st;
+    char detail[512];
+} address_call_t;
+
+static void address_run(void *arg)
+{
+    address_call_t *c = arg;
+    wefti_conn_t *conn = c->conn;
+    if (!conn->own) {
+        c->st = c->opts->accept ? listen_own(conn, c->opts)
+                                : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept, for the endpoints that come");
+        if (c->st) {
+            strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
+            return;
+        }
+    }
+    c->need = wefti_blob_encode(conn->uuid, conn->host, conn->own_uris, c->buf, c->cap);
+}
+
+weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t *opts, void *buf, size_t *len)
+{
+    weft_listen_opts_t o;
+    if (!rt || !len)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "len" : "rt");
+    if (wefti_forked(rt))
+        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_listen_opts_t");
+    if (st)
+        return st;
+    address_call_t c = {.conn = wefti_conn_of(rt), .opts = &o, .buf = buf, .cap = buf ? *len : 0};
+    wefti_conn_call(rt, address_run, &c);
+    if (c.st)
+        return wefti_fail(c.st, "%s", c.detail);
+    size_t cap = *len;
+    *len = c.need;
+    return buf && cap < c.need ? wefti_fail(WEFT_ERR_LIMIT, "the address has %zu bytes and the buffer %zu", c.need, cap) : WEFT_OK;
+}

@@ -1,0 +1,433 @@
+/* conn/conn.c - the room: attaching it to a runtime, sorting the fabric's upcalls, and the work that must not run inside them.
+ *
+ * Upcalls arrive for a wire or a lane; `user` is its link. Records of traffic take two loads and a call from here; everything else is
+ * rare. An upcall, a traffic or an API call may find that something has to be freed or a hook to be called; it then marks that and kicks the
+ * work, an operation of our own that completes at once: its callback comes from the runtime's list of completions, in order behind
+ * those of the operations that just completed, on the driver, with nothing of this room on the stack.
+ *
+ * Promise: whatever a caller on the stack above us holds (an endpoint, a link, a listener) is still there when we return to it.
+ * tests/wire/conn_hooks.c closes everything from everywhere; tests/sim does it millions of times. */
+#include "conn/conn.h"
+
+#include <semaphore.h>
+#include <sodium.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "conn/ep.h"
+
+#define SHUT_GRACE (250 * WEFT_MILLISECOND) /* for a peer to read our CLOSE_ACK before the runtime goes */
+
+/* --- the work -------------------------------------------------------------------------------------------------------------- */
+
+static void work_run(wefti_conn_t *conn)
+{
+    wefti_list_t batch, *n;
+    wefti_list_init(&batch);
+    wefti_list_splice(&batch, &conn->work);
+    while ((n = wefti_list_pop(&batch)))
+        wefti_ep_step(wefti_container_of(n, wefti_epx_t, work));
+    /* After the endpoints: one whose link is gone has its step in the next work, behind the completions that its lane's end brought. */
+    while ((n = wefti_list_pop(&conn->dead))) {
+        wefti_link_t *link = wefti_container_of(n, wefti_link_t, all);
+        wefti_epx_t *ep = link->ep;
+        wefti_link_free_now(link);
+        if (ep)
+            wefti_ep_kick(ep);
+    }
+    wefti_list_each_safe(it, &conn->listeners) {
+        weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
+        if (l->closed)
+            wefti_listener_free(l);
+    }
+}
+
+static void work_fn(weft_op_t *op, void *user)
+{
+    wefti_conn_t *conn = user;
+    (void)op;
+    conn->work_queued = false;
+    work_run(conn);
+}
+
+static void work_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op, (void)why; /* complete before anyone could ask */
+}
+
+static const wefti_op_kind_t work_kind = {"conn work", NULL, work_cancel};
+
+void wefti_conn_kick(wefti_conn_t *conn)
+{
+    if (conn->work_queued)
+        return;
+    conn->work_queued = true;
+    /* Not through wefti_op_prepare(): the work goes on while the runtime closes. */
+    wefti_opx_t *x = wefti_opx(&conn->work_op);
+    x->rt = conn->rt;
+    x->kind = &work_kind;
+    x->flags = 0;
+    x->link.next = NULL;
+    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
+    atomic_fetch_add_explicit(&conn->rt->ops_posted, 1, memory_order_relaxed);
+    wefti_op_complete(&conn->work_op, WEFT_OK);
+}
+
+/* --- reaching the driver --------------------------------------------------------------------------------------------------------- */
+
+bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was)
+{
+    if (!wefti_enter(rt, was))
+        return false;
+    if (*was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed))
+        return true;
+    wefti_leave(rt, *was); /* starts what is in the inbox, our own earlier posts perhaps */
+    return wefti_enter(rt, was);
+}
+
+static void post_done(weft_op_t *op, void *user)
+{
+    wefti_conn_post_t *p = user;
+    (void)op;
+    if (!p->ran) /* the runtime began to close while it lay in the inbox */
+        p->run(p);
+    wefti_free(p);
+}
+
+static weft_status_t post_start(weft_op_t *op)
+{
+    wefti_conn_post_t *p = op->user;
+    p->ran = true;
+    p->run(p);
+    wefti_op_complete(op, WEFT_OK);
+    return WEFT_OK;
+}
+
+static const wefti_op_kind_t post_kind = {"conn post", post_start, work_cancel};
+
+weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what)
+{
+    wefti_conn_post_t *p = wefti_malloc(sizeof *p);
+    if (!p)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to hand the call to the thread that drives the runtime");
+    *p = *what;
+    p->op.fn = post_done;
+    p->op.user = p;
+    weft_status_t st = wefti_op_prepare(rt, &p->op, &post_kind);
+    if (st) {
+        wefti_free(p);
+        return st;
+    }
+    wefti_op_inbox(&p->op); /* not by a call, which might overtake what lies there */
+    return WEFT_OK;
+}
+
+typedef struct wait_call {
+    wefti_call_t call;
+    void (*fn)(void *arg);
+    void *arg;
+    sem_t done;
+} wait_call_t;
+
+static void wait_call_run(wefti_call_t *call)
+{
+    wait_call_t *w = wefti_container_of(call, wait_call_t, call);
+    w->fn(w->arg);
+    sem_post(&w->done);
+}
+
+void wefti_conn_call(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
+{
+    weft_runtime_t *was;
+    if (wefti_enter(rt, &was)) {
+        fn(arg);
+        wefti_leave(rt, was);
+        return;
+    }
+    wait_call_t w;
+    memset(&w, 0, sizeof w);
+    w.call.fn = wait_call_run;
+    w.fn = fn;
+    w.arg = arg;
+    sem_init(&w.done, 0, 0);
+    wefti_call_on_driver(rt, &w.call);
+    while (sem_wait(&w.done))
+        ; /* a signal handler of the program's ran */
+    sem_destroy(&w.done);
+}
+
+/* --- upcalls: lanes --------------------------------------------------------------------------------------------------------- */
+
+/* A record that is not traffic's, or that came when no traffic is expected. */
+static __attribute__((noinline)) void own_record(wefti_link_t *link, const void *rec, size_t n)
+{
+    wefti_reader_t r = wefti_reader(rec, n);
+    uint8_t kind = wefti_get_u8(&r);
+    (void)wefti_get_bytes(&r, 7);
+    bool up = link->deliver;
+    switch (kind) {
+    case WEFTI_REC_UP:
+        if (link->state < WEFTI_LINK_UP && !r.bad) {
+            link->got_up = true;
+            wefti_shake_rise(link);
+            return;
+        }
+        break;
+    case WEFTI_REC_BEAT:
+        if (link->state >= WEFTI_LINK_UP)
+            return;
+        break;
+    case WEFTI_REC_CLOSE:
+    case WEFTI_REC_CLOSE_ACK: {
+        uint64_t count = wefti_get_u64(&r);
+        if (r.bad || !up)
+            break;
+        if (kind == WEFTI_REC_CLOSE)
+            wefti_close_record(link->ep, count);
+        else
+            wefti_close_ack(link->ep, count);
+        return;
+    }
+    default:
+        break;
+    }
+    if (up)
+        wefti_ep_protocol_error(&link->ep->pub, "a record of a kind that nobody here knows");
+    else if (link->state < WEFTI_LINK_UP)
+        wefti_link_lost(link, WEFT_ERR_PROTOCOL, "records arrived over the lane before it was up");
+    /* else: on its way out, and what comes now no longer matters */
+}
+
+static void up_record(void *lane_user, const void *rec, size_t n)
+{
+    wefti_link_t *link = lane_user;
+    if (__builtin_expect(link->deliver, 1)) {
+        weft_ep_t *ep = &link->ep->pub;
+        const wefti_traffic_t *t = link->conn->by_kind[*(const uint8_t *)rec];
+        ep->heard = 1;
+        if (__builtin_expect(t != NULL, 1)) {
+            t->record(ep, rec, n);
+            return;
+        }
+    }
+    own_record(link, rec, n);
+}
+
+static void up_announced(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+{
+    wefti_link_t *link = lane_user;
+    if (__builtin_expect(link->deliver, 1)) {
+        weft_ep_t *ep = &link->ep->pub;
+        const wefti_traffic_t *t = n ? link->conn->by_kind[*(const uint8_t *)rec] : NULL;
+        ep->heard = 1;
+        if (__builtin_expect(t != NULL, 1)) {
+            t->announced(ep, rec, n, total, p);
+            return;
+        }
+    }
+    p->ops->refuse(p, false);
+    if (n)
+        own_record(link, rec, n);
+}
+
+static void up_withdrawn(wefti_pull_t *p)
+{
+    wefti_inbound_t *in = p->user;
+    wefti_epx_t *ep = wefti_epx(in->ep);
+    ep->pub.heard = 1;
+    ep->conn->traffic[WEFTI_TRAFFIC_MSG]->withdrawn(in->ep, p);
+}
+
+static void up_room(void *lane_user)
+{
+    wefti_link_t *link = lane_user;
+    if (link->owed)
+        wefti_link_flush(link);
+    if (!link->deliver)
+        return;
+    weft_ep_t *ep = &link->ep->pub;
+    for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++)
+        if (link->conn->traffic[i])
+            link->conn->traffic[i]->ep_room(ep);
+}
+
+static void up_lane_failed(void *lane_user, weft_status_t why)
+{
+    wefti_link_t *link = lane_user;
+    if (link->state < WEFTI_LINK_UP)
+        wefti_shake_lane_failed(link, why);
+    else
+        wefti_link_lost(link, why, "the lane failed");
+}
+
+static void up_lane_closed(void *lane_user)
+{
+    wefti_link_t *link = lane_user;
+    link->lanes--;
+    if (link->state == WEFTI_LINK_DEAD && !link->lanes) {
+        wefti_list_remove(&link->all);
+        wefti_list_push_back(&link->conn->dead, &link->all);
+        wefti_conn_kick(link->conn);
+    }
+}
+
+/* --- upcalls: wires ----------------------------------------------------------------------------------------------------------- */
+
+static void up_wire_accepted(void *post_user, wefti_wire_t *wire, const char *from)
+{
+    wefti_listener_wire(post_user, wire, from);
+}
+
+static void up_wire_opened(void *wire_user)
+{
+    wefti_shake_opened(wire_user);
+}
+
+static void up_wire_message(void *wire_user, const void *bytes, size_t n)
+{
+    wefti_link_t *link = wire_user;
+    if (link->state < WEFTI_LINK_UP) {
+        wefti_shake_message(link, bytes, n);
+    } else if (link->state == WEFTI_LINK_UP) {
+        /* It is silent from here on, except for a peer whose half of the lane broke just when ours came up. */
+        uint8_t type = wefti_shake_type(bytes, n);
+        bool sorry = type == WEFTI_SHAKE_RETRY || type == WEFTI_SHAKE_REFUSE;
+        wefti_link_lost(link, sorry ? WEFT_ERR_PEER : WEFT_ERR_PROTOCOL, sorry ? "the peer took the connection back"
+                                                                            : "bytes arrived on a wire that should be silent");
+    }
+}
+
+static void up_wire_closed(void *wire_user, weft_status_t why)
+{
+    wefti_link_t *link = wire_user;
+    bool dialling = link->state == WEFTI_LINK_DIALLING;
+    link->wire = NULL;
+    if (link->state == WEFTI_LINK_UP) {
+        if (why == WEFT_ERR_PROTOCOL)
+            wefti_link_lost(link, why, "the wire carried bytes that are not ours");
+        else
+            wefti_ep_dying(link->ep);
+        return;
+    }
+    if (!dialling && why == WEFT_ERR_PEER)
+        why = WEFT_ERR_REFUSED; /* it was there and left in the middle of the hello: nobody will ever be sure why */
+    wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");
+}
+
+static const wefti_fabric_up_t upcalls = {
+    .wire_accepted = up_wire_accepted,
+    .wire_opened = up_wire_opened,
+    .wire_message = up_wire_message,
+    .wire_closed = up_wire_closed,
+    .record = up_record,
+    .announced = up_announced,
+    .withdrawn = up_withdrawn,
+    .room = up_room,
+    .lane_failed = up_lane_failed,
+    .lane_closed = up_lane_closed,
+};
+
+/* --- the room, for core ----------------------------------------------------------------------------------------------------------- */
+
+static void room_shutdown(weft_runtime_t *rt)
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    uint64_t now = wefti_now(rt);
+    if (!conn->shut) {
+        conn->shut = true;
+        conn->shut_at = now;
+    }
+    wefti_list_each_safe(it, &conn->listeners)
+        wefti_listener_shut(wefti_container_of(it, weft_listener_t, all));
+    wefti_list_each_safe(it, &conn->eps) {
+        wefti_epx_t *ep = wefti_container_of(it, wefti_epx_t, all);
+        if (ep->close_stage != WEFTI_CLOSE_DOWN)
+            wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
+    }
+    if (now - conn->shut_at >= SHUT_GRACE)
+        wefti_list_each_safe(it, &conn->links) {
+            wefti_link_t *link = wefti_container_of(it, wefti_link_t, all);
+            if (link->state == WEFTI_LINK_LINGER)
+                wefti_link_drop(link);
+        }
+    if (wefti_list_empty(&conn->eps))
+        wefti_timer_stop(rt, &conn->beat);
+    work_run(conn);
+}
+
+static bool room_idle(weft_runtime_t *rt)
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    return wefti_list_empty(&conn->eps) && wefti_list_empty(&conn->links) && wefti_list_empty(&conn->dead) &&
+           wefti_list_empty(&conn->listeners) && !conn->work_queued;
+}
+
+/* What is left here is left in a forked child, or because the fabric never let go: memory only. */
+static void room_free(weft_runtime_t *rt)
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    uint32_t at = 0;
+    weft_ep_t *ep;
+    wefti_list_t *n;
+    pthread_mutex_init(&conn->lock, NULL); /* a thread that did not survive the fork may have held it */
+    while ((n = wefti_list_pop(&conn->dead)) || (n = wefti_list_pop(&conn->links)))
+        wefti_link_free_now(wefti_container_of(n, wefti_link_t, all));
+    while ((ep = wefti_ep_next(rt, &at)))
+        wefti_ep_free(wefti_epx(ep));
+    wefti_list_each_safe(it, &conn->listeners) {
+        weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
+        l->close_op = NULL;
+        wefti_listener_free(l);
+    }
+    wefti_slots_free(&conn->slots);
+    wefti_map_free(&conn->cache);
+    pthread_mutex_destroy(&conn->lock);
+    wefti_free(conn->own_uris);
+    wefti_free(conn);
+    rt->room_state[WEFTI_ROOM_CONN] = NULL;
+}
+
+static void room_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats)
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    pthread_mutex_lock(&conn->lock);
+    stats->endpoints = conn->slots.taken;
+    pthread_mutex_unlock(&conn->lock);
+    stats->endpoints_failed = conn->n_failed;
+    stats->reconnects = conn->n_reconnects;
+}
+
+static const wefti_room_t room = {room_shutdown, room_idle, room_free, room_stats};
+
+weft_status_t wefti_conn_attach(weft_runtime_t *rt)
+{
+    if (sodium_init() < 0)
+        return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot be initialised");
+    wefti_conn_t *conn = wefti_calloc(1, sizeof *conn);
+    if (!conn)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the connections of a runtime");
+    conn->rt = rt;
+    conn->fabric = rt->fabric;
+    wefti_list_init(&conn->eps);
+    wefti_list_init(&conn->links);
+    wefti_list_init(&conn->dead);
+    wefti_list_init(&conn->listeners);
+    wefti_list_init(&conn->work);
+    conn->work_op.fn = work_fn;
+    conn->work_op.user = conn;
+    pthread_mutex_init(&conn->lock, NULL);
+    wefti_slots_init(&conn->slots, rt->max_endpoints);
+    rt->fabric->ops->random(rt->fabric, conn->uuid, sizeof conn->uuid);
+    wefti_address_host(conn->host);
+    rt->fabric->up = &upcalls;
+    wefti_runtime_attach(rt, WEFTI_ROOM_CONN, &room, conn);
+    return WEFT_OK;
+}
+
+void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic)
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    conn->traffic[which] = traffic;
+    for (unsigned kind = traffic->first_kind; kind <= traffic->last_kind; kind++)
+        conn->by_kind[kind] = traffic;
+}

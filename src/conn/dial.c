@@ -1,0 +1,349 @@
+/* conn/dial.c - opening an endpoint: its addresses, tried in order, under one deadline.
+ *
+ * A round walks the addresses. Each try is a link of its own; one that comes to nothing is left behind (wefti_ep_dial_next) and the next begins,
+ * with an even share of the time that is left. A round that ends without a link that is up ends the connect, or counts as one
+ * failed try of a reconnect.
+ *
+ * Promise: weft_ep_open() that returns an error has left nothing behind; otherwise the connect operation completes once, within
+ * connect_timeout, and operations posted meanwhile share its fate. tests/wire/conn_connect.c, tests/fault/conn_refused.c, conn_nomem.c. */
+#include <string.h>
+
+#include "base/uri.h"
+#include "conn/ep.h"
+
+#define FIRST_PAUSE (50 * WEFT_MILLISECOND)
+
+/* --- trying ------------------------------------------------------------------------------------------------------------------------ */
+
+bool wefti_ep_dial_is_final(weft_status_t why)
+{
+    return why == WEFT_ERR_AUTH || why == WEFT_ERR_VERSION || why == WEFT_ERR_INVALID;
+}
+
+static unsigned uris_left(const char *at)
+{
+    unsigned n = *at ? 1 : 0;
+    for (; *at; at++)
+        n += *at == ',';
+    return n;
+}
+
+static weft_status_t try_one(wefti_epx_t *ep, const wefti_uri_t *uri, uint64_t give_up_at)
+{
+    wefti_conn_t *conn = ep->conn;
+    char where[320];
+    wefti_uri_format(uri, where, sizeof where);
+    wefti_link_t *link = wefti_link_new(conn, WEFTI_SIDE_DIALLER, where);
+    if (!link)
+        return WEFT_ERR_NOMEM;
+    weft_status_t st = wefti_timer_at(conn->rt, &link->timer, give_up_at);
+    if (!st)
+        st = conn->fabric->ops->wire_dial(conn->fabric, uri, ep->dial->source, link, &link->wire);
+    if (st) {
+        wefti_info("cannot call %s: %s", where, weft_last_error()[0] ? weft_last_error() : weft_status_text(st));
+        wefti_link_drop(link);
+        return st;
+    }
+    link->ep = ep;
+    ep->link = link;
+    return WEFT_OK;
+}
+
+static void try_next(wefti_epx_t *ep)
+{
+    wefti_dial_t *d = ep->dial;
+    while (*d->at) {
+        uint64_t now = wefti_now(ep->conn->rt);
+        unsigned left = uris_left(d->at);
+        const char *at = d->at;
+        wefti_uri_t uri;
+        weft_status_t st = now >= d->deadline ? WEFT_ERR_TIMEOUT : wefti_uri_parse(&at, &uri);
+        if (st)
+            break;
+        d->at = d->uris + (at - d->uris);
+        st = try_one(ep, &uri, now + (d->deadline - now) / left);
+        if (!st)
+            return;
+        d->why = st;
+    }
+    if (wefti_ep_state(ep) == WEFT_EP_RECONNECTING)
+        wefti_reconnect_failed(ep, d->why);
+    else
+        wefti_ep_give_up(ep, d->why);
+}
+
+void wefti_ep_dial_round(wefti_epx_t *ep)
+{
+    wefti_dial_t *d = ep->dial;
+    weft_runtime_t *rt = ep->conn->rt;
+    d->at = d->uris;
+    d->why = WEFT_ERR_TIMEOUT;
+    d->deadline = wefti_now(rt) + rt->connect_timeout_ns;
+    if (wefti_ep_state(ep) == WEFT_EP_RECONNECTING && d->deadline > ep->until)
+        d->deadline = ep->until;
+    try_next(ep);
+}
+
+void wefti_ep_dial_next(wefti_epx_t *ep, weft_status_t why)
+{
+    if (!wefti_ep_dial_is_final(ep->dial->why)) /* a wrong key at the first says more than a closed port at the second */
+        ep->dial->why = why;
+    try_next(ep);
+}
+
+/* --- the connect operation ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct connect_room {
+    wefti_epx_t *ep;
+    weft_status_t early; /* cancelled before the driver knew of it */
+    bool waits;          /* on ep->connect_ops */
+} connect_room_t;
+
+static void connect_cancel(weft_op_t *op, weft_status_t why)
+{
+    connect_room_t *r = wefti_op_room(op, connect_room_t);
+    wefti_epx_t *ep = r->ep;
+    if (!r->waits) {
+        r->early = why;
+        return;
+    }
+    if (wefti_ep_state(ep) == WEFT_EP_CONNECTING && !ep->dial->cache_key) { /* the connect itself ends */
+        wefti_link_t *link = ep->link;
+        if (link) {
+            wefti_link_detach(link);
+            wefti_link_drop(link);
+        }
+        wefti_ep_give_up(ep, why);
+        return;
+    }
+    wefti_list_remove(&wefti_opx(op)->link); /* others want the endpoint all the same */
+    op->from = ep->pub.id;
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t connect_kind = {"connect", NULL, connect_cancel};
+
+/* The operation waits for the endpoint, or need not. */
+static void connect_join(wefti_epx_t *ep, weft_op_t *op)
+{
+    connect_room_t *r = wefti_op_room(op, connect_room_t);
+    weft_ep_state_t state = wefti_ep_state(ep);
+    op->from = ep->pub.id;
+    if (state == WEFT_EP_UP) {
+        wefti_op_complete(op, WEFT_OK);
+    } else if (state == WEFT_EP_CONNECTING || state == WEFT_EP_RECONNECTING || ep->asking) {
+        weft_status_t st = wefti_op_track(op);
+        if (st) {
+            wefti_op_complete(op, st);
+            return;
+        }
+        r->waits = true;
+        wefti_list_push_back(&ep->connect_ops, &wefti_opx(op)->link);
+        if (r->early)
+            connect_cancel(op, r->early);
+    } else {
+        wefti_op_complete(op, ep->pub.why ? ep->pub.why : WEFT_ERR_CLOSED);
+    }
+}
+
+/* On the driver: a new endpoint begins. */
+static void begin(wefti_epx_t *ep, weft_op_t *op)
+{
+    wefti_conn_t *conn = ep->conn;
+    ep->starting = false;
+    wefti_list_push_back(&conn->eps, &ep->all);
+    if (op)
+        connect_join(ep, op);
+    if (ep->closed_early)
+        wefti_close_begin(ep, ep->closed_hard);
+    else if (conn->shut)
+        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
+    else if (wefti_ep_state(ep) == WEFT_EP_CONNECTING)
+        wefti_ep_dial_round(ep);
+}
+
+static void begin_posted(wefti_conn_post_t *p)
+{
+    begin(p->ep, p->user_op);
+}
+
+static void join_posted(wefti_conn_post_t *p)
+{
+    connect_join(p->ep, p->user_op);
+}
+
+/* --- the call ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* Canonical text of a list of addresses that can be called. */
+static weft_status_t canonical(const char *text, char **out)
+{
+    size_t cap = 1, len = 0;
+    char one[320], *buf = NULL;
+    const char *at = text;
+    if (!*at)
+        return wefti_fail(WEFT_ERR_INVALID, "the uri is empty");
+    while (*at) {
+        wefti_uri_t uri;
+        weft_status_t st = wefti_uri_parse(&at, &uri);
+        if (!st && uri.scheme == WEFTI_URI_TCP && !uri.port)
+            st = wefti_fail(WEFT_ERR_INVALID, "\"%s\" has port 0: that picks a port to listen on, but nothing can be called there", text);
+        if (st) {
+            wefti_free(buf);
+            return st;
+        }
+        size_t n = wefti_uri_format(&uri, one, sizeof one);
+        char *more = wefti_realloc(buf, cap + n + 1);
+        if (!more) {
+            wefti_free(buf);
+            return wefti_fail(WEFT_ERR_NOMEM, "no memory for a uri of %zu bytes", n);
+        }
+        buf = more;
+        cap += n + 1;
+        if (len)
+            buf[len++] = ',';
+        memcpy(buf + len, one, n + 1);
+        len += n;
+    }
+    *out = buf;
+    return WEFT_OK;
+}
+
+static weft_status_t targets(wefti_conn_t *conn, const char *uri, const weft_ep_opts_t *o, char **uris_out, wefti_blob_t *blob)
+{
+    if (!uri == !o->address)
+        return wefti_fail(WEFT_ERR_INVALID, uri ? "both a uri and an address are given" : "neither a uri nor an address is given");
+    if (o->source && strlen(o->source) > 255)
+        return wefti_fail(WEFT_ERR_INVALID, "the source address is %zu bytes long", strlen(o->source));
+    if (uri)
+        return canonical(uri, uris_out);
+    weft_status_t st = wefti_blob_decode(o->address, o->address_len, blob);
+    return st ? st : wefti_blob_targets(blob, conn->host, uris_out);
+}
+
+static weft_status_t new_dial(const char *uris, const weft_ep_opts_t *o, const uint8_t *uuid, wefti_dial_t **dial_out)
+{
+    size_t n = strlen(uris) + 1;
+    wefti_dial_t *d = wefti_calloc(1, sizeof *d + n);
+    if (!d)
+        goto err_nomem;
+    memcpy(d->uris, uris, n);
+    d->at = d->uris;
+    d->first_pause_ns = o->reconnect_first_ns ? o->reconnect_first_ns : FIRST_PAUSE;
+    d->shares = 1;
+    if (uuid) {
+        d->has_uuid = true;
+        memcpy(d->uuid, uuid, sizeof d->uuid);
+    }
+    if (o->source && !(d->source = wefti_strdup(o->source)))
+        goto err_dial;
+    *dial_out = d;
+    return WEFT_OK;
+
+err_dial:
+    wefti_free(d);
+err_nomem:
+    return wefti_fail(WEFT_ERR_NOMEM, "no memory for the address of an endpoint");
+}
+
+static weft_status_t new_endpoint(wefti_conn_t *conn, const char *uris, const weft_ep_opts_t *o, const uint8_t *uuid, char **key,
+                                  wefti_epx_t **ep_out)
+{
+    wefti_dial_t *d = NULL;
+    wefti_epx_t *ep;
+    weft_status_t st = new_dial(uris, o, uuid, &d);
+    if (st)
+        return st;
+    st = wefti_ep_new(conn, &o->hooks, o->reconnect_ns, &ep);
+    if (st)
+        goto err_dial;
+    ep->starting = true;
+    ep->dial = d;
+    d->cache_key = *key;
+    *key = NULL;
+    *ep_out = ep;
+    return WEFT_OK;
+
+err_dial:
+    wefti_free(d->source);
+    wefti_free(d);
+    return st;
+}
+
+static weft_status_t hand_over(weft_runtime_t *rt, wefti_epx_t *ep, weft_op_t *op, bool fresh)
+{
+    weft_runtime_t *was;
+    if (!fresh && !op)
+        return WEFT_OK;
+    if (wefti_conn_enter(rt, &was)) {
+        if (fresh)
+            begin(ep, op);
+        else
+            connect_join(ep, op);
+        wefti_leave(rt, was);
+        return WEFT_OK;
+    }
+    return wefti_conn_post(rt, &(wefti_conn_post_t){.run = fresh ? begin_posted : join_posted, .ep = ep, .user_op = op});
+}
+
+weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op, weft_ep_t **ep_out)
+{
+    weft_ep_opts_t o;
+    wefti_blob_t blob;
+    wefti_epx_t *ep = NULL;
+    char *uris = NULL, *key = NULL;
+    if (!rt || !ep_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "ep_out" : "rt");
+    if (wefti_forked(rt))
+        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_ep_opts_t");
+    if (!st)
+        st = targets(conn, uri, &o, &uris, &blob);
+    if (st)
+        return st;
+    if (op) {
+        st = wefti_op_prepare(rt, op, &connect_kind);
+        if (st)
+            goto err_uris;
+    }
+    bool fresh = true;
+    if (o.shared) {
+        st = wefti_cache_key(uris, o.source, uri ? NULL : blob.uuid, &key);
+        if (st)
+            goto err_op;
+        ep = wefti_cache_take(conn, key);
+        fresh = !ep;
+    }
+    if (fresh) {
+        st = new_endpoint(conn, uris, &o, uri ? NULL : blob.uuid, &key, &ep);
+        if (st)
+            goto err_key;
+    }
+    if (op)
+        *wefti_op_room(op, connect_room_t) = (connect_room_t){.ep = ep};
+    st = hand_over(rt, ep, op, fresh);
+    if (st)
+        goto err_ep;
+    if (fresh)
+        wefti_cache_put(ep); /* not before it was sure to begin: another thread could get it */
+    wefti_free(key);
+    wefti_free(uris);
+    *ep_out = &ep->pub;
+    return WEFT_OK;
+
+err_ep:
+    if (fresh)
+        wefti_ep_free(ep);
+    else
+        (void)weft_ep_close(&ep->pub, NULL); /* our share; if even that cannot be posted, the runtime's close takes it */
+err_key:
+    wefti_free(key);
+err_op:
+    if (op)
+        wefti_op_unprepare(op);
+err_uris:
+    wefti_free(uris);
+    return st;
+}

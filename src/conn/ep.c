@@ -1,0 +1,386 @@
+/* conn/ep.c - endpoints: making them, what moves them between states, what can be asked of them.
+ *
+ * ep.h has the picture of the states. Failure goes in three steps, so that the hook sees a quiet endpoint: wefti_ep_fail() completes what
+ * can be completed and closes the lane; the fabric lets go of the rest, then of the lane; the work after that asks the hook. Before all that, a
+ * wire that ends gives the lane a moment (wefti_ep_dying): the kernel tells of a death sooner than the ring or the network is
+ * read empty, and what arrived before the end counts.
+ *
+ * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called at most once, and exactly once for an
+ * endpoint that was ever up; an endpoint is freed when the fabric and the traffic have let go of it and its owner has closed it.
+ * tests/wire/conn_hooks.c, tests/fault/conn_kill.c, tests/sim. */
+#include <string.h>
+
+#include "conn/ep.h"
+
+#define DYING_LOOK (200 * WEFT_MICROSECOND)  /* silence on the lane after the wire's end that counts as empty */
+#define DYING_MOST (100 * WEFT_MILLISECOND)
+#define RECONNECT_DEFAULT (30 * WEFT_SECOND)
+
+#define EACH_TRAFFIC(ep, t) \
+    for (int t##_i = 0; t##_i < WEFTI_TRAFFIC_N; t##_i++) \
+        for (const wefti_traffic_t *t = (ep)->conn->traffic[t##_i]; t; t = NULL)
+
+static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
+
+weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, wefti_epx_t **ep_out)
+{
+    size_t size = round_up(sizeof(wefti_epx_t)), at = size;
+    for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
+        size += conn->traffic[i] ? round_up(conn->traffic[i]->ep_state_size) : 0;
+    wefti_epx_t *ep = wefti_aligned_alloc(64, size);
+    if (!ep)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an endpoint of %zu bytes", size);
+    memset(ep, 0, size);
+    ep->pub.rt = conn->rt;
+    ep->conn = conn;
+    ep->hooks = *hooks;
+    ep->reconnect_ns = reconnect_ns ? reconnect_ns : RECONNECT_DEFAULT;
+    ep->timer.fn = wefti_ep_patience;
+    wefti_list_init(&ep->connect_ops);
+    wefti_ep_set_state(ep, WEFT_EP_CONNECTING);
+    for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
+        if (conn->traffic[i]) {
+            ep->pub.traffic[i] = (char *)ep + at;
+            at += round_up(conn->traffic[i]->ep_state_size);
+            conn->traffic[i]->ep_new(&ep->pub);
+        }
+    uint64_t id = 0;
+    pthread_mutex_lock(&conn->lock);
+    weft_status_t st = wefti_slots_add(&conn->slots, ep, &id);
+    pthread_mutex_unlock(&conn->lock);
+    if (st) {
+        EACH_TRAFFIC(ep, t)
+            t->ep_free(&ep->pub);
+        wefti_free(ep);
+        return st == WEFT_ERR_LIMIT ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)",
+                                                 conn->rt->max_endpoints)
+                                    : wefti_fail(st, "no memory for the id of an endpoint");
+    }
+    ep->pub.id = id;
+    *ep_out = ep;
+    return WEFT_OK;
+}
+
+void wefti_ep_free(wefti_epx_t *ep)
+{
+    wefti_conn_t *conn = ep->conn;
+    wefti_timer_stop(conn->rt, &ep->timer);
+    wefti_cache_forget(ep);
+    if (wefti_list_linked(&ep->all))
+        wefti_list_remove(&ep->all);
+    if (wefti_list_linked(&ep->work))
+        wefti_list_remove(&ep->work);
+    if (wefti_list_linked(&ep->ready))
+        wefti_list_remove(&ep->ready);
+    EACH_TRAFFIC(ep, t)
+        t->ep_free(&ep->pub);
+    pthread_mutex_lock(&conn->lock);
+    wefti_slots_remove(&conn->slots, ep->pub.id);
+    pthread_mutex_unlock(&conn->lock);
+    for (wefti_peer_t *p = atomic_load(&ep->peer), *older; p; p = older) {
+        older = p->older;
+        wefti_free(p);
+    }
+    if (ep->dial) {
+        wefti_free(ep->dial->source);
+        wefti_free(ep->dial->cache_key);
+        wefti_free(ep->dial);
+    }
+    wefti_free(ep);
+}
+
+void wefti_ep_kick(wefti_epx_t *ep)
+{
+    if (!wefti_list_linked(&ep->work))
+        wefti_list_push_back(&ep->conn->work, &ep->work);
+    wefti_conn_kick(ep->conn);
+}
+
+void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
+{
+    EACH_TRAFFIC(ep, t)
+        t->ep_down(&ep->pub, why, discard);
+}
+
+bool wefti_ep_any_sends(wefti_epx_t *ep)
+{
+    EACH_TRAFFIC(ep, t)
+        if (t->ep_sends_pending(&ep->pub))
+            return true;
+    return false;
+}
+
+bool wefti_ep_any_busy(wefti_epx_t *ep)
+{
+    EACH_TRAFFIC(ep, t)
+        if (t->ep_busy(&ep->pub))
+            return true;
+    return false;
+}
+
+void wefti_ep_connects_done(wefti_epx_t *ep, weft_status_t status)
+{
+    wefti_list_t *n;
+    while ((n = wefti_list_pop(&ep->connect_ops))) {
+        weft_op_t *op = wefti_op_of_link(n);
+        op->from = ep->pub.id;
+        wefti_op_complete(op, status);
+    }
+}
+
+weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
+{
+    const wefti_hello_t *h = &link->shake->peer;
+    wefti_peer_t *was = atomic_load(&ep->peer);
+    bool authenticated = link->shake->auth.keyed, same_host = !memcmp(h->host, ep->conn->host, sizeof h->host);
+    const char *transport = link->lane->rail->name;
+    if (was && !strcmp(was->name, h->name) && !strcmp(was->address, link->where) && was->capabilities == h->capabilities &&
+        was->authenticated == authenticated && was->same_host == same_host && was->transport == transport)
+        return WEFT_OK;
+    size_t name_size = (size_t)h->name_len + 1, where_size = strlen(link->where) + 1;
+    wefti_peer_t *p = wefti_malloc(sizeof *p + name_size + where_size);
+    if (!p)
+        return WEFT_ERR_NOMEM;
+    p->older = was;
+    p->capabilities = h->capabilities;
+    p->transport = transport;
+    p->authenticated = authenticated;
+    p->same_host = same_host;
+    p->address = p->name + name_size;
+    memcpy(p->name, h->name, name_size);
+    memcpy(p->address, link->where, where_size);
+    atomic_store(&ep->peer, p);
+    return WEFT_OK;
+}
+
+/* --- moving ------------------------------------------------------------------------------------------------------------------------ */
+
+void wefti_ep_went_up(wefti_epx_t *ep)
+{
+    if (ep->was_up)
+        ep->conn->n_reconnects++;
+    ep->was_up = true;
+    wefti_timer_stop(ep->conn->rt, &ep->timer);
+    ep->pub.why = WEFT_OK;
+    ep->pub.lane = ep->link->lane;
+    wefti_ep_set_state(ep, WEFT_EP_UP);
+    wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->rail->name);
+    wefti_ep_connects_done(ep, WEFT_OK);
+    EACH_TRAFFIC(ep, t)
+        t->ep_up(&ep->pub);
+    if (ep->listener)
+        wefti_listener_deliver(ep->listener, ep);
+}
+
+void wefti_ep_fail(wefti_epx_t *ep, weft_status_t why)
+{
+    if (wefti_ep_state(ep) != WEFT_EP_UP)
+        return;
+    ep->conn->n_failed++;
+    ep->dying = false;
+    ep->doom = WEFT_OK;
+    wefti_timer_stop(ep->conn->rt, &ep->timer);
+    ep->pub.why = why;
+    ep->pub.lane = NULL;
+    wefti_ep_set_state(ep, WEFT_EP_FAILED);
+    ep->asking = true;
+    ep->link->deliver = false;
+    wefti_ep_down(ep, why, false);
+    wefti_link_drop(ep->link);
+}
+
+void wefti_ep_dying(wefti_epx_t *ep)
+{
+    if (ep->dying)
+        return;
+    uint64_t now = wefti_now(ep->conn->rt);
+    ep->dying = true;
+    ep->pub.heard = 0;
+    ep->until = now + DYING_MOST;
+    if (wefti_timer_at(ep->conn->rt, &ep->timer, now + DYING_LOOK)) {
+        ep->dying = false;
+        wefti_link_lost(ep->link, WEFT_ERR_PEER, "its wire ended");
+    }
+}
+
+void wefti_ep_patience(wefti_timer_t *t)
+{
+    wefti_epx_t *ep = wefti_container_of(t, wefti_epx_t, timer);
+    uint64_t now = ep->conn->rt->now;
+    if (ep->dying) {
+        if (ep->pub.heard && now < ep->until) {
+            ep->pub.heard = 0;
+            if (!wefti_timer_at(ep->conn->rt, t, now + DYING_LOOK))
+                return;
+        }
+        ep->dying = false;
+        wefti_link_lost(ep->link, WEFT_ERR_PEER, "its wire ended: the process or its host is gone, or it aborted the endpoint");
+        return;
+    }
+    switch (wefti_ep_state(ep)) {
+    case WEFT_EP_CLOSING:
+        wefti_close_timeout(ep);
+        break;
+    case WEFT_EP_RECONNECTING:
+        wefti_reconnect_timer(ep);
+        break;
+    default:
+        break;
+    }
+}
+
+void wefti_ep_give_up(wefti_epx_t *ep, weft_status_t why)
+{
+    wefti_timer_stop(ep->conn->rt, &ep->timer);
+    wefti_cache_forget(ep);
+    ep->pub.why = why;
+    ep->pub.lane = NULL;
+    wefti_ep_set_state(ep, WEFT_EP_FAILED);
+    wefti_ep_connects_done(ep, why);
+    wefti_ep_down(ep, why, false);
+    if (ep->was_up)
+        ep->tell = 2; /* two works, so that completions queued behind the present one come first */
+    wefti_ep_kick(ep);
+}
+
+static void ask(wefti_epx_t *ep)
+{
+    weft_status_t why = ep->pub.why;
+    ep->asking = false;
+    weft_on_failure_t answer = ep->hooks.failed ? ep->hooks.failed(&ep->pub, why, ep->hooks.user) : WEFT_GIVE_UP;
+    if (ep->close_stage != WEFTI_CLOSE_NOT)
+        return; /* the hook closed it */
+    if (answer == WEFT_RECONNECT)
+        wefti_reconnect_begin(ep);
+    else
+        wefti_ep_give_up(ep, why);
+}
+
+void wefti_ep_step(wefti_epx_t *ep)
+{
+    if (ep->doom && ep->link && ep->link->state == WEFTI_LINK_UP) {
+        weft_status_t doom = ep->doom;
+        ep->doom = WEFT_OK;
+        wefti_link_lost(ep->link, doom, "the peer broke the protocol");
+    }
+    if (ep->tell && --ep->tell == 0)
+        wefti_close_tell(ep);
+    else if (ep->tell)
+        wefti_ep_kick(ep);
+    if (ep->asking && !ep->link && ep->close_stage == WEFTI_CLOSE_NOT)
+        ask(ep);
+    if (ep->resumer && wefti_ep_state(ep) != WEFT_EP_UP && !ep->asking && !ep->link)
+        wefti_shake_unheld(ep->resumer); /* it gets this endpoint, or a new one */
+    wefti_close_step(ep); /* last: it may free it */
+}
+
+/* --- for the rooms above --------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_ep_may_send(const weft_ep_t *ep)
+{
+    switch (atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed)) {
+    case WEFT_EP_CONNECTING:
+    case WEFT_EP_UP:
+    case WEFT_EP_RECONNECTING:
+        return WEFT_OK;
+    case WEFT_EP_FAILED:
+        return ep->why ? ep->why : WEFT_ERR_PEER;
+    default:
+        return WEFT_ERR_CLOSED;
+    }
+}
+
+weft_status_t wefti_ep_may_recv(const weft_ep_t *ep)
+{
+    switch (atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed)) {
+    case WEFT_EP_CLOSING:
+    case WEFT_EP_GONE:
+        return WEFT_ERR_CLOSED;
+    default:
+        return WEFT_OK;
+    }
+}
+
+void wefti_ep_drained(weft_ep_t *pub)
+{
+    wefti_epx_t *ep = wefti_epx(pub);
+    if (ep->close_stage != WEFTI_CLOSE_NOT)
+        wefti_ep_kick(ep);
+}
+
+void wefti_ep_protocol_error(weft_ep_t *pub, const char *what)
+{
+    wefti_epx_t *ep = wefti_epx(pub);
+    if (!ep->link || ep->link->state != WEFTI_LINK_UP || ep->doom)
+        return;
+    wefti_warn("%s broke the protocol: %s", ep->link->where, what);
+    ep->doom = WEFT_ERR_PROTOCOL;
+    ep->link->deliver = false;
+    wefti_ep_kick(ep);
+}
+
+weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at)
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    weft_ep_t *found = NULL;
+    pthread_mutex_lock(&conn->lock);
+    while (!found && *at < conn->slots.n) {
+        const wefti_slot_t *slot = &conn->slots.at[(*at)++];
+        found = slot->generation & 1 ? slot->value : NULL;
+    }
+    pthread_mutex_unlock(&conn->lock);
+    return found;
+}
+
+/* --- for the program --------------------------------------------------------------------------------------------------------------------- */
+
+weft_ep_id_t weft_ep_id(const weft_ep_t *ep)
+{
+    return ep->id;
+}
+
+weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep)
+{
+    return ep->rt;
+}
+
+weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
+{
+    return (weft_ep_state_t)atomic_load(&((weft_ep_t *)(uintptr_t)ep)->state);
+}
+
+weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id)
+{
+    if (!rt || wefti_forked(rt))
+        return NULL;
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    pthread_mutex_lock(&conn->lock);
+    weft_ep_t *ep = wefti_slots_get(&conn->slots, id);
+    pthread_mutex_unlock(&conn->lock);
+    return ep;
+}
+
+weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
+{
+    if (!ep || !info_out || info_out->size < offsetof(weft_ep_info_t, peer_name))
+        return wefti_fail(WEFT_ERR_INVALID, "weft_ep_info_t.size is not set: use WEFT_EP_INFO_INIT");
+    if (wefti_forked(ep->rt))
+        return WEFT_ERR_FORKED;
+    wefti_epx_t *x = wefti_epx(ep);
+    const wefti_peer_t *p = atomic_load(&x->peer);
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    info.id = ep->id;
+    info.state = weft_ep_get_state(ep);
+    info.peer_name = p ? p->name : "";
+    info.peer_address = p ? p->address : x->dial ? x->dial->uris : "";
+    info.transport = p ? p->transport : "";
+    info.peer_capabilities = p ? p->capabilities : 0;
+    info.authenticated = p && p->authenticated;
+    info.same_host = p && p->same_host;
+    EACH_TRAFFIC(x, t)
+        if (t->ep_info)
+            t->ep_info(&x->pub, &info);
+    info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
+    memcpy(info_out, &info, info.size);
+    return WEFT_OK;
+}

@@ -1,0 +1,324 @@
+/* conn/ep.h - what the files of this room share: the room, endpoints, links, listeners.
+ *
+ *   endpoint  what the program holds: an id, a state, hooks. Lives from open or accept until its close has completed.
+ *   link      one connection, or one attempt at one: a wire, the handshake over it, the lane that came of it. An endpoint has at most one;
+ *             each reconnect makes a new one. An accepted wire is a link without an endpoint until its peer has proved itself.
+ *   listener  posts, and the links that arrived there and are still in their hello.
+ *
+ * States of an endpoint (pub.state), and who moves it, always on the driver:
+ *
+ *     CONNECTING --(ep.c: the peer's UP arrived)--> UP
+ *     CONNECTING --(dial.c: no address answered)--> FAILED
+ *     UP --(ep.c: wire or lane lost, silence, protocol)--> FAILED --(ep.c: the hook says so)--> RECONNECTING --> UP
+ *     UP --(close.c: CLOSE arrived)--> PEER_CLOSED
+ *     any --(close.c: closed or aborted here)--> CLOSING --> GONE
+ *
+ * Nothing here is freed, and no hook is called, from inside an upcall, a traffic's call, or an API call: those only mark and call
+ * wefti_conn_kick(); the work runs from the list of completions (conn.c), behind the completions it must follow. */
+#ifndef WEFTI_CONN_EP_H
+#define WEFTI_CONN_EP_H
+
+#include <pthread.h>
+
+#include "base/alloc.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "conn/auth.h"
+#include "conn/conn.h"
+#include "conn/hello.h"
+
+typedef struct wefti_conn wefti_conn_t;
+typedef struct wefti_epx wefti_epx_t;
+typedef struct wefti_link wefti_link_t;
+
+/* --- the room, one per runtime ------------------------------------------------------------------------------------------- */
+
+struct wefti_conn {
+    weft_runtime_t *rt;
+    wefti_fabric_t *fabric;
+    const wefti_traffic_t *by_kind[256]; /* of a record's first byte */
+    const wefti_traffic_t *traffic[WEFTI_TRAFFIC_N];
+    wefti_list_t eps;       /* every started endpoint */
+    wefti_list_t links;     /* every link not yet freed */
+    wefti_list_t dead;      /* links to be freed by the work */
+    wefti_list_t listeners; /* every listener not yet freed */
+    wefti_list_t work;      /* endpoints to be looked at by the work */
+    weft_op_t work_op;
+    bool work_queued;
+    bool shut;              /* the runtime closes: nothing new begins */
+    uint64_t shut_at;
+    wefti_timer_t beat;
+    uint64_t beat_ns, beat_last; /* tick length in force (0: not ticking), when it last ticked */
+    uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
+    uint64_t n_failed, n_reconnects;
+    weft_listener_t *own;   /* behind weft_runtime_address() */
+    char *own_uris;
+
+    pthread_mutex_t lock;   /* of what follows: any thread opens, finds and closes */
+    wefti_slots_t slots;
+    wefti_map_t cache;      /* hash of key -> first endpoint of a chain */
+};
+
+static inline wefti_conn_t *wefti_conn_of(weft_runtime_t *rt) { return rt->room_state[WEFTI_ROOM_CONN]; }
+
+/* Have the work run soon. Driver. */
+void wefti_conn_kick(wefti_conn_t *conn);
+/* wefti_enter(), but never ahead of what this thread posted before. */
+bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was);
+/* Have `run` run on the driver, later; *what is copied. Its operation belongs to the post; user_op is whatever run makes of it. */
+typedef struct wefti_conn_post {
+    weft_op_t op;
+    void (*run)(struct wefti_conn_post *p);
+    wefti_epx_t *ep;
+    weft_listener_t *listener;
+    weft_op_t *user_op;
+    bool force, ran;
+} wefti_conn_post_t;
+weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what);
+/* Run fn(arg) on the driver and wait for it: directly if this thread is the driver or can be. Never from another runtime's point of
+ * no return: the driver must be free to reach its inbox. */
+void wefti_conn_call(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
+
+/* --- links ----------------------------------------------------------------------------------------------------------------- */
+
+enum {
+    WEFTI_LINK_DIALLING = 1, /* dialler: the wire is not open yet */
+    WEFTI_LINK_HELLO,        /* dialler: hello sent; listener: none arrived yet */
+    WEFTI_LINK_JOIN,         /* dialler: join sent; listener: welcome sent */
+    WEFTI_LINK_RISING,       /* lane connected, waiting for the peer's UP over it */
+    WEFTI_LINK_UP,
+    WEFTI_LINK_LINGER,       /* CLOSE_ACK sent: waiting for the peer to go first, so that it gets it */
+    WEFTI_LINK_DEAD
+};
+
+enum { WEFTI_OWE_UP = 1, WEFTI_OWE_CLOSE = 2, WEFTI_OWE_ACK = 4 }; /* records that found no room yet */
+
+/* The part of a link that is only needed until it is up. */
+typedef struct wefti_shake {
+    wefti_auth_t auth;
+    wefti_hello_t peer;
+    uint8_t nonce[WEFTI_NONCE_SIZE];
+    uint8_t hello[WEFTI_HELLO_MAX]; /* the dialler's first message: part of the transcript */
+    size_t hello_len;
+    uint8_t attempt;
+    uint8_t rail_at;      /* dialler: next of our rails to try */
+    bool got_peer;        /* the peer's hello was accepted */
+    bool held;            /* listener: the join waits for the old link of its endpoint to be gone */
+    uint8_t *held_join;
+    size_t held_len;
+    weft_status_t why_not; /* of the last rail that failed */
+} wefti_shake_t;
+
+struct wefti_link {
+    wefti_epx_t *ep;          /* NULL: none yet, or none any more */
+    wefti_conn_t *conn;
+    bool deliver;             /* records go to the traffic */
+    uint8_t state;
+    uint8_t side;             /* WEFTI_SIDE_* */
+    uint8_t owed;
+    bool got_up;              /* the peer's UP arrived */
+    uint32_t lanes;           /* lanes not yet closed for good: the link stays as long */
+    wefti_lane_t *lane;
+    wefti_wire_t *wire;
+    wefti_shake_t *shake;
+    weft_listener_t *listener; /* while it counts against the backlog of one */
+    uint64_t close_count;      /* of CLOSE, while owed */
+    uint64_t ack_count;
+    wefti_timer_t timer;       /* end of patience: hello, connect, linger */
+    wefti_list_t all;          /* conn->links or conn->dead */
+    char *where;               /* the peer's address as a URI */
+};
+
+wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where); /* NULL: no memory */
+/* Close what is open of it. It is freed by the work once its lanes are closed; its endpoint is kicked then. */
+void wefti_link_drop(wefti_link_t *link);
+/* Part it from its endpoint (not if it was ever up: its traffic needs the endpoint until the lane is closed). */
+void wefti_link_detach(wefti_link_t *link);
+/* The link is of no more use, `why`: does what that means in its state. `text` goes to the peer if it can still be told, and to the log. */
+void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text);
+/* Close the lane of a link that lives on. */
+void wefti_link_close_lane(wefti_link_t *link);
+/* Send one of conn's own records now or as soon as there is room. */
+void wefti_link_owe(wefti_link_t *link, uint8_t what);
+void wefti_link_flush(wefti_link_t *link);
+bool wefti_link_beat(wefti_link_t *link); /* false: no room, which the peer sees as little as we */
+void wefti_link_free_now(wefti_link_t *link); /* the work's */
+
+/* --- handshake ---------------------------------------------------------------------------------------------------------------- */
+
+void wefti_shake_opened(wefti_link_t *link);                               /* dialler: the wire is open */
+void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n); /* a message, in any state before UP */
+void wefti_shake_rise(wefti_link_t *link);                                 /* UP if everything is there for it */
+void wefti_shake_lane_failed(wefti_link_t *link, weft_status_t why);       /* before UP */
+void wefti_shake_unheld(wefti_link_t *link);                               /* the endpoint it wants to resume is free for it */
+void wefti_shake_refuse(wefti_link_t *link, weft_status_t status, const char *text);
+void wefti_shake_free(wefti_shake_t *shake);
+/* Refuse a wire that never gets a link. */
+void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t status, const char *text);
+
+/* --- endpoints ------------------------------------------------------------------------------------------------------------------ */
+
+enum { WEFTI_CLOSE_NOT = 0, WEFTI_CLOSE_DRAIN, WEFTI_CLOSE_SENT, WEFTI_CLOSE_DOWN };
+
+/* Who the peer is. Strings given to the program stay until the endpoint goes, so a changed peer gets a new one of these. */
+typedef struct wefti_peer {
+    struct wefti_peer *older;
+    uint64_t capabilities;
+    const char *transport;
+    bool authenticated, same_host;
+    char *address; /* behind name */
+    char name[];
+} wefti_peer_t;
+
+/* How to reach it: on the dialling side only. */
+typedef struct wefti_dial {
+    char *source; /* NULL: any */
+    char *at;     /* next of uris to try, in this round */
+    uint64_t deadline;
+    uint64_t pause_ns, first_pause_ns;
+    bool has_uuid;
+    uint8_t uuid[WEFTI_UUID_SIZE];
+    weft_status_t why; /* of the last address that failed */
+    char *cache_key;   /* NULL: not shared */
+    wefti_epx_t *cache_next;
+    uint32_t shares;   /* under conn->lock */
+    bool cached, forgotten; /* forgotten: never to be cached (again) */
+    char uris[];
+} wefti_dial_t;
+
+struct wefti_epx {
+    weft_ep_t pub; /* first, so that the two pointers are one */
+    wefti_conn_t *conn;
+    wefti_link_t *link;
+    wefti_dial_t *dial; /* NULL: it was accepted */
+    weft_op_t *close_op;
+    wefti_list_t all, work, ready; /* ready: on its listener's list, until taken */
+    wefti_list_t connect_ops;
+    wefti_timer_t timer; /* close timeout; pause or patience of a reconnect; look-around of a dying one */
+    weft_listener_t *listener; /* accepting side: whom to tell when up, and while it waits there to be taken */
+    wefti_link_t *resumer;     /* a link that waits to become ours */
+    _Atomic(wefti_peer_t *) peer;
+    weft_ep_hooks_t hooks;
+    uint64_t reconnect_ns, until;
+    uint64_t beat_ns, last_heard, last_spoke; /* tick this endpoint wants; times of ticks */
+    uint64_t resume_id;                    /* dialler: what the listener calls us */
+    uint64_t close_len;
+    uint8_t cookie[WEFTI_COOKIE_SIZE];
+    weft_status_t close_status, doom;      /* doom: fail with this at the next work */
+    uint8_t close_stage;
+    bool has_cookie;
+    bool starting;     /* opened on another thread; the driver has not begun */
+    bool closed_early; /* closed while starting; closed_hard: aborted */
+    bool closed_hard;
+    bool was_up;
+    bool told;         /* the closed hook was called */
+    uint8_t tell;      /* works until it is called; 0: not to be */
+    bool settled;      /* completions of its operations had their turn before its end */
+    bool asking;       /* failed: the hook has not been asked yet */
+    bool dying;        /* the wire is gone; looking for what arrived before */
+    bool peer_closed;  /* CLOSE arrived while closing */
+    bool owner_closed;
+};
+
+static inline wefti_epx_t *wefti_epx(const weft_ep_t *ep) { return (wefti_epx_t *)(uintptr_t)ep; }
+static inline weft_ep_state_t wefti_ep_state(const wefti_epx_t *ep)
+{
+    return (weft_ep_state_t)atomic_load_explicit(&ep->pub.state, memory_order_relaxed);
+}
+static inline void wefti_ep_set_state(wefti_epx_t *ep, weft_ep_state_t s) { atomic_store(&ep->pub.state, (uint32_t)s); }
+
+/* A new endpoint with an id, CONNECTING. Any thread. WEFT_ERR_NOMEM, _LIMIT with detail. */
+weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, wefti_epx_t **ep_out);
+/* Free one that nothing refers to any more. Driver, or the opener before anyone knows of it. */
+void wefti_ep_free(wefti_epx_t *ep);
+void wefti_ep_kick(wefti_epx_t *ep); /* look at it in the next work */
+void wefti_ep_step(wefti_epx_t *ep); /* the work: may free it */
+void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard);
+bool wefti_ep_any_sends(wefti_epx_t *ep);
+bool wefti_ep_any_busy(wefti_epx_t *ep);
+weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link); /* from its hello; WEFT_ERR_NOMEM */
+void wefti_ep_went_up(wefti_epx_t *ep);
+void wefti_ep_fail(wefti_epx_t *ep, weft_status_t why);  /* the connection is lost; the hook decides what follows */
+void wefti_ep_dying(wefti_epx_t *ep);                    /* the wire ended: fail once what arrived before was seen */
+void wefti_ep_give_up(wefti_epx_t *ep, weft_status_t why); /* FAILED for good */
+void wefti_ep_connects_done(wefti_epx_t *ep, weft_status_t status);
+void wefti_ep_patience(wefti_timer_t *t); /* ep->timer */
+
+/* dial.c */
+void wefti_ep_dial_round(wefti_epx_t *ep);                       /* try the addresses from the first on */
+void wefti_ep_dial_next(wefti_epx_t *ep, weft_status_t why);     /* one failed */
+bool wefti_ep_dial_is_final(weft_status_t why);                  /* trying again cannot help */
+
+/* close.c */
+void wefti_close_begin(wefti_epx_t *ep, bool force);          /* the owner closes it */
+void wefti_close_step(wefti_epx_t *ep);
+void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status); /* force it down; the close completes with status */
+void wefti_close_record(wefti_epx_t *ep, uint64_t count);
+void wefti_close_ack(wefti_epx_t *ep, uint64_t count);
+void wefti_close_lost(wefti_epx_t *ep, weft_status_t why);    /* the connection is lost while closing */
+void wefti_close_timeout(wefti_epx_t *ep);
+bool wefti_close_tell(wefti_epx_t *ep);                       /* the closed hook, once */
+
+/* reconnect.c */
+void wefti_reconnect_begin(wefti_epx_t *ep);
+void wefti_reconnect_failed(wefti_epx_t *ep, weft_status_t why); /* dialler: one round came to nothing */
+void wefti_reconnect_timer(wefti_epx_t *ep);
+/* Listener: what becomes of a hello that asks for an endpoint of ours: the endpoint (RECONNECTING), or NULL with *wait_out set when it
+ * will be free in a moment, or NULL and the peer is a new one. */
+wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out);
+
+/* beat.c */
+weft_status_t wefti_beat_begin(wefti_epx_t *ep, uint64_t peer_heartbeat_ns);
+
+/* cache.c: keys are canonical. */
+weft_status_t wefti_cache_key(const char *uris, const char *source, const uint8_t *uuid, char **key_out);
+wefti_epx_t *wefti_cache_take(wefti_conn_t *conn, const char *key); /* one more share of it, or NULL */
+void wefti_cache_put(wefti_epx_t *ep); /* a failure only means that the next open finds none */
+void wefti_cache_forget(wefti_epx_t *ep);
+bool wefti_cache_release(wefti_epx_t *ep); /* one share less; true: it was the last */
+
+/* --- listeners -------------------------------------------------------------------------------------------------------------------- */
+
+struct weft_listener {
+    weft_runtime_t *rt;
+    wefti_conn_t *conn;
+    wefti_list_t all;
+    wefti_post_t **posts;
+    unsigned n_posts;
+    char *uri;
+    uint16_t port;
+    weft_accept_fn accept;
+    weft_admit_fn admit;
+    void *user;
+    weft_ep_hooks_t hooks;
+    uint32_t backlog, hellos, n_ready;
+    wefti_list_t accept_ops;
+    wefti_list_t ready; /* endpoints nobody took yet */
+    weft_op_t *close_op;
+    bool closed;
+};
+
+/* A wire arrived at one of its posts. */
+void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from);
+void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep); /* it is up */
+void wefti_listener_shut(weft_listener_t *l);                     /* stop; freed by the work */
+void wefti_listener_free(weft_listener_t *l);                     /* the work's */
+/* On the driver; opts are whole. */
+weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const weft_listen_opts_t *opts, weft_listener_t **out);
+/* Copy as much of an options struct as its caller knows; the rest is zero. WEFT_ERR_INVALID: its size is nonsense. */
+weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what);
+
+/* address.c */
+void wefti_address_host(uint8_t out[WEFTI_UUID_SIZE]);
+#define WEFTI_BLOB_TEXT_MAX 4000
+typedef struct wefti_blob {
+    uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
+    char uris[WEFTI_BLOB_TEXT_MAX + 1]; /* joined by commas; each parses */
+} wefti_blob_t;
+/* The length it has, which is written if cap is enough for it. */
+size_t wefti_blob_encode(const uint8_t *uuid, const uint8_t *host, const char *uris, void *buf, size_t cap);
+weft_status_t wefti_blob_decode(const void *bytes, size_t n, wefti_blob_t *out); /* WEFT_ERR_INVALID with detail */
+/* The addresses to try for a blob, in order, joined by commas. */
+weft_status_t wefti_blob_targets(const wefti_blob_t *b, const uint8_t *own_host, char **uris_out);
+
+#endif

@@ -1,0 +1,456 @@
+/* conn/handshake.c - the exchange over the wire that makes a lane, both sides of it.
+ *
+ *     dialler                                    listener
+ *     HELLO (version, nonce, name, rails) --->   checks version and that both or neither have a key
+ *                                         <---   WELCOME (the same of its own) + MAC
+ *     checks the MAC; picks a rail;
+ *     JOIN (its half of a lane) + MAC     --->   checks the MAC; asks the admit hook; makes an endpoint
+ *                                         <---   LANE (the other half, the endpoint's id and cookie) + MAC
+ *     UP over the lane                   <-->    UP over the lane
+ *
+ * A rail that fails on the dialler's side makes it send another JOIN, one that fails on the listener's side makes that send RETRY;
+ * `attempt` tells answers to different tries apart. Either side may end it with REFUSE and a sentence. The wire is ordered, the lane
+ * is not ordered with it: the listener's UP may arrive before its LANE.
+ *
+ * Promise: no endpoint exists, no hook runs and no rail is touched for a peer that has not proved the key (when there is one); an
+ * endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c; tests/fault/conn_garbage.c,
+ * conn_wrong_key.c, conn_wrong_version.c. */
+#include <stdio.h>
+#include <string.h>
+
+#include "conn/ep.h"
+
+#define LANE_BUF (WEFTI_LANE_HEAD + WEFTI_LANE_ADDR_MAX + WEFTI_MAC_SIZE)
+
+void wefti_shake_free(wefti_shake_t *shake)
+{
+    if (!shake)
+        return;
+    wefti_auth_wipe(&shake->auth);
+    wefti_free(shake->held_join);
+    wefti_free(shake);
+}
+
+/* Seal and send; a wire that cannot take it is the end of the link. buf has room for the MAC. */
+static bool say(wefti_link_t *link, void *buf, size_t n)
+{
+    n = wefti_auth_seal(&link->shake->auth, link->side, buf, n);
+    weft_status_t st = link->conn->fabric->ops->wire_send(link->wire, buf, n);
+    if (!st)
+        return true;
+    wefti_link_lost(link, st, "a message of the hello could not be sent");
+    return false;
+}
+
+void wefti_shake_refuse(wefti_link_t *link, weft_status_t status, const char *text)
+{
+    uint8_t buf[WEFTI_REFUSE_MAX + WEFTI_MAC_SIZE];
+    if (!link->shake || !link->wire)
+        return;
+    size_t n = wefti_refuse_encode(status, text, buf, sizeof buf);
+    n = wefti_auth_seal(&link->shake->auth, link->side, buf, n);
+    (void)link->conn->fabric->ops->wire_send(link->wire, buf, n); /* a courtesy: the wire closes anyway */
+}
+
+void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t status, const char *text)
+{
+    uint8_t buf[WEFTI_REFUSE_MAX];
+    (void)conn->fabric->ops->wire_send(wire, buf, wefti_refuse_encode(status, text, buf, sizeof buf));
+    conn->fabric->ops->wire_close(wire);
+}
+
+static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
+{
+    wefti_conn_t *conn = link->conn;
+    weft_runtime_t *rt = conn->rt;
+    memset(h, 0, sizeof *h);
+    h->flags = rt->has_key ? WEFTI_HELLO_KEYED : 0;
+    h->min_version = WEFTI_PROTOCOL_MIN;
+    h->max_version = WEFTI_PROTOCOL_MAX;
+    conn->fabric->ops->random(conn->fabric, link->shake->nonce, sizeof link->shake->nonce);
+    memcpy(h->nonce, link->shake->nonce, sizeof h->nonce);
+    memcpy(h->uuid, conn->uuid, sizeof h->uuid);
+    memcpy(h->host, conn->host, sizeof h->host);
+    h->heartbeat_ns = rt->heartbeat_ns;
+    h->recv_window = rt->recv_window;
+    h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);
+    memcpy(h->name, rt->name, h->name_len);
+    for (unsigned i = 0; i < conn->fabric->n_rails; i++) {
+        wefti_rail_t *rail = conn->fabric->rails[i];
+        wefti_hello_rail_t *hr = &h->rails[h->n_rails++];
+        hr->kind = rail->kind;
+        hr->card_len = (uint8_t)rail->ops->card(rail, hr->card);
+    }
+}
+
+static const wefti_hello_rail_t *card_of(const wefti_hello_t *h, uint8_t kind)
+{
+    for (unsigned i = 0; i < h->n_rails; i++)
+        if (h->rails[i].kind == kind)
+            return &h->rails[i];
+    return NULL;
+}
+
+static void version_lost(wefti_link_t *link, const wefti_hello_t *h)
+{
+    char text[160];
+    snprintf(text, sizeof text, "protocol versions do not meet: one side speaks %u to %u, the other %u to %u", WEFTI_PROTOCOL_MIN,
+             WEFTI_PROTOCOL_MAX, h->min_version, h->max_version);
+    wefti_link_lost(link, WEFT_ERR_VERSION, text);
+}
+
+static bool make_lane(wefti_link_t *link, wefti_rail_t *rail, uint8_t *addr, size_t *n)
+{
+    wefti_lane_t *lane;
+    weft_status_t st = rail->ops->lane_new(rail, link, addr, n, &lane);
+    if (st) {
+        wefti_info("no lane over %s for %s: %s", rail->name, link->where, weft_status_text(st));
+        link->shake->why_not = st;
+        return false;
+    }
+    link->lane = lane;
+    link->lanes++;
+    return true;
+}
+
+static bool connect_lane(wefti_link_t *link, const uint8_t *addr, size_t n)
+{
+    weft_status_t st = link->lane->ops->lane_connect(link->lane, addr, n);
+    if (!st)
+        return true;
+    wefti_info("the lane over %s to %s cannot be joined: %s", link->lane->rail->name, link->where, weft_status_text(st));
+    link->shake->why_not = st;
+    wefti_link_close_lane(link);
+    return false;
+}
+
+/* --- dialler -------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_shake_opened(wefti_link_t *link)
+{
+    wefti_shake_t *s = link->shake;
+    wefti_epx_t *ep = link->ep;
+    wefti_hello_t h;
+    fill_hello(link, &h);
+    if (ep->was_up && ep->has_cookie) {
+        h.flags |= WEFTI_HELLO_RESUME;
+        h.resume_id = ep->resume_id;
+        memcpy(h.cookie, ep->cookie, sizeof h.cookie);
+    }
+    s->hello_len = wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, s->hello, sizeof s->hello);
+    link->state = WEFTI_LINK_HELLO;
+    say(link, s->hello, s->hello_len); /* nothing is sealed yet, so the bytes stay as they are */
+}
+
+/* Our half of a lane over the next rail that both have. */
+static void join_next(wefti_link_t *link)
+{
+    wefti_shake_t *s = link->shake;
+    wefti_fabric_t *f = link->conn->fabric;
+    uint8_t addr[WEFTI_LANE_ADDR_MAX], buf[LANE_BUF];
+    while (s->rail_at < f->n_rails) {
+        wefti_rail_t *rail = f->rails[s->rail_at++];
+        const wefti_hello_rail_t *card = card_of(&s->peer, rail->kind);
+        wefti_join_t j = {.kind = rail->kind, .addr = addr};
+        if (!card || !rail->ops->match(rail, card->card, card->card_len) || !make_lane(link, rail, addr, &j.addr_len))
+            continue;
+        j.attempt = ++s->attempt;
+        link->state = WEFTI_LINK_JOIN;
+        say(link, buf, wefti_join_encode(&j, buf, sizeof buf));
+        return;
+    }
+    char text[200];
+    const char *have = link->conn->rt->config.transports;
+    snprintf(text, sizeof text, "%s (transports of the dialler: %.80s; WEFT_TRANSPORTS chooses)",
+             s->why_not ? "every rail both sides have failed" : "the two sides have no rail in common", have ? have : "all");
+    wefti_link_lost(link, s->why_not == WEFT_ERR_NOMEM || s->why_not == WEFT_ERR_LIMIT ? s->why_not : WEFT_ERR_UNREACHABLE, text);
+}
+
+static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
+{
+    wefti_shake_t *s = link->shake;
+    weft_runtime_t *rt = link->conn->rt;
+    wefti_dial_t *dial = link->ep->dial;
+    const char *what = "";
+    size_t mac = rt->has_key ? WEFTI_MAC_SIZE : 0, body = n > mac ? n - mac : 0;
+    weft_status_t st = wefti_hello_decode(bytes, body, WEFTI_SHAKE_WELCOME, &s->peer, &what);
+    if (st == WEFT_ERR_VERSION)
+        version_lost(link, &s->peer);
+    else if (st)
+        wefti_link_lost(link, st, what);
+    else if (!(s->peer.flags & WEFTI_HELLO_KEYED) != !rt->has_key)
+        wefti_link_lost(link, WEFT_ERR_AUTH, rt->has_key ? "the dialler has a key and the listener has none"
+                                                         : "the listener has a key and the dialler has none");
+    if (link->state == WEFTI_LINK_DEAD)
+        return;
+    wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, s->hello, s->hello_len, bytes, body, s->nonce, s->peer.nonce);
+    if (!wefti_auth_check(&s->auth, WEFTI_SIDE_LISTENER, bytes, n, &body)) {
+        wefti_link_lost(link, WEFT_ERR_AUTH, "the listener's proof does not fit: the two keys differ");
+        return;
+    }
+    if (dial->has_uuid && memcmp(dial->uuid, s->peer.uuid, sizeof dial->uuid)) {
+        wefti_link_lost(link, WEFT_ERR_UNREACHABLE, "someone else answers at the address of that runtime");
+        return;
+    }
+    s->got_peer = true;
+    join_next(link);
+}
+
+static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
+{
+    wefti_epx_t *ep = link->ep;
+    wefti_lane_msg_t l;
+    const char *what = "";
+    weft_status_t st = wefti_lane_msg_decode(bytes, n, &l, &what);
+    if (st) {
+        wefti_link_lost(link, st, what);
+        return;
+    }
+    if (l.attempt != link->shake->attempt || !link->lane)
+        return; /* the answer to a try that has failed here meanwhile */
+    if (!connect_lane(link, l.addr, l.addr_len)) {
+        join_next(link);
+        return;
+    }
+    if (ep->was_up && !l.resumed)
+        wefti_info("%s no longer knew the endpoint; it has a new one now", link->where);
+    ep->has_cookie = true;
+    ep->resume_id = l.id;
+    memcpy(ep->cookie, l.cookie, sizeof ep->cookie);
+    link->state = WEFTI_LINK_RISING;
+    wefti_link_owe(link, WEFTI_OWE_UP);
+}
+
+static void got_retry(wefti_link_t *link, const void *bytes, size_t n)
+{
+    wefti_retry_t r;
+    const char *what = "";
+    weft_status_t st = wefti_retry_decode(bytes, n, &r, &what);
+    if (st) {
+        wefti_link_lost(link, st, what);
+        return;
+    }
+    if (r.attempt != link->shake->attempt || !link->lane)
+        return;
+    wefti_info("%s cannot use %s: %s", link->where, link->lane->rail->name, weft_status_text(r.status));
+    link->shake->why_not = WEFT_ERR_UNREACHABLE;
+    wefti_link_close_lane(link);
+    join_next(link);
+}
+
+/* --- listener --------------------------------------------------------------------------------------------------------------------- */
+
+static void got_hello(wefti_link_t *link, const void *bytes, size_t n)
+{
+    wefti_shake_t *s = link->shake;
+    weft_runtime_t *rt = link->conn->rt;
+    wefti_hello_t h;
+    uint8_t buf[WEFTI_HELLO_MAX + WEFTI_MAC_SIZE];
+    const char *what = "";
+    weft_status_t st = wefti_hello_decode(bytes, n, WEFTI_SHAKE_HELLO, &s->peer, &what);
+    if (st == WEFT_ERR_VERSION) {
+        version_lost(link, &s->peer);
+    } else if (st) {
+        wefti_link_lost(link, st, what);
+    } else if (!(s->peer.flags & WEFTI_HELLO_KEYED) != !rt->has_key) {
+        wefti_link_lost(link, WEFT_ERR_AUTH, rt->has_key ? "the listener has a key and the dialler has none"
+                                                         : "the dialler has a key and the listener has none");
+    } else {
+        fill_hello(link, &h);
+        size_t len = wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf);
+        wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, bytes, n, buf, len, s->peer.nonce, s->nonce);
+        link->state = WEFTI_LINK_JOIN;
+        say(link, buf, len);
+    }
+}
+
+static void say_retry(wefti_link_t *link)
+{
+    wefti_shake_t *s = link->shake;
+    uint8_t buf[WEFTI_RETRY_SIZE + WEFTI_MAC_SIZE];
+    wefti_retry_t r = {s->attempt, s->why_not ? s->why_not : WEFT_ERR_UNREACHABLE};
+    link->state = WEFTI_LINK_JOIN;
+    say(link, buf, wefti_retry_encode(&r, buf, sizeof buf));
+}
+
+/* The endpoint this peer gets: the one it had, or a new one. False: it waits for that, or got none and the link is lost. */
+static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
+{
+    wefti_shake_t *s = link->shake;
+    weft_listener_t *l = link->listener;
+    wefti_epx_t *ep = NULL;
+    if (s->peer.flags & WEFTI_HELLO_RESUME) {
+        bool wait = false;
+        ep = wefti_reconnect_find(link, &wait);
+        if (wait) {
+            s->held_join = wefti_malloc(n ? n : 1);
+            if (!s->held_join) {
+                wefti_link_lost(link, WEFT_ERR_NOMEM, "no memory to let it wait");
+                return false;
+            }
+            memcpy(s->held_join, join, n);
+            s->held_len = n;
+            s->held = true;
+            return false;
+        }
+    }
+    if (!ep) {
+        weft_status_t st = l->admit ? l->admit(s->peer.name, link->where, l->user) : WEFT_OK;
+        if (link->state == WEFTI_LINK_DEAD) /* the hook closed its listener */
+            return false;
+        if (st) {
+            wefti_link_lost(link, st > 0 ? WEFT_ERR_REFUSED : st, "the listener's admit hook refused it");
+            return false;
+        }
+        st = wefti_ep_new(link->conn, &l->hooks, 0, &ep);
+        if (st) {
+            wefti_link_lost(link, st, st == WEFT_ERR_LIMIT ? "the listener has as many endpoints as it may" : "no memory for an endpoint");
+            return false;
+        }
+        wefti_list_push_back(&link->conn->eps, &ep->all);
+        link->conn->fabric->ops->random(link->conn->fabric, ep->cookie, sizeof ep->cookie);
+        ep->listener = l;
+    } else if (ep->link) {
+        wefti_link_t *older = ep->link; /* its own earlier try, which it has given up */
+        wefti_link_detach(older);
+        wefti_link_drop(older);
+    }
+    ep->link = link;
+    link->ep = ep;
+    return true;
+}
+
+static void got_join(wefti_link_t *link, const void *bytes, size_t n)
+{
+    wefti_shake_t *s = link->shake;
+    wefti_fabric_t *f = link->conn->fabric;
+    wefti_join_t j;
+    const char *what = "";
+    uint8_t addr[WEFTI_LANE_ADDR_MAX], buf[LANE_BUF];
+    weft_status_t st = wefti_join_decode(bytes, n, &j, &what);
+    if (!st && (j.attempt <= s->attempt || j.attempt > WEFTI_HELLO_RAILS_MAX || s->held)) {
+        st = WEFT_ERR_PROTOCOL;
+        what = "a join out of its turn";
+    }
+    if (st) {
+        wefti_link_lost(link, st, what);
+        return;
+    }
+    s->got_peer = true;
+    if (!link->ep && !give_endpoint(link, bytes, n))
+        return;
+    if (link->lane)
+        wefti_link_close_lane(link);
+    s->attempt = j.attempt;
+    wefti_rail_t *rail = NULL;
+    for (unsigned i = 0; i < f->n_rails; i++)
+        if (f->rails[i]->kind == j.kind)
+            rail = f->rails[i];
+    const wefti_hello_rail_t *card = card_of(&s->peer, j.kind);
+    wefti_lane_msg_t l = {.attempt = j.attempt, .addr = addr, .id = link->ep->pub.id, .resumed = link->ep->was_up};
+    s->why_not = WEFT_ERR_UNREACHABLE;
+    if (!rail || !card || !rail->ops->match(rail, card->card, card->card_len) || !make_lane(link, rail, addr, &l.addr_len) ||
+        !connect_lane(link, j.addr, j.addr_len)) {
+        say_retry(link);
+        return;
+    }
+    memcpy(l.cookie, link->ep->cookie, sizeof l.cookie);
+    link->state = WEFTI_LINK_RISING;
+    if (say(link, buf, wefti_lane_msg_encode(&l, buf, sizeof buf)))
+        wefti_link_owe(link, WEFTI_OWE_UP);
+}
+
+void wefti_shake_unheld(wefti_link_t *link)
+{
+    wefti_shake_t *s = link->shake;
+    uint8_t *join = s->held_join;
+    size_t n = s->held_len;
+    s->held_join = NULL;
+    s->held = false;
+    wefti_link_detach(link);
+    got_join(link, join, n);
+    wefti_free(join);
+}
+
+/* --- both --------------------------------------------------------------------------------------------------------------------------- */
+
+static void got_refuse(wefti_link_t *link, const void *bytes, size_t n)
+{
+    wefti_refuse_t r;
+    const char *what = "";
+    weft_status_t st = wefti_refuse_decode(bytes, n, &r, &what);
+    wefti_wire_t *wire = link->wire;
+    link->wire = NULL; /* no refusal answers a refusal */
+    link->conn->fabric->ops->wire_close(wire);
+    if (st)
+        wefti_link_lost(link, st, what);
+    else
+        wefti_link_lost(link, r.status, r.text);
+}
+
+void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n)
+{
+    bool dialler = link->side == WEFTI_SIDE_DIALLER;
+    uint8_t type = wefti_shake_type(bytes, n);
+    if (link->state == WEFTI_LINK_HELLO) {
+        /* Nothing is proved yet. A forged refusal can end the attempt, as anyone on the way of the bytes could. */
+        if (type == WEFTI_SHAKE_REFUSE)
+            got_refuse(link, bytes, n);
+        else if (dialler)
+            got_welcome(link, bytes, n);
+        else
+            got_hello(link, bytes, n);
+        return;
+    }
+    if (!wefti_auth_check(&link->shake->auth, dialler ? WEFTI_SIDE_LISTENER : WEFTI_SIDE_DIALLER, bytes, n, &n)) {
+        wefti_link_lost(link, WEFT_ERR_AUTH, dialler ? "the listener's proof does not fit: the two keys differ"
+                                                     : "the dialler's proof does not fit: the two keys differ");
+        return;
+    }
+    if (type == WEFTI_SHAKE_REFUSE)
+        got_refuse(link, bytes, n);
+    else if (!dialler && type == WEFTI_SHAKE_JOIN)
+        got_join(link, bytes, n);
+    else if (dialler && type == WEFTI_SHAKE_LANE)
+        got_lane(link, bytes, n);
+    else if (dialler && type == WEFTI_SHAKE_RETRY)
+        got_retry(link, bytes, n);
+    else
+        wefti_link_lost(link, WEFT_ERR_PROTOCOL, "a message that has no place in the hello");
+}
+
+void wefti_shake_lane_failed(wefti_link_t *link, weft_status_t why)
+{
+    link->shake->why_not = why;
+    wefti_link_close_lane(link);
+    if (link->side == WEFTI_SIDE_DIALLER)
+        join_next(link);
+    else
+        say_retry(link);
+}
+
+void wefti_shake_rise(wefti_link_t *link)
+{
+    if (link->state != WEFTI_LINK_RISING || !link->got_up || (link->owed & WEFTI_OWE_UP))
+        return;
+    wefti_epx_t *ep = link->ep;
+    uint64_t heartbeat = link->shake->peer.heartbeat_ns;
+    weft_status_t st = wefti_ep_know_peer(ep, link);
+    if (!st)
+        st = wefti_beat_begin(ep, heartbeat);
+    if (st) {
+        wefti_link_lost(link, st, "no memory for a connection");
+        return;
+    }
+    ep->pub.peer_window = (uint32_t)link->shake->peer.recv_window;
+    wefti_timer_stop(link->conn->rt, &link->timer);
+    wefti_shake_free(link->shake);
+    link->shake = NULL;
+    if (link->listener) {
+        link->listener->hellos--;
+        link->listener = NULL;
+    }
+    link->state = WEFTI_LINK_UP;
+    link->deliver = true;
+    wefti_ep_went_up(ep);
+}

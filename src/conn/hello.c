@@ -1,0 +1,255 @@
+/* conn/hello.c - the codec of the handshake's messages. See hello.h; docs/design/wire.md has the bytes.
+ *
+ * Promise: a decoder reads nothing past the n bytes it is given, accepts exactly what the encoder can write (no trailing bytes, no
+ * values out of range), and sets its output only when it accepts. Text from a peer reaches logs, so whatever is not printable ASCII
+ * becomes '?' here. tests/unit/conn_hello.c and tests/fuzz/hello.c. */
+#include "conn/hello.h"
+
+#include "base/bytes.h"
+
+#define HEARTBEAT_LEAST UINT64_C(1000000)          /* 1 ms: less would make us tick for the peer's amusement */
+#define HEARTBEAT_MOST UINT64_C(86400000000000)    /* a day */
+#define WINDOW_LEAST UINT64_C(1024)
+#define WINDOW_MOST UINT64_C(0xffffffff)
+
+static void copy_text(char *out, const uint8_t *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = text[i] >= 0x20 && text[i] < 0x7f ? (char)text[i] : '?';
+    out[n] = 0;
+}
+
+static weft_status_t bad(const char **what_out, const char *what)
+{
+    *what_out = what;
+    return WEFT_ERR_PROTOCOL;
+}
+
+/* A status that a peer may tell us: a failure we know. Anything else is a plain refusal. */
+static weft_status_t told_status(uint32_t raw)
+{
+    int32_t v = (int32_t)raw;
+    switch (v) {
+#define CASE(name, value, text) case value:
+        WEFT_STATUS_LIST(CASE)
+#undef CASE
+        return v < 0 ? (weft_status_t)v : WEFT_ERR_REFUSED;
+    default:
+        return WEFT_ERR_REFUSED;
+    }
+}
+
+static size_t written(const wefti_writer_t *w, const void *buf)
+{
+    return w->bad ? 0 : (size_t)(w->at - (const uint8_t *)buf);
+}
+
+size_t wefti_hello_encode(const wefti_hello_t *h, uint8_t type, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    wefti_put_u8(&w, type);
+    wefti_put_u8(&w, 0);
+    wefti_put_u16(&w, h->flags);
+    wefti_put_u32(&w, WEFTI_HELLO_MAGIC);
+    wefti_put_u16(&w, h->min_version);
+    wefti_put_u16(&w, h->max_version);
+    wefti_put_bytes(&w, h->nonce, sizeof h->nonce);
+    wefti_put_bytes(&w, h->uuid, sizeof h->uuid);
+    wefti_put_bytes(&w, h->host, sizeof h->host);
+    wefti_put_u64(&w, h->capabilities);
+    wefti_put_u64(&w, h->heartbeat_ns);
+    wefti_put_u64(&w, h->recv_window);
+    wefti_put_u64(&w, h->resume_id);
+    wefti_put_bytes(&w, h->cookie, sizeof h->cookie);
+    wefti_put_u8(&w, h->name_len);
+    wefti_put_bytes(&w, h->name, h->name_len);
+    wefti_put_u8(&w, h->n_rails);
+    for (unsigned i = 0; i < h->n_rails; i++) {
+        wefti_put_u8(&w, h->rails[i].kind);
+        wefti_put_u8(&w, h->rails[i].card_len);
+        wefti_put_bytes(&w, h->rails[i].card, h->rails[i].card_len);
+    }
+    return written(&w, buf);
+}
+
+weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, wefti_hello_t *h_out, const char **what_out)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    wefti_hello_t h;
+    memset(&h, 0, sizeof h);
+    uint8_t got = wefti_get_u8(&r), zero = wefti_get_u8(&r);
+    h.flags = wefti_get_u16(&r);
+    uint32_t magic = wefti_get_u32(&r);
+    h.min_version = wefti_get_u16(&r);
+    h.max_version = wefti_get_u16(&r);
+    if (r.bad)
+        return bad(what_out, "a hello shorter than its head");
+    if (got != type || magic != WEFTI_HELLO_MAGIC)
+        return bad(what_out, "the first message is no hello");
+    if (h.min_version > h.max_version || h.max_version == 0)
+        return bad(what_out, "a hello with an empty range of versions");
+    if (h.min_version > WEFTI_PROTOCOL_MAX || h.max_version < WEFTI_PROTOCOL_MIN) {
+        h_out->min_version = h.min_version;
+        h_out->max_version = h.max_version;
+        return WEFT_ERR_VERSION;
+    }
+    const uint8_t *p;
+    if ((p = wefti_get_bytes(&r, sizeof h.nonce)))
+        memcpy(h.nonce, p, sizeof h.nonce);
+    if ((p = wefti_get_bytes(&r, sizeof h.uuid)))
+        memcpy(h.uuid, p, sizeof h.uuid);
+    if ((p = wefti_get_bytes(&r, sizeof h.host)))
+        memcpy(h.host, p, sizeof h.host);
+    h.capabilities = wefti_get_u64(&r);
+    h.heartbeat_ns = wefti_get_u64(&r);
+    h.recv_window = wefti_get_u64(&r);
+    h.resume_id = wefti_get_u64(&r);
+    if ((p = wefti_get_bytes(&r, sizeof h.cookie)))
+        memcpy(h.cookie, p, sizeof h.cookie);
+    h.name_len = wefti_get_u8(&r);
+    if (h.name_len > WEFTI_NAME_MAX)
+        return bad(what_out, "a hello with a name longer than 127 bytes");
+    if ((p = wefti_get_bytes(&r, h.name_len)))
+        copy_text(h.name, p, h.name_len);
+    h.n_rails = wefti_get_u8(&r);
+    if (h.n_rails > WEFTI_HELLO_RAILS_MAX)
+        return bad(what_out, "a hello with more than 8 rails");
+    for (unsigned i = 0; i < h.n_rails; i++) {
+        wefti_hello_rail_t *rail = &h.rails[i];
+        rail->kind = wefti_get_u8(&r);
+        rail->card_len = wefti_get_u8(&r);
+        if (rail->card_len > WEFTI_CARD_MAX)
+            return bad(what_out, "a hello with a card longer than 128 bytes");
+        if ((p = wefti_get_bytes(&r, rail->card_len)))
+            memcpy(rail->card, p, rail->card_len);
+    }
+    if (r.bad)
+        return bad(what_out, "a hello that ends in the middle");
+    if (wefti_reader_left(&r))
+        return bad(what_out, "a hello with bytes after its end");
+    if (zero || (h.flags & ~(WEFTI_HELLO_KEYED | WEFTI_HELLO_RESUME)))
+        return bad(what_out, "a hello with flags that mean nothing");
+    if (h.heartbeat_ns < HEARTBEAT_LEAST || h.heartbeat_ns > HEARTBEAT_MOST)
+        return bad(what_out, "a hello whose heartbeat bound is not between 1 ms and a day");
+    if (h.recv_window < WINDOW_LEAST || h.recv_window > WINDOW_MOST)
+        return bad(what_out, "a hello whose window is not between 1 KiB and 4 GiB");
+    *h_out = h;
+    return WEFT_OK;
+}
+
+size_t wefti_join_encode(const wefti_join_t *j, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    wefti_put_u8(&w, WEFTI_SHAKE_JOIN);
+    wefti_put_u8(&w, j->attempt);
+    wefti_put_u8(&w, j->kind);
+    wefti_put_u8(&w, 0);
+    wefti_put_u32(&w, (uint32_t)j->addr_len);
+    wefti_put_bytes(&w, j->addr, j->addr_len);
+    return written(&w, buf);
+}
+
+weft_status_t wefti_join_decode(const void *bytes, size_t n, wefti_join_t *j_out, const char **what_out)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    wefti_join_t j;
+    uint8_t type = wefti_get_u8(&r);
+    j.attempt = wefti_get_u8(&r);
+    j.kind = wefti_get_u8(&r);
+    uint8_t zero = wefti_get_u8(&r);
+    uint32_t len = wefti_get_u32(&r);
+    if (r.bad || type != WEFTI_SHAKE_JOIN || zero)
+        return bad(what_out, "a join with a malformed head");
+    if (len > WEFTI_LANE_ADDR_MAX || len != wefti_reader_left(&r))
+        return bad(what_out, "a join whose lane address has not the length it claims");
+    j.addr = r.at;
+    j.addr_len = len;
+    *j_out = j;
+    return WEFT_OK;
+}
+
+size_t wefti_lane_msg_encode(const wefti_lane_msg_t *l, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    wefti_put_u8(&w, WEFTI_SHAKE_LANE);
+    wefti_put_u8(&w, l->attempt);
+    wefti_put_u8(&w, l->resumed ? 1 : 0);
+    wefti_put_u8(&w, 0);
+    wefti_put_u32(&w, (uint32_t)l->addr_len);
+    wefti_put_u64(&w, l->id);
+    wefti_put_bytes(&w, l->cookie, sizeof l->cookie);
+    wefti_put_bytes(&w, l->addr, l->addr_len);
+    return written(&w, buf);
+}
+
+weft_status_t wefti_lane_msg_decode(const void *bytes, size_t n, wefti_lane_msg_t *l_out, const char **what_out)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    wefti_lane_msg_t l;
+    uint8_t type = wefti_get_u8(&r);
+    l.attempt = wefti_get_u8(&r);
+    uint8_t flags = wefti_get_u8(&r), zero = wefti_get_u8(&r);
+    uint32_t len = wefti_get_u32(&r);
+    l.id = wefti_get_u64(&r);
+    const void *cookie = wefti_get_bytes(&r, sizeof l.cookie);
+    if (r.bad || type != WEFTI_SHAKE_LANE || zero || flags > 1)
+        return bad(what_out, "a lane message with a malformed head");
+    if (len > WEFTI_LANE_ADDR_MAX || len != wefti_reader_left(&r))
+        return bad(what_out, "a lane message whose address has not the length it claims");
+    memcpy(l.cookie, cookie, sizeof l.cookie);
+    l.resumed = flags & 1;
+    l.addr = r.at;
+    l.addr_len = len;
+    *l_out = l;
+    return WEFT_OK;
+}
+
+size_t wefti_refuse_encode(weft_status_t status, const char *text, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    size_t len = strnlen(text, WEFTI_REFUSE_TEXT_MAX);
+    wefti_put_u8(&w, WEFTI_SHAKE_REFUSE);
+    wefti_put_u8(&w, 0);
+    wefti_put_u16(&w, (uint16_t)len);
+    wefti_put_u32(&w, (uint32_t)(int32_t)status);
+    wefti_put_bytes(&w, text, len);
+    return written(&w, buf);
+}
+
+weft_status_t wefti_refuse_decode(const void *bytes, size_t n, wefti_refuse_t *r_out, const char **what_out)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    uint8_t type = wefti_get_u8(&r), zero = wefti_get_u8(&r);
+    uint16_t len = wefti_get_u16(&r);
+    uint32_t status = wefti_get_u32(&r);
+    if (r.bad || type != WEFTI_SHAKE_REFUSE || zero)
+        return bad(what_out, "a refusal with a malformed head");
+    if (len > WEFTI_REFUSE_TEXT_MAX || len != wefti_reader_left(&r))
+        return bad(what_out, "a refusal whose sentence has not the length it claims");
+    r_out->status = told_status(status);
+    copy_text(r_out->text, r.at, len);
+    return WEFT_OK;
+}
+
+size_t wefti_retry_encode(const wefti_retry_t *t, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    wefti_put_u8(&w, WEFTI_SHAKE_RETRY);
+    wefti_put_u8(&w, t->attempt);
+    wefti_put_u16(&w, 0);
+    wefti_put_u32(&w, (uint32_t)(int32_t)t->status);
+    return written(&w, buf);
+}
+
+weft_status_t wefti_retry_decode(const void *bytes, size_t n, wefti_retry_t *t_out, const char **what_out)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    uint8_t type = wefti_get_u8(&r), attempt = wefti_get_u8(&r);
+    uint16_t zero = wefti_get_u16(&r);
+    uint32_t status = wefti_get_u32(&r);
+    if (r.bad || type != WEFTI_SHAKE_RETRY || zero || wefti_reader_left(&r))
+        return bad(what_out, "a retry that is not 8 bytes of the right kind");
+    t_out->attempt = attempt;
+    t_out->status = told_status(status);
+    return WEFT_OK;
+}

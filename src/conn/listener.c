@@ -1,0 +1,348 @@
+/* conn/listener.c - listening: posts, the backlog of hellos, and handing over what came of them.
+ *
+ * A wire that arrives becomes a link in its hello and counts against the backlog until it is up or gone; endpoints nobody has taken yet
+ * (no accept callback, no accept operation) count too. Beyond the backlog a wire is turned away with a sentence. Someone who connects
+ * and says nothing is dropped after connect_timeout.
+ *
+ * Promise: each peer that passed the hello is handed over once; after a close on the driving thread no callback comes and everything that was
+ * not handed over is gone. The memory goes with the work, since the close may come from the listener's own callbacks.
+ * tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_garbage.c, conn_fds.c. */
+#include <string.h>
+
+#include "base/uri.h"
+#include "conn/ep.h"
+
+#define BACKLOG_DEFAULT 1024
+#define POSTS_MOST 64
+
+weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what)
+{
+    memset(out, 0, size);
+    if (!opts)
+        return WEFT_OK;
+    size_t given;
+    memcpy(&given, opts, sizeof given);
+    if (given < sizeof given || given > 4096)
+        return wefti_fail(WEFT_ERR_INVALID, "%s.size is %zu: begin with its _INIT", what, given);
+    memcpy(out, opts, given < size ? given : size);
+    return WEFT_OK;
+}
+
+/* --- arrivals -------------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from)
+{
+    wefti_conn_t *conn = l->conn;
+    weft_runtime_t *rt = conn->rt;
+    if (l->hellos + l->n_ready >= l->backlog) {
+        wefti_info("turned %s away: %u connections are in their hello or wait to be accepted", from, l->hellos + l->n_ready);
+        wefti_shake_turn_away(conn, wire, WEFT_ERR_REFUSED, "the listener has as many newcomers as it can take at a time; try again");
+        return;
+    }
+    wefti_link_t *link = wefti_link_new(conn, WEFTI_SIDE_LISTENER, from);
+    if (!link) {
+        wefti_shake_turn_away(conn, wire, WEFT_ERR_NOMEM, "the listener has no memory for one more");
+        return;
+    }
+    wire->user = link;
+    link->wire = wire;
+    if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->connect_timeout_ns)) {
+        wefti_link_lost(link, WEFT_ERR_NOMEM, "the listener has no memory for one more");
+        return;
+    }
+    link->listener = l;
+    l->hellos++;
+}
+
+static void give(weft_op_t *op, wefti_epx_t *ep)
+{
+    op->from = ep->pub.id;
+    op->buf = &ep->pub;
+    wefti_op_complete(op, WEFT_OK);
+}
+
+void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep)
+{
+    ep->listener = NULL;
+    if (l->accept) {
+        l->accept(l, &ep->pub, l->user);
+        return;
+    }
+    wefti_list_t *n = wefti_list_pop(&l->accept_ops);
+    if (n) {
+        give(wefti_op_of_link(n), ep);
+        return;
+    }
+    ep->listener = l;
+    l->n_ready++;
+    wefti_list_push_back(&l->ready, &ep->ready);
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------------------------------ */
+
+static weft_status_t add_uris(weft_listener_t *l, const char *uris)
+{
+    size_t n = strlen(uris), m = l->uri ? strlen(l->uri) : 0;
+    char *all = wefti_realloc(l->uri, m + n + 2);
+    if (!all)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the addresses of a listener");
+    l->uri = all;
+    if (m)
+        all[m++] = ',';
+    memcpy(all + m, uris, n + 1);
+    for (const char *at = uris; *at && !l->port;) {
+        wefti_uri_t uri;
+        if (wefti_uri_parse(&at, &uri))
+            break;
+        if (uri.scheme == WEFTI_URI_TCP)
+            l->port = uri.port;
+    }
+    return WEFT_OK;
+}
+
+static void close_posts(weft_listener_t *l)
+{
+    while (l->n_posts)
+        l->conn->fabric->ops->post_close(l->posts[--l->n_posts]);
+}
+
+weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const weft_listen_opts_t *o, weft_listener_t **out)
+{
+    wefti_fabric_t *f = conn->fabric;
+    unsigned n = 0;
+    wefti_uri_t one;
+    weft_status_t st;
+    if (!*uri)
+        return wefti_fail(WEFT_ERR_INVALID, "the uri to listen on is empty");
+    for (const char *at = uri; *at; n++) { /* all of it is well-formed before anything is bound */
+        st = wefti_uri_parse(&at, &one);
+        if (st)
+            return st;
+    }
+    if (n > POSTS_MOST)
+        return wefti_fail(WEFT_ERR_LIMIT, "%u addresses are more than the %d one listener can have", n, POSTS_MOST);
+    if (conn->shut)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
+    weft_listener_t *l = wefti_calloc(1, sizeof *l);
+    if (!l)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
+    l->rt = conn->rt;
+    l->conn = conn;
+    l->accept = o->accept;
+    l->admit = o->admit;
+    l->user = o->user;
+    l->backlog = o->backlog ? o->backlog : BACKLOG_DEFAULT;
+    if (o->hooks)
+        l->hooks = *o->hooks;
+    wefti_list_init(&l->accept_ops);
+    wefti_list_init(&l->ready);
+    l->posts = wefti_calloc(n, sizeof *l->posts);
+    if (!l->posts) {
+        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
+        goto err_listener;
+    }
+    for (const char *at = uri; *at;) {
+        st = wefti_uri_parse(&at, &one);
+        if (st)
+            goto err_posts;
+        st = f->ops->post_open(f, &one, l->backlog, l, &l->posts[l->n_posts]);
+        if (st)
+            goto err_posts;
+        l->n_posts++;
+        st = add_uris(l, f->ops->post_uri(l->posts[l->n_posts - 1]));
+        if (st)
+            goto err_posts;
+    }
+    wefti_list_push_back(&conn->listeners, &l->all);
+    *out = l;
+    return WEFT_OK;
+
+err_posts:
+    close_posts(l);
+    wefti_free(l->posts);
+    wefti_free(l->uri);
+err_listener:
+    wefti_free(l);
+    return st;
+}
+
+void wefti_listener_shut(weft_listener_t *l)
+{
+    wefti_list_t *n;
+    if (l->closed)
+        return;
+    l->closed = true;
+    close_posts(l);
+    wefti_list_each_safe(it, &l->conn->links) {
+        wefti_link_t *link = wefti_container_of(it, wefti_link_t, all);
+        if (link->listener == l)
+            wefti_link_lost(link, WEFT_ERR_CLOSED, "the listener closed");
+    }
+    while ((n = wefti_list_pop(&l->accept_ops)))
+        wefti_op_complete(wefti_op_of_link(n), WEFT_ERR_CLOSED);
+    wefti_list_each_safe(it, &l->ready) {
+        wefti_epx_t *ep = wefti_container_of(it, wefti_epx_t, ready);
+        ep->hooks = (weft_ep_hooks_t){0}; /* the program never knew it */
+        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
+    }
+    if (l->conn->own == l)
+        l->conn->own = NULL;
+    wefti_conn_kick(l->conn);
+}
+
+void wefti_listener_free(weft_listener_t *l)
+{
+    weft_op_t *op = l->close_op;
+    wefti_list_remove(&l->all);
+    wefti_free(l->posts);
+    wefti_free(l->uri);
+    wefti_free(l);
+    if (op)
+        wefti_op_complete(op, WEFT_OK);
+}
+
+/* --- the calls ------------------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct listen_call {
+    wefti_conn_t *conn;
+    const char *uri;
+    const weft_listen_opts_t *opts;
+    weft_listener_t *listener;
+    weft_status_t st;
+    char detail[512]; /* weft_last_error() is per thread, and it may be another's that fails */
+} listen_call_t;
+
+static void listen_run(void *arg)
+{
+    listen_call_t *c = arg;
+    c->st = wefti_listener_open(c->conn, c->uri, c->opts, &c->listener);
+    if (c->st) {
+        strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
+        c->detail[sizeof c->detail - 1] = 0;
+    }
+}
+
+weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen_opts_t *opts, weft_listener_t **listener_out)
+{
+    weft_listen_opts_t o;
+    if (!rt || !uri || !listener_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !uri ? "uri" : "listener_out");
+    if (wefti_forked(rt))
+        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_listen_opts_t");
+    if (st)
+        return st;
+    listen_call_t c = {.conn = wefti_conn_of(rt), .uri = uri, .opts = &o};
+    wefti_conn_call(rt, listen_run, &c);
+    if (c.st)
+        return wefti_fail(c.st, "%s", c.detail);
+    *listener_out = c.listener;
+    return WEFT_OK;
+}
+
+const char *weft_listener_uri(const weft_listener_t *l)
+{
+    return l->uri;
+}
+
+uint16_t weft_listener_port(const weft_listener_t *l)
+{
+    return l->port;
+}
+
+typedef struct accept_room {
+    weft_listener_t *listener;
+} accept_room_t;
+
+static weft_status_t accept_start(weft_op_t *op)
+{
+    weft_listener_t *l = wefti_op_room(op, accept_room_t)->listener;
+    if (l->closed)
+        return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
+    wefti_list_t *n = wefti_list_pop(&l->ready);
+    if (n) {
+        wefti_epx_t *ep = wefti_container_of(n, wefti_epx_t, ready);
+        l->n_ready--;
+        ep->listener = NULL;
+        give(op, ep);
+        return WEFT_OK;
+    }
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    wefti_list_push_back(&l->accept_ops, &wefti_opx(op)->link);
+    return WEFT_OK;
+}
+
+static void accept_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t accept_kind = {"accept", accept_start, accept_cancel};
+
+weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
+{
+    if (!l || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", l ? "op" : "listener");
+    if (l->accept)
+        return wefti_fail(WEFT_ERR_INVALID, "the listener on %s hands its endpoints to its accept callback", l->uri);
+    weft_status_t st = wefti_op_prepare(l->rt, op, &accept_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, accept_room_t)->listener = l;
+    op->buf = NULL;
+    op->from = 0;
+    return wefti_op_go(l->rt, op);
+}
+
+static void close_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op, (void)why; /* there is nothing to wait for but its turn */
+}
+
+static const wefti_op_kind_t close_kind = {"listener close", NULL, close_cancel};
+
+static void close_now(weft_listener_t *l, weft_op_t *op)
+{
+    if (l->closed) { /* by the runtime */
+        if (op)
+            wefti_op_complete(op, WEFT_OK);
+        return;
+    }
+    l->close_op = op;
+    wefti_listener_shut(l);
+}
+
+static void close_posted(wefti_conn_post_t *p)
+{
+    close_now(p->listener, p->user_op);
+}
+
+weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
+{
+    weft_runtime_t *was;
+    weft_status_t st;
+    if (!l)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no listener to close: it is NULL");
+    weft_runtime_t *rt = l->rt;
+    if (wefti_forked(rt))
+        return wefti_fail(WEFT_ERR_FORKED, "the listener belongs to the parent process");
+    if (op) {
+        st = wefti_op_prepare(rt, op, &close_kind);
+        if (st)
+            return st;
+    }
+    if (wefti_conn_enter(rt, &was)) {
+        close_now(l, op);
+        wefti_leave(rt, was);
+        return WEFT_OK;
+    }
+    st = wefti_conn_post(rt, &(wefti_conn_post_t){.run = close_posted, .listener = l, .user_op = op});
+    if (st && op)
+        wefti_op_unprepare(op);
+    return st;
+}
