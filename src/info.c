@@ -1,0 +1,31 @@
+/* info.c - facts about this build and this machine, for `weft info`. */
+#include <weft/config.h>
+
+#include "base/log.h"
+#include "fabric/fabric.h"
+
+static void tell(weft_config_fn fn, void *user, const char *name, const char *value)
+{
+    weft_config_var_t var = {.name = name, .value = value};
+    fn(&var, user);
+}
+
+weft_status_t weft_info_each(weft_config_fn fn, void *user)
+{
+    if (!fn)
+        return wefti_fail(WEFT_ERR_INVALID, "the callback is NULL");
+    tell(fn, user, "version", weft_version());
+#if defined(__clang__)
+    tell(fn, user, "compiler", "clang " __clang_version__);
+#else
+    tell(fn, user, "compiler", "gcc " __VERSION__);
+#endif
+#ifdef NDEBUG
+    tell(fn, user, "build", "release");
+#else
+    tell(fn, user, "build", "debug (assertions on)");
+#endif
+    tell(fn, user, "memory_kinds", "host");
+    wefti_fabric_info(fn, user);
+    return WEFT_OK;
+}

@@ -1,0 +1,192 @@
+/* msg/arrive.c - what comes from the peer: messages that meet a receive, and messages that have to wait for one.
+ *
+ * Every field read here was written by the peer. A record that is too short, of a kind we do not know, or that costs more than the
+ * window we granted fails the endpoint with WEFT_ERR_PROTOCOL; nothing else happens. */
+#include "msg/state.h"
+
+#define SPARE_BYTES 256 /* payload of the blocks kept for reuse */
+#define SPARE_MAX 1024  /* and how many of them */
+
+weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes)
+{
+    weft_msg_t *msg = ms->spare;
+    if (bytes <= SPARE_BYTES && msg) {
+        ms->spare = (weft_msg_t *)(void *)msg->all_link.next;
+        ms->n_spare--;
+    } else {
+        msg = (weft_msg_t *)wefti_malloc(sizeof *msg + (bytes <= SPARE_BYTES ? SPARE_BYTES : bytes));
+        if (!msg)
+            return NULL;
+    }
+    *msg = (weft_msg_t){.ms = ms, .spare = bytes <= SPARE_BYTES};
+    return msg;
+}
+
+void wefti_msg_block_free(weft_msg_t *msg)
+{
+    msg_state_t *ms = msg->ms;
+    if (msg->spare && ms->n_spare < SPARE_MAX) {
+        msg->all_link.next = (wefti_list_t *)(void *)ms->spare;
+        ms->spare = msg;
+        ms->n_spare++;
+    } else {
+        wefti_free(msg);
+    }
+}
+
+/* Off the lists, window freed. Returns the endpoint whose window it was, or NULL if that is gone. */
+static weft_ep_t *unlist(weft_msg_t *msg, uint64_t cost)
+{
+    msg_state_t *ms = msg->ms;
+    if (msg->claimed) {
+        wefti_list_remove(&msg->all_link);
+        if (msg->ep)
+            wefti_list_remove(&msg->ep_link);
+    } else {
+        wefti_msg_unhold(ms, msg);
+    }
+    ms->held_bytes -= cost;
+    if (msg->ep) {
+        msg_ep(msg->ep)->held -= cost;
+        msg_ep(msg->ep)->n_arrived--;
+    }
+    return msg->ep;
+}
+
+void wefti_msg_let_go(weft_msg_t *msg)
+{
+    uint64_t cost = msg_cost(msg);
+    weft_ep_t *ep = unlist(msg, cost);
+    wefti_msg_block_free(msg);
+    if (ep)
+        wefti_msg_flow_consumed(ep, cost);
+}
+
+static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, wefti_pull_t *pull)
+{
+    msg_state_t *ms = msg_state(ep->rt);
+    msg_ep_t *m = msg_ep(ep);
+    weft_msg_t *msg = wefti_msg_block_new(ms, bytes ? len : 0);
+    if (!msg) {
+        if (pull)
+            pull->ops->refuse(pull, false);
+        wefti_ep_protocol_error(ep, "no memory to keep a message until it is asked for");
+        return;
+    }
+    msg->ep = ep;
+    msg->from = ep->id;
+    msg->tag = tag;
+    msg->len = len;
+    msg->pull = pull;
+    if (pull)
+        pull->user = msg;
+    else if (len)
+        memcpy(msg_bytes(msg), bytes, len);
+    uint64_t cost = msg_cost(msg);
+    m->held += cost;
+    m->n_arrived++;
+    ms->held_bytes += cost;
+    wefti_msg_hold(ms, msg);
+}
+
+/* Take `cost` from what we granted. */
+static bool admit(weft_ep_t *ep, uint64_t cost)
+{
+    msg_ep_t *m = msg_ep(ep);
+    if (__builtin_expect(cost > m->granted, 0)) {
+        wefti_ep_protocol_error(ep, "a message exceeds the window it was granted");
+        return false;
+    }
+    m->granted -= cost;
+    m->received++;
+    return true;
+}
+
+static void credit_came(weft_ep_t *ep, const msg_word_t *word)
+{
+    if (!wefti_msg_flow_word(ep, word))
+        wefti_ep_protocol_error(ep, "more credit than the window has");
+    else if (!wefti_list_empty(&msg_ep(ep)->pending))
+        wefti_msg_send_flush(ep);
+}
+
+void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
+{
+    const msg_head_t *head = (const msg_head_t *)rec;
+    if (__builtin_expect(n >= sizeof *head && head->word.kind == REC_EAGER, 1)) {
+        uint64_t len = n - sizeof *head, cost = MSG_COST + len;
+        const void *bytes = head + 1;
+        msg_state_t *ms = msg_state(ep->rt);
+        if (head->word.credit)
+            credit_came(ep, &head->word);
+        if (!admit(ep, cost))
+            return;
+        for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head->tag));) {
+            if (wefti_msg_deliver_bytes(ms, op, ep->id, head->tag, bytes, len)) {
+                wefti_msg_flow_consumed(ep, cost);
+                return;
+            }
+        }
+        hold(ep, head->tag, bytes, len, NULL);
+        return;
+    }
+    if (n == sizeof head->word && (head->word.kind == REC_CREDIT || head->word.kind == REC_STARVED))
+        credit_came(ep, &head->word);
+    else
+        wefti_ep_protocol_error(ep, "a message record of an unknown kind or length");
+}
+
+void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+{
+    const msg_head_t *head = (const msg_head_t *)rec;
+    if (n != sizeof *head || head->word.kind != REC_ANNOUNCE || !total) {
+        p->ops->refuse(p, false);
+        wefti_ep_protocol_error(ep, "an announcement of an unknown kind or length");
+        return;
+    }
+    if (head->word.credit)
+        credit_came(ep, &head->word);
+    if (!admit(ep, MSG_COST)) {
+        p->ops->refuse(p, false);
+        return;
+    }
+    for (weft_op_t *op; (op = wefti_msg_take_posted(msg_state(ep->rt), ep, head->tag));) {
+        if (wefti_msg_deliver_pull(op, ep, head->tag, p, total)) {
+            wefti_msg_flow_consumed(ep, MSG_COST);
+            return;
+        }
+    }
+    hold(ep, head->tag, NULL, total, p);
+}
+
+void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p)
+{
+    weft_msg_t *msg = (weft_msg_t *)p->user;
+    (void)ep;
+    if (msg->claimed) { /* its claimer learns it when it asks for the bytes; MSG_COST stays held until then */
+        msg->pull = NULL;
+        msg->len = 0;
+        msg->lost = true;
+    } else {
+        wefti_msg_let_go(msg);
+    }
+}
+
+void wefti_msg_arrive_down(weft_ep_t *ep)
+{
+    wefti_list_each_safe(l, &msg_ep(ep)->arrived) {
+        weft_msg_t *msg = wefti_container_of(l, weft_msg_t, ep_link);
+        if (msg->pull) {
+            if (!ep->lane)
+                continue; /* the lane is being closed: `withdrawn` comes */
+            msg->pull->ops->refuse(msg->pull, false);
+        }
+        wefti_msg_let_go(msg);
+    }
+}
+
+void wefti_msg_arrive_orphan(weft_ep_t *ep)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&msg_ep(ep)->claimed));)
+        wefti_container_of(l, weft_msg_t, ep_link)->ep = NULL;
+}

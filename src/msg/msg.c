@@ -1,0 +1,127 @@
+/* msg/msg.c - the room: what it tells conn and core about itself. */
+#include "msg/msg.h"
+
+#include "msg/state.h"
+
+/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more than one
+ * system call from about here on. */
+#define EAGER_LIMIT 8192
+
+static void ep_new(weft_ep_t *ep)
+{
+    msg_ep_t *m = msg_ep(ep);
+    wefti_list_init(&m->pending);
+    wefti_list_init(&m->announced);
+    wefti_list_init(&m->posted);
+    wefti_list_init(&m->masked);
+    wefti_list_init(&m->arrived);
+    wefti_list_init(&m->claimed);
+}
+
+static void ep_up(weft_ep_t *ep)
+{
+    msg_ep_t *m = msg_ep(ep);
+    uint32_t max = ep->lane->frame_max - (uint32_t)sizeof(msg_head_t);
+    m->eager_max = max < EAGER_LIMIT ? max : EAGER_LIMIT;
+    m->sent = m->received = 0;
+    wefti_msg_flow_up(ep);
+    wefti_msg_send_flush(ep);
+}
+
+static void ep_room(weft_ep_t *ep)
+{
+    wefti_msg_flow_room(ep);
+    wefti_msg_send_flush(ep);
+}
+
+static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
+{
+    wefti_msg_recv_down(ep, why);
+    wefti_msg_send_down(ep, why);
+    if (discard)
+        wefti_msg_arrive_down(ep);
+}
+
+static bool ep_sends_pending(weft_ep_t *ep)
+{
+    return !wefti_list_empty(&msg_ep(ep)->pending) || !wefti_list_empty(&msg_ep(ep)->announced);
+}
+
+static bool ep_busy(weft_ep_t *ep) { return ep_sends_pending(ep) || msg_ep(ep)->pulling; }
+static uint64_t ep_sent(weft_ep_t *ep) { return msg_ep(ep)->sent; }
+static uint64_t ep_unreceived(weft_ep_t *ep) { return msg_ep(ep)->n_arrived; }
+
+static void ep_free(weft_ep_t *ep)
+{
+    wefti_msg_arrive_down(ep);
+    wefti_msg_arrive_orphan(ep);
+}
+
+static const wefti_traffic_t traffic = {
+    .first_kind = WEFTI_REC_MSG_FIRST,
+    .last_kind = WEFTI_REC_MSG_LAST,
+    .ep_state_size = sizeof(msg_ep_t),
+    .ep_new = ep_new,
+    .ep_up = ep_up,
+    .ep_room = ep_room,
+    .record = wefti_msg_record,
+    .announced = wefti_msg_announced,
+    .withdrawn = wefti_msg_withdrawn,
+    .ep_down = ep_down,
+    .ep_sends_pending = ep_sends_pending,
+    .ep_sent = ep_sent,
+    .ep_unreceived = ep_unreceived,
+    .ep_busy = ep_busy,
+    .ep_free = ep_free,
+};
+
+/* --- the room, for core ------------------------------------------------------------------------------------------------------ */
+
+static void shutdown(weft_runtime_t *rt) { wefti_msg_recv_shutdown(msg_state(rt)); }
+
+static bool idle(weft_runtime_t *rt) { return wefti_list_empty(&msg_state(rt)->of_any); }
+
+static void room_free(weft_runtime_t *rt)
+{
+    msg_state_t *ms = msg_state(rt);
+    for (wefti_list_t *l; (l = wefti_list_pop(&ms->claimed));) {
+        weft_msg_t *msg = wefti_container_of(l, weft_msg_t, all_link);
+        wefti_free(msg);
+    }
+    while (ms->spare) {
+        weft_msg_t *msg = ms->spare;
+        ms->spare = (weft_msg_t *)(void *)msg->all_link.next;
+        wefti_free(msg);
+    }
+    wefti_msg_match_free(ms);
+    wefti_free(ms);
+}
+
+static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
+{
+    const msg_state_t *ms = msg_state(rt);
+    out->msgs_sent = ms->msgs_sent;
+    out->msgs_received = ms->msgs_received;
+    out->bytes_sent = ms->bytes_sent;
+    out->bytes_received = ms->bytes_received;
+    out->unexpected_bytes = ms->held_bytes;
+}
+
+static const wefti_room_t room = {shutdown, idle, room_free, stats};
+
+weft_status_t wefti_msg_attach(weft_runtime_t *rt)
+{
+    msg_state_t *ms = (msg_state_t *)wefti_calloc(1, sizeof *ms);
+    if (!ms)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the message room");
+    ms->rt = rt;
+    wefti_list_init(&ms->claimed);
+    weft_status_t st = wefti_msg_match_init(ms);
+    if (st) {
+        wefti_free(ms);
+        return st;
+    }
+    wefti_runtime_attach(rt, WEFTI_ROOM_MSG, &room, ms);
+    wefti_conn_traffic(rt, WEFTI_TRAFFIC_MSG, &traffic);
+    return WEFT_OK;
+}

@@ -1,0 +1,301 @@
+/* msg/recv.c - receives: from the post to the bytes in the caller's buffer.
+ *
+ * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer) or complete.
+ * Cancelling and deadlines end it while it is posted; once the fabric writes, it ends with the transfer, because the buffer is not free
+ * before that. A lost peer ends both: the first at once, the second when the lane is closed.
+ *
+ * A receive that runs out of memory leaves its message where it was, for the next receive. */
+#include "msg/state.h"
+
+/* --- delivery ------------------------------------------------------------------------------------------------------------- */
+
+static void scatter(const weft_iov_t *iov, const uint8_t *bytes, uint64_t len)
+{
+    for (; len; iov++) {
+        uint64_t n = iov->len < len ? iov->len : len;
+        if (n)
+            memcpy(iov->base, bytes, n);
+        bytes += n;
+        len -= n;
+    }
+}
+
+/* Fill in what the receive will report, and see that it has a buffer for the message. WEFT_OK, _TRUNCATED, _NOMEM. */
+static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, uint64_t len)
+{
+    msg_recv_t *r = msg_recv(op);
+    op->from = from;
+    op->tag = tag;
+    op->len = len;
+    if (len > r->cap)
+        return WEFT_ERR_TRUNCATED;
+    if (r->alloc) {
+        op->buf = wefti_malloc(len ? len : 1);
+        if (!op->buf)
+            return WEFT_ERR_NOMEM;
+        r->one = (weft_iov_t){op->buf, len};
+    }
+    return WEFT_OK;
+}
+
+static void count_received(msg_state_t *ms, uint64_t len)
+{
+    ms->msgs_received++;
+    ms->bytes_received += len;
+}
+
+bool wefti_msg_deliver_bytes(msg_state_t *ms, weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
+{
+    msg_recv_t *r = msg_recv(op);
+    weft_status_t st = envelope(op, from, tag, len);
+    if (__builtin_expect(st == WEFT_OK && len, 1)) {
+        if (__builtin_expect(r->iov_n == 1, 1))
+            memcpy(r->one.base, bytes, len);
+        else
+            scatter(r->iov, (const uint8_t *)bytes, len);
+    }
+    if (st != WEFT_ERR_NOMEM)
+        count_received(ms, len);
+    wefti_op_complete(op, st);
+    return st != WEFT_ERR_NOMEM;
+}
+
+static void pull_done(wefti_xfer_t *x, weft_status_t status)
+{
+    msg_recv_t *r = wefti_container_of(x, msg_recv_t, x);
+    weft_op_t *op = wefti_op_of_room(r);
+    weft_ep_t *ep = r->source;
+    msg_ep(ep)->pulling--;
+    if (status == WEFT_OK) {
+        count_received(msg_state(ep->rt), op->len);
+    } else {
+        if (status == WEFT_ERR_CANCELLED) /* the lane went down under it: the endpoint knows why */
+            status = ep->why ? ep->why : WEFT_ERR_PEER;
+        if (r->alloc) {
+            wefti_free(op->buf);
+            op->buf = NULL;
+        }
+    }
+    wefti_op_complete(op, status);
+    wefti_ep_drained(ep);
+}
+
+bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pull_t *pull, uint64_t total)
+{
+    msg_recv_t *r = msg_recv(op);
+    weft_status_t st = envelope(op, ep->id, tag, total);
+    if (st == WEFT_OK) {
+        r->source = ep;
+        r->x.done = pull_done;
+        st = pull->ops->pull(pull, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, total, &r->x);
+        if (st == WEFT_OK) {
+            msg_ep(ep)->pulling++;
+            return true;
+        }
+        if (r->alloc) {
+            wefti_free(op->buf);
+            op->buf = NULL;
+        }
+    } else if (st == WEFT_ERR_TRUNCATED) {
+        pull->ops->refuse(pull, true);
+        count_received(msg_state(ep->rt), total);
+        wefti_op_complete(op, st);
+        return true;
+    }
+    wefti_op_complete(op, st);
+    return false;
+}
+
+bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg)
+{
+    bool taken;
+    if (msg->pull)
+        taken = wefti_msg_deliver_pull(op, msg->ep, msg->tag, msg->pull, msg->len);
+    else
+        taken = wefti_msg_deliver_bytes(msg->ms, op, msg->from, msg->tag, msg_bytes(msg), msg->len);
+    if (taken)
+        wefti_msg_let_go(msg);
+    return taken;
+}
+
+/* --- posting -------------------------------------------------------------------------------------------------------------- */
+
+/* Could a message still come on this endpoint, after what has arrived? */
+static weft_status_t nothing_will_come(const weft_ep_t *ep)
+{
+    switch (atomic_load_explicit(&ep->state, memory_order_relaxed)) {
+    case WEFT_EP_CONNECTING:
+    case WEFT_EP_UP:
+    case WEFT_EP_RECONNECTING:
+        return WEFT_OK;
+    case WEFT_EP_FAILED:
+        return ep->why ? ep->why : WEFT_ERR_PEER;
+    default:
+        return WEFT_ERR_CLOSED;
+    }
+}
+
+static weft_status_t recv_start(weft_op_t *op)
+{
+    msg_recv_t *r = msg_recv(op);
+    msg_state_t *ms = msg_state(wefti_opx(op)->rt);
+    weft_msg_t *msg = wefti_msg_find_held(ms, r->ep, op->tag, r->mask);
+    weft_status_t st;
+    if (msg) {
+        wefti_msg_deliver_held(op, msg);
+        return WEFT_OK;
+    }
+    if (r->ep) {
+        st = wefti_ep_may_recv(r->ep);
+        if (!st)
+            st = nothing_will_come(r->ep);
+        if (st)
+            return st;
+    }
+    st = wefti_op_track(op);
+    if (st)
+        return st;
+    wefti_msg_post(ms, op);
+    return WEFT_OK;
+}
+
+static void recv_cancel(weft_op_t *op, weft_status_t why)
+{
+    msg_recv_t *r = msg_recv(op);
+    if (!wefti_list_linked(&r->owner_link))
+        return; /* the fabric is writing to its buffer */
+    wefti_msg_unpost(msg_state(wefti_opx(op)->rt), op);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t recv_kind = {"msg receive", recv_start, recv_cancel};
+
+static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    msg_recv_t *r = msg_recv(op);
+    op->tag = tag;
+    r->ep = ep;
+    r->owner_link.next = NULL;
+    r->mask = mask;
+    return wefti_op_go(rt, op);
+}
+
+static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    if (__builtin_expect(!op || (!buf && cap), 0))
+        return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu", cap);
+    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (st)
+        return st;
+    msg_recv_t *r = msg_recv(op);
+    r->one = (weft_iov_t){buf, cap};
+    r->iov = NULL;
+    r->iov_n = 1;
+    r->alloc = false;
+    r->cap = cap;
+    return post(rt, ep, tag, mask, op);
+}
+
+weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    if (__builtin_expect(!ep, 0))
+        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is NULL; weft_msg_recv_any() receives from all");
+    return post_one(ep->rt, ep, buf, cap, tag, mask, op);
+}
+
+weft_status_t weft_msg_recv_any(weft_runtime_t *rt, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    if (!rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+    return post_one(rt, NULL, buf, cap, tag, mask, op);
+}
+
+weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_iov_t *iov, size_t n, uint64_t tag, uint64_t mask,
+                                weft_op_t *op)
+{
+    uint64_t cap = 0;
+    if (!rt || !op || (!iov && n) || n > UINT32_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "a receive into pieces needs a runtime, an operation and fewer than 2^32 pieces");
+    for (size_t i = 0; i < n; i++) {
+        if (!iov[i].base && iov[i].len)
+            return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, iov[i].len);
+        cap += iov[i].len;
+    }
+    if (n == 1)
+        return post_one(rt, ep, iov[0].base, iov[0].len, tag, mask, op);
+    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (st)
+        return st;
+    msg_recv_t *r = msg_recv(op);
+    r->iov = iov;
+    r->iov_n = (uint32_t)n;
+    r->alloc = false;
+    r->cap = cap;
+    return post(rt, ep, tag, mask, op);
+}
+
+weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_len, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    if (!rt || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
+    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (st)
+        return st;
+    msg_recv_t *r = msg_recv(op);
+    op->buf = NULL;
+    r->iov = NULL;
+    r->iov_n = 1;
+    r->alloc = true;
+    r->cap = max_len;
+    return post(rt, ep, tag, mask, op);
+}
+
+/* --- receiving what was claimed ------------------------------------------------------------------------------------------- */
+
+static weft_status_t claimed_start(weft_op_t *op)
+{
+    /* Until here the message travelled in the place of the endpoint. */
+    weft_msg_t *msg = (weft_msg_t *)(void *)msg_recv(op)->ep;
+    msg_recv(op)->ep = NULL;
+    if (msg->lost) {
+        wefti_msg_let_go(msg);
+        wefti_op_complete(op, WEFT_ERR_PEER);
+    } else {
+        wefti_msg_deliver_held(op, msg);
+    }
+    return WEFT_OK;
+}
+
+const wefti_op_kind_t wefti_msg_claimed_kind = {"msg receive of a claimed message", claimed_start, recv_cancel};
+
+weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft_op_t *op)
+{
+    if (!msg || !op || (!buf && cap))
+        return wefti_fail(WEFT_ERR_INVALID, "receiving a claimed message needs the message, an operation and a buffer");
+    weft_runtime_t *rt = msg->ms->rt;
+    weft_status_t st = wefti_op_prepare(rt, op, &wefti_msg_claimed_kind);
+    if (st)
+        return st;
+    msg_recv_t *r = msg_recv(op);
+    r->one = (weft_iov_t){buf, cap};
+    r->iov = NULL;
+    r->iov_n = 1;
+    r->alloc = false;
+    r->cap = cap;
+    return post(rt, (weft_ep_t *)(void *)msg, 0, 0, op);
+}
+
+/* --- endings -------------------------------------------------------------------------------------------------------------- */
+
+static void end_all(msg_state_t *ms, wefti_list_t *posted, weft_status_t why)
+{
+    for (wefti_list_t *l; (l = wefti_list_first(posted));) {
+        weft_op_t *op = wefti_op_of_room(wefti_container_of(l, msg_recv_t, owner_link));
+        wefti_msg_unpost(ms, op);
+        wefti_op_complete(op, why);
+    }
+}
+
+void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why) { end_all(msg_state(ep->rt), &msg_ep(ep)->posted, why); }
+
+void wefti_msg_recv_shutdown(msg_state_t *ms) { end_all(ms, &ms->of_any, WEFT_ERR_CLOSED); }

@@ -1,0 +1,376 @@
+/* msg/send.c - sends: from the post to the lane, in order.
+ *
+ * A send is PENDING (waits for the connection, for credit, or for room on the lane), ANNOUNCED (its payload waits for the peer), or
+ * complete. A message that fits a record is copied there and is complete at once. Order is kept because nobody passes the pending list: a
+ * send goes straight to the lane only while that list is empty.
+ *
+ * Cancelling: a pending send ends at once; an announced one is withdrawn, and ends when the fabric has let go of its buffer. */
+#include "msg/state.h"
+
+#define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of fire-and-forget copies that may wait */
+
+static void gather(uint8_t *to, const msg_send_t *s)
+{
+    for (uint32_t i = 0; i < s->iov_n; i++) {
+        if (s->iov[i].len)
+            memcpy(to, s->iov[i].base, s->iov[i].len);
+        to += s->iov[i].len;
+    }
+}
+
+static void release(const msg_send_t *s)
+{
+    const weft_iov_t *iov = s->iov;
+    weft_release_fn fn = s->release;
+    void *user = s->release_user;
+    /* The array may be freed by the release of its last piece. */
+    for (uint32_t i = 0, n = s->iov_n; i < n; i++)
+        fn(iov[i].base, user);
+}
+
+static void finish(weft_op_t *op, weft_status_t status)
+{
+    if (__builtin_expect(msg_send(op)->release != NULL, 0))
+        release(msg_send(op));
+    wefti_op_complete(op, status);
+}
+
+static void announce_done(wefti_xfer_t *x, weft_status_t status)
+{
+    msg_send_t *s = wefti_container_of(x, msg_send_t, x);
+    weft_op_t *op = wefti_op_of_room(s);
+    weft_ep_t *ep = s->ep;
+    wefti_list_remove(&wefti_opx(op)->link);
+    if (status == WEFT_ERR_CANCELLED) /* our own doing, or the lane's end: someone noted why */
+        status = s->why ? s->why : ep->why ? ep->why : WEFT_ERR_PEER;
+    else if (status == WEFT_ERR_REFUSED)
+        status = WEFT_ERR_CLOSED;
+    finish(op, status);
+    wefti_ep_drained(ep);
+}
+
+/* Put a message on the lane. WEFT_OK: it is there; `copied` tells whether its buffer is free already. WEFT_ERR_AGAIN: not now. */
+static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
+{
+    msg_ep_t *m = msg_ep(ep);
+    msg_send_t *s = msg_send(op);
+    wefti_lane_t *lane = ep->lane;
+    uint64_t len = op->len, cost = MSG_COST + len;
+    if (!lane)
+        return WEFT_ERR_AGAIN;
+    if (len <= m->eager_max && (m->credit >= cost + m->reserve || (!len && m->credit >= cost))) {
+        msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
+        if (!head)
+            return WEFT_ERR_AGAIN;
+        head->word = (msg_word_t){.kind = REC_EAGER, .credit = msg_flow_piggyback(m)};
+        head->tag = op->tag;
+        gather((uint8_t *)(head + 1), s);
+        lane->ops->commit(lane, sizeof *head + len);
+        m->credit -= cost;
+        *copied = true;
+    } else if (len && m->credit >= MSG_COST) {
+        uint64_t owed = m->owed;
+        msg_head_t head = {{.kind = REC_ANNOUNCE, .credit = msg_flow_piggyback(m)}, op->tag};
+        s->x.done = announce_done;
+        weft_status_t st = lane->ops->announce(lane, &head, sizeof head, s->iov, s->iov_n, len, &s->x);
+        if (st) {
+            s->x.done = NULL;
+            m->owed = owed;
+            m->granted -= owed;
+            return st;
+        }
+        m->credit -= MSG_COST;
+        *copied = false;
+    } else {
+        wefti_msg_flow_starved(ep);
+        return WEFT_ERR_AGAIN;
+    }
+    ep->spoke = 1;
+    m->sent++;
+    msg_state(ep->rt)->msgs_sent++;
+    msg_state(ep->rt)->bytes_sent += len;
+    return WEFT_OK;
+}
+
+static weft_status_t send_start(weft_op_t *op)
+{
+    msg_send_t *s = msg_send(op);
+    weft_ep_t *ep = s->ep;
+    msg_ep_t *m = msg_ep(ep);
+    bool copied = false;
+    weft_status_t st = wefti_ep_may_send(ep);
+    if (st)
+        return st;
+    st = wefti_list_empty(&m->pending) ? put(ep, op, &copied) : WEFT_ERR_AGAIN;
+    if (st == WEFT_OK && copied) {
+        finish(op, WEFT_OK);
+        return WEFT_OK;
+    }
+    if (st == WEFT_OK) {
+        wefti_list_push_back(&m->announced, &wefti_opx(op)->link);
+        wefti_op_track(op); /* without memory for its deadline it still ends with the peer or the endpoint */
+        return WEFT_OK;
+    }
+    if (st != WEFT_ERR_AGAIN || s->no_wait)
+        return st;
+    st = wefti_op_track(op);
+    if (st)
+        return st;
+    wefti_list_push_back(&m->pending, &wefti_opx(op)->link);
+    return WEFT_OK;
+}
+
+void wefti_msg_send_flush(weft_ep_t *ep)
+{
+    msg_ep_t *m = msg_ep(ep);
+    for (wefti_list_t *l; (l = wefti_list_first(&m->pending));) {
+        weft_op_t *op = wefti_op_of_link(l);
+        bool copied = false;
+        weft_status_t st = put(ep, op, &copied);
+        if (st == WEFT_ERR_AGAIN)
+            return;
+        wefti_list_remove(l);
+        if (st == WEFT_OK && !copied)
+            wefti_list_push_back(&m->announced, l);
+        else
+            finish(op, st);
+    }
+    wefti_ep_drained(ep);
+}
+
+static void send_cancel(weft_op_t *op, weft_status_t why)
+{
+    msg_send_t *s = msg_send(op);
+    weft_ep_t *ep = s->ep;
+    if (s->x.done) { /* announced */
+        if (!s->why)
+            s->why = why;
+        if (ep->lane)
+            ep->lane->ops->withdraw(ep->lane, &s->x);
+        return;
+    }
+    wefti_list_remove(&wefti_opx(op)->link);
+    finish(op, why);
+    wefti_ep_drained(ep);
+}
+
+/* Whoever posted it was told that it started: from the inbox an error is a completion, with the release of the buffer that goes with it. */
+static weft_status_t send_start_later(weft_op_t *op)
+{
+    weft_status_t st = send_start(op);
+    if (st)
+        finish(op, st);
+    return WEFT_OK;
+}
+
+static const wefti_op_kind_t send_kind = {"msg send", send_start_later, send_cancel};
+
+/* wefti_op_go() with the errors of a direct start returned. */
+static weft_status_t go(weft_runtime_t *rt, weft_op_t *op)
+{
+    weft_runtime_t *was;
+    weft_status_t st = WEFT_OK;
+    if (!wefti_enter(rt, &was)) {
+        wefti_op_inbox(op);
+        return WEFT_OK;
+    }
+    if (was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed)) {
+        st = send_start(op);
+        if (st)
+            wefti_op_unprepare(op);
+    } else {
+        wefti_op_inbox(op);
+    }
+    wefti_leave(rt, was);
+    return st;
+}
+
+void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why)
+{
+    msg_ep_t *m = msg_ep(ep);
+    wefti_list_each(l, &m->announced) {
+        msg_send_t *s = msg_send(wefti_op_of_link(l));
+        if (!s->why)
+            s->why = why;
+    }
+    for (wefti_list_t *l; (l = wefti_list_pop(&m->pending));)
+        finish(wefti_op_of_link(l), why);
+}
+
+/* --- posting ------------------------------------------------------------------------------------------------------------------ */
+
+/* The way of nearly every small message: the endpoint is up, nobody waits, there is credit and room. False: take the long way. */
+static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag)
+{
+    msg_ep_t *m = msg_ep(ep);
+    wefti_lane_t *lane = ep->lane;
+    if (__builtin_expect(!lane || atomic_load_explicit(&ep->state, memory_order_relaxed) != WEFT_EP_UP || len > m->eager_max ||
+                             m->credit < MSG_COST + len + m->reserve || !wefti_list_empty(&m->pending),
+                         0))
+        return false;
+    msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
+    if (__builtin_expect(!head, 0))
+        return false;
+    head->word = (msg_word_t){.kind = REC_EAGER, .credit = msg_flow_piggyback(m)};
+    head->tag = tag;
+    if (len)
+        memcpy(head + 1, buf, len);
+    lane->ops->commit(lane, sizeof *head + len);
+    m->credit -= MSG_COST + len;
+    ep->spoke = 1;
+    m->sent++;
+    msg_state_t *ms = msg_state(ep->rt);
+    ms->msgs_sent++;
+    ms->bytes_sent += len;
+    return true;
+}
+
+/* A send nobody waits for, with its own copy of the bytes. */
+typedef struct detached {
+    weft_op_t op;
+    msg_state_t *ms;
+    size_t len;
+    uint8_t bytes[];
+} detached_t;
+
+static void detached_done(weft_op_t *op, void *user)
+{
+    detached_t *d = (detached_t *)user;
+    (void)op;
+    atomic_fetch_sub_explicit(&d->ms->detached_bytes, d->len + sizeof *d, memory_order_relaxed);
+    wefti_free(d);
+}
+
+static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t len, uint64_t tag)
+{
+    msg_send_t *s = msg_send(op);
+    op->len = len;
+    op->tag = tag;
+    op->from = ep->id;
+    s->ep = ep;
+    s->no_wait = false;
+    s->why = WEFT_OK;
+    s->release = NULL;
+    s->x.done = NULL;
+}
+
+static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel, void *rel_user,
+                                   const weft_iov_t *iov, size_t iov_n)
+{
+    msg_state_t *ms = msg_state(ep->rt);
+    size_t copy = rel ? 0 : len;
+    uint64_t bytes = copy + sizeof(detached_t);
+    if (atomic_fetch_add_explicit(&ms->detached_bytes, bytes, memory_order_relaxed) + bytes > DETACHED_MAX && !rel) {
+        atomic_fetch_sub_explicit(&ms->detached_bytes, bytes, memory_order_relaxed);
+        return wefti_fail(WEFT_ERR_AGAIN, "%zu bytes without an operation would have to wait, and too many such wait already", len);
+    }
+    weft_status_t st = WEFT_ERR_NOMEM;
+    detached_t *d = (detached_t *)wefti_calloc(1, bytes);
+    if (!d)
+        goto err_count;
+    d->ms = ms;
+    d->len = copy;
+    d->op.fn = detached_done;
+    d->op.user = d;
+    st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
+    if (st)
+        goto err_d;
+    fill(&d->op, ep, len, tag);
+    msg_send_t *s = msg_send(&d->op);
+    s->release = rel;
+    s->release_user = rel_user;
+    s->iov = iov ? iov : &s->one;
+    s->iov_n = iov ? (uint32_t)iov_n : 1;
+    if (!rel && len)
+        memcpy(d->bytes, buf, len);
+    s->one = (weft_iov_t){rel ? (void *)(uintptr_t)buf : d->bytes, len};
+    st = go(ep->rt, &d->op);
+    if (st)
+        goto err_d;
+    return WEFT_OK;
+
+err_d:
+    wefti_free(d);
+err_count:
+    atomic_fetch_sub_explicit(&ms->detached_bytes, bytes, memory_order_relaxed);
+    return st;
+}
+
+weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op)
+{
+    if (__builtin_expect(!ep || (!buf && len), 0))
+        return wefti_fail(WEFT_ERR_INVALID, !ep ? "the endpoint is NULL" : "the buffer is NULL with a length of %zu", len);
+    weft_runtime_t *rt = ep->rt, *was;
+    weft_status_t st = WEFT_OK;
+    if (op) {
+        st = wefti_op_prepare(rt, op, &send_kind);
+        if (__builtin_expect(st != WEFT_OK, 0))
+            return st;
+        fill(op, ep, len, tag);
+        msg_send_t *s = msg_send(op);
+        s->one = (weft_iov_t){(void *)(uintptr_t)buf, len};
+        s->iov = &s->one;
+        s->iov_n = 1;
+    } else if (wefti_forked(rt)) {
+        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
+    }
+    if (__builtin_expect(wefti_enter(rt, &was), 1)) {
+        /* whoever has posts in the inbox must not overtake them */
+        bool direct = was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed);
+        if (__builtin_expect(direct && send_at_once(ep, buf, len, tag), 1)) {
+            if (op)
+                wefti_op_complete_at_once(op, WEFT_OK);
+        } else if (op && direct) {
+            st = send_start(op);
+            if (st)
+                wefti_op_unprepare(op);
+        } else if (op) {
+            wefti_op_inbox(op);
+        } else {
+            st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0);
+        }
+        wefti_leave(rt, was);
+    } else if (op) {
+        wefti_op_inbox(op);
+    } else {
+        st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0);
+    }
+    return st;
+}
+
+weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *given, weft_op_t *op)
+{
+    weft_msg_send_opts_t opts = WEFT_MSG_SEND_OPTS_INIT;
+    if (!ep || !given || !given->size)
+        return wefti_fail(WEFT_ERR_INVALID, "a send needs an endpoint and options made with WEFT_MSG_SEND_OPTS_INIT");
+    memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    uint64_t len = opts.len;
+    if (opts.iov) {
+        if (opts.buf || !opts.iov_n || opts.iov_n > UINT32_MAX)
+            return wefti_fail(WEFT_ERR_INVALID, "a send has either one buffer or 1 to 2^32 - 1 pieces, not %zu pieces", opts.iov_n);
+        len = 0;
+        for (size_t i = 0; i < opts.iov_n; i++) {
+            if (!opts.iov[i].base && opts.iov[i].len)
+                return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, opts.iov[i].len);
+            len += opts.iov[i].len;
+        }
+    } else if (!opts.buf && opts.len) {
+        return wefti_fail(WEFT_ERR_INVALID, "the buffer is NULL with a length of %zu", opts.len);
+    }
+    if (!op && !opts.release)
+        return wefti_fail(WEFT_ERR_INVALID, "a send without an operation needs a release function");
+    if (!op)
+        return send_detached(ep, opts.buf, len, opts.tag, opts.release, opts.release_user, opts.iov, opts.iov_n);
+    weft_status_t st = wefti_op_prepare(ep->rt, op, &send_kind);
+    if (st)
+        return st;
+    fill(op, ep, len, opts.tag);
+    msg_send_t *s = msg_send(op);
+    s->one = (weft_iov_t){(void *)(uintptr_t)opts.buf, opts.len};
+    s->iov = opts.iov ? opts.iov : &s->one;
+    s->iov_n = opts.iov ? (uint32_t)opts.iov_n : 1;
+    s->release = opts.release;
+    s->release_user = opts.release_user;
+    s->no_wait = opts.no_wait;
+    return go(ep->rt, op);
+}

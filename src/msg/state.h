@@ -1,0 +1,201 @@
+/* msg/state.h - what msg keeps: per runtime, per endpoint, per operation, per message nobody has asked for yet.
+ *
+ * Everything belongs to the driver of the runtime. */
+#ifndef WEFTI_MSG_STATE_H
+#define WEFTI_MSG_STATE_H
+
+#include <string.h>
+#include <weft/msg.h>
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "conn/conn.h"
+#include "msg/msg.h"
+
+/* --- on the lane ------------------------------------------------------------------------------------------------------- */
+
+enum {
+    REC_EAGER = WEFTI_REC_MSG_FIRST, /* msg_head_t, then the bytes */
+    REC_ANNOUNCE,                    /* msg_head_t; the payload is announced */
+    REC_CREDIT,                      /* msg_word_t: more window */
+    REC_STARVED                      /* msg_word_t: send what credit you owe, sends wait here */
+};
+
+typedef struct msg_word {
+    uint8_t kind;
+    uint8_t zero[3];
+    uint32_t credit; /* bytes of window returned */
+} msg_word_t;
+
+typedef struct msg_head {
+    msg_word_t word;
+    uint64_t tag;
+} msg_head_t;
+
+/* What one message nobody asked for costs its receiver beside its bytes; both sides count with it. */
+#define MSG_COST 128
+
+/* --- per runtime ------------------------------------------------------------------------------------------------------- */
+
+/* Chains of posted exact receives, or of unexpected messages: a power of two of list heads. */
+typedef struct msg_table {
+    wefti_list_t *buckets;
+    uint32_t shift; /* 64 - log2(buckets) */
+    uint32_t n, cap;
+} msg_table_t;
+
+typedef struct msg_state {
+    weft_runtime_t *rt;
+    uint64_t post_seq;            /* receives are numbered as they are posted */
+
+    msg_table_t exact;            /* posted receives whose mask is full, by (endpoint or any, tag) */
+    uint32_t exact_of_any;        /* how many of them are from any endpoint */
+    wefti_list_t masked_of_any;   /* posted receives with a partial mask, from any endpoint, in order */
+    wefti_list_t of_any;          /* all posted receives from any endpoint (by msg_recv_t.owner_link) */
+
+    wefti_list_t arrived;         /* all unexpected messages, in order of arrival */
+    wefti_list_t claimed;         /* messages taken out by weft_msg_claim() (by weft_msg_t.all_link) */
+    msg_table_t arrived_of_ep;    /* the same by (endpoint, tag) */
+    msg_table_t arrived_of_any;   /* the same by tag */
+    weft_msg_t *spare;            /* small message blocks to use again */
+    uint32_t n_spare;
+
+    _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
+    uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received, held_bytes;
+} msg_state_t;
+
+static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *)rt->room_state[WEFTI_ROOM_MSG]; }
+
+/* --- per endpoint ------------------------------------------------------------------------------------------------------ */
+
+typedef struct msg_ep {
+    uint64_t credit;          /* window left at the peer */
+    uint64_t reserve;         /* below this much left, small messages are announced too */
+    uint32_t eager_max;       /* longest message that travels in a record of this lane */
+    bool starving;            /* we told the peer that sends wait for credit */
+    bool peer_starving;       /* it told us */
+    bool credit_blocked;      /* credit is due and found no room on the lane */
+    uint64_t granted;         /* window of ours that the peer has not used yet */
+    uint64_t owed;            /* window to return */
+    uint64_t held;            /* window occupied by messages nobody asked for yet, also from before a reconnect */
+    wefti_list_t pending;     /* sends not yet on the lane, in order */
+    wefti_list_t announced;   /* sends whose payload waits for the peer */
+    wefti_list_t posted;      /* receives posted on this endpoint (by msg_recv_t.owner_link) */
+    wefti_list_t masked;      /* those of them with a partial mask */
+    wefti_list_t arrived;     /* unexpected messages of this endpoint, in order */
+    wefti_list_t claimed;     /* and those claimed */
+    uint32_t pulling;         /* receives whose payload is on its way */
+    uint32_t n_arrived;       /* length of `arrived` and `claimed` */
+    uint64_t sent, received;  /* messages over this lane */
+} msg_ep_t;
+
+static inline msg_ep_t *msg_ep(const weft_ep_t *ep) { return (msg_ep_t *)ep->traffic[WEFTI_TRAFFIC_MSG]; }
+
+/* --- per operation ----------------------------------------------------------------------------------------------------- */
+
+typedef struct msg_send {
+    weft_ep_t *ep;
+    weft_iov_t one;           /* a single buffer is one piece */
+    const weft_iov_t *iov;
+    uint32_t iov_n;
+    bool no_wait;
+    weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
+    weft_release_fn release;
+    void *release_user;
+    wefti_xfer_t x;
+} msg_send_t;
+
+typedef struct msg_recv {
+    weft_ep_t *ep;            /* NULL: from any */
+    wefti_list_t owner_link;  /* in msg_ep_t.posted or msg_state_t.of_any while it waits for a match */
+    weft_iov_t one;
+    const weft_iov_t *iov;
+    uint32_t iov_n;
+    bool alloc;               /* make a buffer to fit */
+    uint64_t cap;
+    uint64_t mask;            /* the wanted tag is in op->tag until completion */
+    union {
+        uint64_t seq;         /* while it waits */
+        weft_ep_t *source;    /* while it pulls */
+    };
+    wefti_xfer_t x;
+} msg_recv_t;
+
+_Static_assert(sizeof(msg_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(msg_recv_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+
+static inline msg_send_t *msg_send(weft_op_t *op) { return wefti_op_room(op, msg_send_t); }
+static inline msg_recv_t *msg_recv(weft_op_t *op) { return wefti_op_room(op, msg_recv_t); }
+
+/* --- a message nobody has asked for yet -------------------------------------------------------------------------------- */
+
+struct weft_msg {
+    weft_ep_t *ep;            /* NULL once the endpoint is gone and only a claim holds the message */
+    msg_state_t *ms;
+    weft_ep_id_t from;
+    uint64_t tag, len;
+    wefti_pull_t *pull;       /* announced: the payload is at the peer; NULL: the bytes follow this struct */
+    bool lost;                /* claimed, and then its payload went away with the peer */
+    bool claimed;
+    bool spare;               /* its block is of the common small size */
+    wefti_list_t all_link, ep_link, of_ep_link, of_any_link;
+};
+
+static inline void *msg_bytes(weft_msg_t *msg) { return msg + 1; }
+/* What it takes of the window: msg_arrive.c and the sender count alike. */
+static inline uint64_t msg_cost(const weft_msg_t *msg) { return MSG_COST + (msg->pull ? 0 : msg->len); }
+
+/* --- match.c: finding each other ---------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_msg_match_init(msg_state_t *ms);
+void wefti_msg_match_free(msg_state_t *ms);
+
+void wefti_msg_post(msg_state_t *ms, weft_op_t *op);                     /* a receive waits */
+void wefti_msg_unpost(msg_state_t *ms, weft_op_t *op);
+weft_op_t *wefti_msg_take_posted(msg_state_t *ms, weft_ep_t *ep, uint64_t tag); /* the receive that was posted first and matches; unposted */
+
+void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg);                   /* a message waits */
+void wefti_msg_unhold(msg_state_t *ms, weft_msg_t *msg);
+weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, uint64_t mask); /* the one that arrived first; stays */
+
+/* --- flow.c: window and credit ------------------------------------------------------------------------------------------ */
+
+void wefti_msg_flow_up(weft_ep_t *ep);                                   /* a new lane: grant our window */
+void wefti_msg_flow_consumed(weft_ep_t *ep, uint64_t cost);              /* a message was taken: owe its cost, and return it when due */
+void wefti_msg_flow_room(weft_ep_t *ep);                                 /* retry credit that found no room */
+bool wefti_msg_flow_starved(weft_ep_t *ep);                              /* sends wait for credit: tell the peer; false: no room to */
+bool wefti_msg_flow_word(weft_ep_t *ep, const msg_word_t *word);         /* credit that came with a record; false: nonsense */
+
+static inline uint32_t msg_flow_piggyback(msg_ep_t *m)
+{
+    uint64_t credit = m->owed;
+    m->owed = 0;
+    m->granted += credit;
+    return (uint32_t)credit;
+}
+
+/* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */
+
+void wefti_msg_send_flush(weft_ep_t *ep);                                /* start what waits, as far as it goes */
+void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why);
+
+/* Give a message to a receive that matches: copies or pulls, and completes `op` now or later. If memory runs out, op completes with
+ * WEFT_ERR_NOMEM, the message is untouched, and false is returned. Credit is the caller's to count. */
+bool wefti_msg_deliver_bytes(msg_state_t *ms, weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len);
+bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pull_t *pull, uint64_t total);
+/* The same for a message that was held; it is freed and its credit returned. */
+bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg);
+void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why);
+void wefti_msg_recv_shutdown(msg_state_t *ms);                     /* end the receives from any endpoint */
+extern const wefti_op_kind_t wefti_msg_claimed_kind;
+
+weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes);
+void wefti_msg_block_free(weft_msg_t *msg);
+/* A held or claimed message is done with: off its lists, its window back to the peer, its memory free. */
+void wefti_msg_let_go(weft_msg_t *msg);
+void wefti_msg_arrive_down(weft_ep_t *ep);                         /* discard what arrived */
+void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoint goes: claims outlive it */
+void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n);
+void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
+void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p);
+
+#endif
