@@ -1,0 +1,78 @@
+/* tools/json.c - JSON, one value a line: what a program reads of the commands.
+ *
+ * Bytes that are no printable ASCII are escaped or passed as they are: values are UTF-8 or come from our own tables.
+ * tests/tools/tools_perf.py and tests/tools/tools_info.py parse every line. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "common.h"
+
+static void put_quoted(FILE *f, const char *s)
+{
+    fputc('"', f);
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", c);
+        else if (c == '\n')
+            fputs("\\n", f);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(f, "\\u%04x", c);
+        else
+            fputc(c, f);
+    }
+    fputc('"', f);
+}
+
+static void put_name(tool_json_t *j, const char *name)
+{
+    if (j->comma)
+        fputs(", ", j->f);
+    j->comma = true;
+    if (name)
+        fprintf(j->f, "\"%s\": ", name);
+}
+
+void tool_json_open(tool_json_t *j, const char *name, char bracket)
+{
+    put_name(j, name);
+    fputc(bracket, j->f);
+    j->comma = false;
+}
+
+void tool_json_close(tool_json_t *j, char bracket)
+{
+    fputc(bracket, j->f);
+    j->comma = true;
+}
+
+void tool_json_text(tool_json_t *j, const char *name, const char *value)
+{
+    put_name(j, name);
+    if (value)
+        put_quoted(j->f, value);
+    else
+        fputs("null", j->f);
+}
+
+void tool_json_number(tool_json_t *j, const char *name, double value, int digits)
+{
+    put_name(j, name);
+    if (isfinite(value))
+        fprintf(j->f, "%.*f", digits, value);
+    else
+        fputs("null", j->f);
+}
+
+void tool_json_count(tool_json_t *j, const char *name, uint64_t value)
+{
+    put_name(j, name);
+    fprintf(j->f, "%" PRIu64, value);
+}
+
+void tool_json_end(tool_json_t *j)
+{
+    fputc('\n', j->f);
+    fflush(j->f);
+    j->comma = false;
+}

@@ -1,0 +1,76 @@
+/* tools/main.c - the `weft` command: finds the subcommand and leaves the rest to it.
+ *
+ * Exit status: 0 done, 1 it could not be done, 2 it was not asked for in words we know. */
+#include <string.h>
+#include <weft/config.h>
+
+#include "common.h"
+
+typedef struct command {
+    const char *name, *full_name, *summary;
+    int (*run)(int argc, char **argv);
+    void (*help)(FILE *f);
+} command_t;
+
+static const command_t commands[] = {
+    {"info", "weft info", "what this build, this machine and this configuration are", tool_info, tool_info_help},
+    {"perf", "weft perf", "measure latency, bandwidth and message rate between two processes", tool_perf, tool_perf_help},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void usage(FILE *f)
+{
+    fputs("Usage: weft COMMAND [options]\n\n", f);
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].summary);
+    fputs("\n"
+          "  weft help COMMAND    what a command does, with all of its options\n"
+          "  weft --version       the version of the library\n",
+          f);
+}
+
+static const command_t *find_command(const char *name)
+{
+    const char *names[N_COMMANDS + 1], *near;
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (!strcmp(commands[i].name, name))
+            return &commands[i];
+        names[i] = commands[i].name;
+    }
+    names[N_COMMANDS] = "help";
+    near = tool_nearest(name, names, N_COMMANDS + 1);
+    if (near)
+        tool_error("there is no command \"%s\"; did you mean \"%s\"? (weft --help lists all)", name, near);
+    else
+        tool_error("there is no command \"%s\"; weft --help lists all", name);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    const command_t *command;
+    bool help;
+    if (!word) {
+        usage(stderr);
+        return TOOL_USAGE;
+    }
+    if (!strcmp(word, "--version") || !strcmp(word, "-V")) {
+        printf("weft %s\n", weft_version());
+        return TOOL_OK;
+    }
+    help = !strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h");
+    if (help && argc == 2) {
+        usage(stdout);
+        return TOOL_OK;
+    }
+    command = find_command(help ? argv[2] : word);
+    if (!command)
+        return TOOL_USAGE;
+    tool_name = command->full_name;
+    if (help) {
+        command->help(stdout);
+        return TOOL_OK;
+    }
+    return command->run(argc - 1, argv + 1);
+}

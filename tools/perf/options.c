@@ -1,0 +1,294 @@
+/* tools/perf/options.c - the command line of `weft perf`.
+ *
+ * Whatever is wrong gets one sentence with the value and what would be right, and exit status 2. Nothing is opened before all of
+ * it has been understood. tests/tools/tools_options.py holds it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+
+enum {
+    OPT_LISTEN = 1,
+    OPT_CONNECT,
+    OPT_FORK,
+    OPT_TEST,
+    OPT_SIZE,
+    OPT_TLS,
+    OPT_WINDOW,
+    OPT_MODE,
+    OPT_JSON,
+    OPT_SECONDS,
+    OPT_ITERS,
+    OPT_WARMUP,
+    OPT_ENDPOINTS,
+    OPT_OUTSTANDING,
+    OPT_SHUFFLE,
+    OPT_IDLE,
+    OPT_NO_PIN,
+    OPT_KEEP,
+    OPT_KEY_FILE,
+    OPT_HEARTBEAT,
+    OPT_TIMEOUT,
+    OPT_HELP
+};
+
+#define DEFAULT_LISTEN "tcp://127.0.0.1:13337"
+#define DEFAULT_FORK "tcp://127.0.0.1:0"
+
+static const tool_opt_t options[] = {
+    {OPT_FORK, "fork", NULL, "be server and client, in two processes of this machine, on one core each"},
+    {OPT_LISTEN, "listen", "[URI]", "be the server (default " DEFAULT_LISTEN "; port 0 picks one); serves one client and ends"},
+    {OPT_CONNECT, "connect", "URI", "be the client of the server at URI"},
+    {OPT_TEST, "test", "LIST", "tag_lat, tag_bw, tag_rate, idle (default tag_lat,tag_bw,tag_rate)"},
+    {OPT_SIZE, "size", "LIST",
+     "bytes of a message: 8,4k,1M, or 8-1M for each power of two in between\n(default: a few that suit the test)"},
+    {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
+    {OPT_WINDOW, "window", "N", "sends not yet complete at one time (default 32 for tag_bw, 256 for tag_rate)"},
+    {OPT_MODE, "mode", "caller|thread",
+     "who drives the runtimes: the loop that measures, or a thread of their own (default caller)"},
+    {OPT_JSON, "json", NULL, "one JSON object a line instead of a table"},
+    {OPT_SECONDS, "seconds", "TIME", "about how long to measure each point (default 1s)"},
+    {OPT_ITERS, "iters", "N", "exactly how many messages to measure, instead of by time"},
+    {OPT_WARMUP, "warmup", "N", "with --iters: how many messages come first (default a tenth)"},
+    {OPT_ENDPOINTS, "endpoints", "N", "endpoints between the two processes, used in turn (default 1)"},
+    {OPT_OUTSTANDING, "outstanding", "N", "receives kept posted in one-way tests (default: as many as the window)"},
+    {OPT_SHUFFLE, "shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order"},
+    {OPT_IDLE, "idle", "TIME", "do nothing for that long and report the processor time it takes"},
+    {OPT_NO_PIN, "no-pin", NULL, "with --fork: leave the choice of cores to the kernel"},
+    {OPT_KEEP, "keep", NULL, "with --listen: serve one client after another"},
+    {OPT_KEY_FILE, "key-file", "PATH", "file with the pre-shared key; both sides need the same"},
+    {OPT_HEARTBEAT, "heartbeat", "TIME", "a peer silent for this long is lost (default: as configured)"},
+    {OPT_TIMEOUT, "timeout", "TIME", "the longest that one wait may take (default 60s)"},
+    {OPT_HELP, "help", NULL, "this"},
+    {0, NULL, NULL, NULL},
+};
+
+static const char *const test_names[PERF_TESTS] = {"end", "tag_lat", "tag_bw", "tag_rate", "idle"};
+
+const char *perf_test_name(perf_test_t test)
+{
+    return test < PERF_TESTS ? test_names[test] : "?";
+}
+
+void tool_perf_help(FILE *f)
+{
+    fputs("Usage: weft perf --fork [options]\n"
+          "       weft perf --listen [URI] [options]       and, elsewhere,\n"
+          "       weft perf --connect URI [options]\n\n"
+          "Measures two processes that exchange tag messages:\n"
+          "  tag_lat    ping-pong; times are half of a round trip, avg is the total time / messages\n"
+          "  tag_bw     one way with a window of large messages, until all have arrived\n"
+          "  tag_rate   one way with a window of small messages, until all have arrived\n"
+          "  idle       nothing; the processor time that takes (see --idle)\n"
+          "In the one-way tests a time is that of one message, averaged over a window. MiB/s are 2^20 bytes a\n"
+          "second (mb_s in JSON), as in ucx_perftest. Options that shape a test are given to the client;\n"
+          "--tls, --mode, --heartbeat and --key-file are each side's own.\n\n",
+          f);
+    tool_args_help(options, f);
+}
+
+/* --- values ---------------------------------------------------------------------------------------------- */
+
+static bool add_test(perf_opts_t *o, const char *word)
+{
+    for (int t = PERF_TAG_LAT; t < PERF_TESTS; t++) {
+        if (strcmp(word, test_names[t]))
+            continue;
+        if (o->n_tests == PERF_TESTS) {
+            tool_error("--test names more than %d tests", PERF_TESTS);
+            return false;
+        }
+        o->tests[o->n_tests++] = (perf_test_t)t;
+        return true;
+    }
+    const char *near = tool_nearest(word, test_names + 1, PERF_TESTS - 1);
+    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate and idle", word, near ? "; did you mean " : "",
+               near ? near : "", near ? "?" : "");
+    return false;
+}
+
+static bool add_size(perf_opts_t *o, uint64_t size)
+{
+    if (o->n_sizes == PERF_MAX_SIZES) {
+        tool_error("--size names more than %d sizes", PERF_MAX_SIZES);
+        return false;
+    }
+    o->sizes[o->n_sizes++] = size;
+    return true;
+}
+
+static bool add_sizes(perf_opts_t *o, const char *word)
+{
+    uint64_t low, high;
+    char first[32];
+    const char *dash = strchr(word, '-');
+    if (tool_parse_size(word, &low) && low <= (uint64_t)1 << 46)
+        return add_size(o, low);
+    if (dash && (size_t)(dash - word) < sizeof first) {
+        memcpy(first, word, (size_t)(dash - word));
+        first[dash - word] = '\0';
+        if (tool_parse_size(first, &low) && tool_parse_size(dash + 1, &high) && low && low <= high && high <= (uint64_t)1 << 46) {
+            for (uint64_t size = low; size <= high; size *= 2)
+                if (!add_size(o, size))
+                    return false;
+            return true;
+        }
+    }
+    tool_error("\"%s\" is not a size; give bytes like 8, 4k or 1M, or a range like 8-1M", word);
+    return false;
+}
+
+/* Call add for each word of a list by commas. */
+static bool each_word(perf_opts_t *o, const char *list, bool (*add)(perf_opts_t *o, const char *word))
+{
+    while (true) {
+        size_t n = strcspn(list, ",");
+        char word[64];
+        snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), list);
+        if (!add(o, word))
+            return false;
+        if (!list[n])
+            return true;
+        list += n + 1;
+    }
+}
+
+static bool take_count(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+    if (tool_parse_count(text, min, max, out))
+        return true;
+    tool_error("--%s %s is not a number between %llu and %llu", name, text, (unsigned long long)min, (unsigned long long)max);
+    return false;
+}
+
+static bool take_time(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+    uint64_t ns;
+    if (tool_parse_time(text, &ns) && ns >= min && ns <= max) {
+        *out = ns;
+        return true;
+    }
+    tool_error("--%s %s is not a time between %g s and %g s; write it like 250ms, 2s or 0.5", name, text, (double)min / 1e9,
+               (double)max / 1e9);
+    return false;
+}
+
+static bool take_role(perf_opts_t *o, perf_role_t role, const char *uri)
+{
+    /* --fork --listen URI is a way to say where the two meet. */
+    bool both = (o->role == PERF_FORK && role == PERF_LISTEN) || (o->role == PERF_LISTEN && role == PERF_FORK);
+    if (o->role && o->role != role && !both) {
+        tool_error("--fork, --listen and --connect exclude each other: give one");
+        return false;
+    }
+    o->role = both ? PERF_FORK : role;
+    if (uri)
+        o->uri = uri;
+    return true;
+}
+
+static bool take(perf_opts_t *o, int id, const char *v)
+{
+    switch (id) {
+    case OPT_FORK:
+        return take_role(o, PERF_FORK, NULL);
+    case OPT_LISTEN:
+        return take_role(o, PERF_LISTEN, v);
+    case OPT_CONNECT:
+        return take_role(o, PERF_CONNECT, v);
+    case OPT_TEST:
+        return each_word(o, v, add_test);
+    case OPT_SIZE:
+        return each_word(o, v, add_sizes);
+    case OPT_TLS:
+        o->tls = v;
+        return true;
+    case OPT_WINDOW:
+        return take_count("window", v, 1, PERF_MAX_WINDOW, &o->window);
+    case OPT_MODE:
+        o->threaded = !strcmp(v, "thread");
+        if (!o->threaded && strcmp(v, "caller")) {
+            tool_error("--mode %s is neither caller nor thread", v);
+            return false;
+        }
+        return true;
+    case OPT_JSON:
+        o->json = true;
+        return true;
+    case OPT_SECONDS:
+        return take_time("seconds", v, WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->measure_ns);
+    case OPT_ITERS:
+        return take_count("iters", v, 1, UINT64_C(100000000000), &o->iters);
+    case OPT_WARMUP:
+        return take_count("warmup", v, 0, UINT64_C(100000000000), &o->warmup);
+    case OPT_ENDPOINTS:
+        return take_count("endpoints", v, 1, PERF_MAX_ENDPOINTS, &o->endpoints);
+    case OPT_OUTSTANDING:
+        return take_count("outstanding", v, 1, PERF_MAX_WINDOW, &o->outstanding);
+    case OPT_SHUFFLE:
+        o->shuffle = true;
+        return true;
+    case OPT_IDLE:
+        return add_test(o, "idle") && take_time("idle", v, 10 * WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->measure_ns);
+    case OPT_NO_PIN:
+        o->pin = false;
+        return true;
+    case OPT_KEEP:
+        o->keep = true;
+        return true;
+    case OPT_KEY_FILE:
+        o->key_file = v;
+        return true;
+    case OPT_HEARTBEAT:
+        return take_time("heartbeat", v, 100 * WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->heartbeat_ns);
+    default:
+        return take_time("timeout", v, 100 * WEFT_MILLISECOND, 86400 * WEFT_SECOND, &o->timeout_ns);
+    }
+}
+
+static bool finish(perf_opts_t *o)
+{
+    static const perf_test_t usual[] = {PERF_TAG_LAT, PERF_TAG_BW, PERF_TAG_RATE};
+    if (!o->role) {
+        tool_error("say who to be: --fork for both sides on this machine, or --listen and, elsewhere, --connect URI");
+        return false;
+    }
+    if (o->keep && o->role != PERF_LISTEN) {
+        tool_error("--keep is for a server: give it with --listen");
+        return false;
+    }
+    if (o->warmup != UINT64_MAX && !o->iters) {
+        tool_error("--warmup goes with --iters; without it, the time to warm up is found by measuring");
+        return false;
+    }
+    if (!o->n_tests) {
+        memcpy(o->tests, usual, sizeof usual);
+        o->n_tests = sizeof usual / sizeof *usual;
+    }
+    if (!o->uri)
+        o->uri = o->role == PERF_FORK ? DEFAULT_FORK : DEFAULT_LISTEN;
+    return true;
+}
+
+int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out)
+{
+    perf_opts_t o = {.pin = true, .endpoints = 1, .warmup = UINT64_MAX, .measure_ns = WEFT_SECOND};
+    tool_args_t args;
+    int id;
+    o.timeout_ns = 60 * WEFT_SECOND;
+    tool_args_init(&args, argc, argv, options);
+    while ((id = tool_args_next(&args)) > 0) {
+        if (id == OPT_HELP) {
+            tool_perf_help(stdout);
+            *run_out = false;
+            return TOOL_OK;
+        }
+        if (!take(&o, id, args.value))
+            return TOOL_USAGE;
+    }
+    if (id < 0 || !finish(&o))
+        return TOOL_USAGE;
+    *opts_out = o;
+    *run_out = true;
+    return TOOL_OK;
+}

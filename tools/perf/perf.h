@@ -1,0 +1,243 @@
+/* tools/perf/perf.h - `weft perf`: what its files share.
+ *
+ *   options.c  the command line                         stats.c    ticks and the histogram
+ *   perf.c     roles: server, client, or both by fork   report.c   tables, JSON lines, progress
+ *   link.c     runtime, endpoints, waiting              plan.c     the control messages between the two
+ *   server.c   serves one client after another          client.c   runs the tests asked for
+ *   run.c      memory of one run                        tests.c    the loops that are measured
+ *
+ * The client leads: for each run it sends a plan on endpoint 0, the server makes its buffers, posts its receives and answers
+ * READY, both run the same loop from their side, and the server answers DONE. A plan of PERF_END ends the session. */
+#ifndef WEFT_TOOLS_PERF_H
+#define WEFT_TOOLS_PERF_H
+
+#include <time.h>
+#include <weft/weft.h>
+
+#include "../common.h"
+
+/* --- options --------------------------------------------------------------------------------------------- */
+
+typedef enum perf_role { PERF_NO_ROLE, PERF_LISTEN, PERF_CONNECT, PERF_FORK } perf_role_t;
+
+typedef enum perf_test {
+    PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4, PERF_TESTS
+} perf_test_t;
+
+#define PERF_MAX_SIZES 64
+#define PERF_MAX_WINDOW 4000000
+#define PERF_MAX_ENDPOINTS 60000
+
+typedef struct perf_opts {
+    perf_role_t role;
+    const char *uri;
+    perf_test_t tests[PERF_TESTS];
+    unsigned n_tests;
+    uint64_t sizes[PERF_MAX_SIZES];
+    unsigned n_sizes;          /* 0: each test's own */
+    const char *tls;           /* NULL: as configured */
+    const char *key_file;
+    bool threaded;             /* the runtime's own thread drives */
+    bool json, pin, keep, shuffle;
+    uint64_t window;           /* 0: each test's own */
+    uint64_t outstanding;      /* receives kept posted; 0: as many as the window */
+    uint64_t endpoints;
+    uint64_t iters;            /* 0: by time */
+    uint64_t warmup;           /* with iters; UINT64_MAX: a tenth */
+    uint64_t measure_ns;
+    uint64_t heartbeat_ns;     /* 0: as configured */
+    uint64_t timeout_ns;       /* of one wait */
+} perf_opts_t;
+
+/* TOOL_OK and *run_out says whether to go on, or TOOL_USAGE after a sentence. */
+int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out);
+const char *perf_test_name(perf_test_t test);
+
+/* --- ticks and the histogram ----------------------------------------------------------------------------- */
+
+/* Log-linear: 128 steps per power of two, so that a value is known to 0.4 %. */
+#define PERF_STEP_BITS 7
+#define PERF_STEPS (1u << PERF_STEP_BITS)
+
+typedef struct perf_histogram {
+    uint64_t counts[(65 - PERF_STEP_BITS) * PERF_STEPS];
+    uint64_t n, max;
+} perf_histogram_t;
+
+extern bool perf_tsc; /* the cycle counter runs evenly and is used */
+
+static inline uint64_t perf_clock_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+/* A reading of the cheapest even clock there is: a kernel clock costs a fifth of an 8-byte round trip. */
+static inline uint64_t perf_ticks(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_expect(perf_tsc, 1)) {
+        uint32_t lo, hi;
+        __asm__ volatile("rdtsc" : "=a"(lo), "=d"(hi));
+        return (uint64_t)hi << 32 | lo;
+    }
+#elif defined(__aarch64__)
+    if (__builtin_expect(perf_tsc, 1)) {
+        uint64_t v;
+        __asm__ volatile("mrs %0, cntvct_el0" : "=r"(v));
+        return v;
+    }
+#endif
+    return perf_clock_ns();
+}
+
+static inline void perf_record(perf_histogram_t *h, uint64_t v)
+{
+    unsigned top = 63 - (unsigned)__builtin_clzll(v | 1);
+    unsigned shift = top > PERF_STEP_BITS ? top - PERF_STEP_BITS : 0;
+    h->counts[(shift << PERF_STEP_BITS) + (v >> shift)]++;
+    h->n++;
+    if (v > h->max)
+        h->max = v;
+}
+
+/* Find out how long a tick is: about 20 ms, once. */
+void perf_ticks_calibrate(void);
+double perf_tick_ns(void);
+/* The value that `share` of all values do not exceed (0.5: the median); 0 when there are none. */
+double perf_percentile(const perf_histogram_t *h, double share);
+
+/* --- the link to the other side -------------------------------------------------------------------------- */
+
+typedef struct perf_link {
+    const perf_opts_t *opts;
+    weft_runtime_t *rt;
+    weft_ep_t **eps;
+    uint64_t n_eps, cap_eps;
+    const char *peer;      /* "the server", "the client" */
+    bool threaded, yield;
+    uint64_t timeout_ns;
+    uint64_t rss_before, rss_first; /* resident bytes with no endpoint and with one */
+    char transport[32];
+} perf_link_t;
+
+/* Opens the runtime. False after a sentence. */
+bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer);
+/* Adds an endpoint. False after a sentence; the endpoint is then still the caller's. */
+bool perf_link_add(perf_link_t *l, weft_ep_t *ep);
+void perf_link_note_transport(perf_link_t *l);
+/* Close all endpoints: gracefully, or at once, so that no operation and no buffer is in use any more when it returns. */
+void perf_link_drop(perf_link_t *l, bool graceful);
+void perf_link_close(perf_link_t *l);
+/* The sentence for an operation or a post that failed while `doing`. */
+void perf_link_lost(perf_link_t *l, weft_status_t st, const char *doing);
+
+weft_status_t perf_await_slow(perf_link_t *l, weft_op_t *op);
+
+/* Wait for an operation: its status, or WEFT_ERR_TIMEOUT while it is still under way. */
+static inline weft_status_t perf_await(perf_link_t *l, weft_op_t *op)
+{
+    if (!l->threaded) {
+        for (unsigned spin = 0; spin < 4096; spin++) {
+            if (weft_op_done(op))
+                return op->status;
+            weft_runtime_progress(l->rt);
+        }
+    }
+    return weft_op_done(op) ? op->status : perf_await_slow(l, op);
+}
+
+/* Resident memory of this process, bytes; CPU time of all of its threads, ns. */
+uint64_t perf_rss(void);
+uint64_t perf_cpu_ns(void);
+
+/* --- control messages ------------------------------------------------------------------------------------ */
+
+#define PERF_CONTROL_TAG UINT64_C(0xc001000000000000) /* plan, client to server; first message of endpoint 0 */
+#define PERF_HELLO_TAG   UINT64_C(0xc002000000000000)
+#define PERF_REPLY_TAG   UINT64_C(0xc003000000000000)
+
+typedef struct perf_hello { /* first message on each endpoint */
+    uint64_t magic, session, index, total;
+} perf_hello_t;
+
+typedef struct perf_plan {
+    uint64_t magic;
+    uint64_t test, run; /* run: makes the tags of each run its own */
+    uint64_t size, count, window, outstanding, shuffle;
+    uint64_t idle_ns;
+} perf_plan_t;
+
+enum { PERF_READY = 1, PERF_DONE = 2, PERF_REFUSED = 3 };
+
+typedef struct perf_reply {
+    uint64_t magic, kind, run;
+    uint64_t rss_before, rss_first, rss_all; /* of the server: with no endpoint, with one, and before this run */
+    uint64_t cpu_ns, elapsed_ns;
+    char text[200];              /* of PERF_REFUSED */
+} perf_reply_t;
+
+#define PERF_MAGIC UINT64_C(0x3130667265706677) /* "wfperf01" */
+
+bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
+/* NULL, or what is wrong with it: it comes from the other side. */
+const char *perf_plan_fault(const perf_plan_t *p, uint64_t len);
+bool perf_reply_ok(const perf_reply_t *r, uint64_t len);
+
+/* --- one run --------------------------------------------------------------------------------------------- */
+
+typedef struct perf_pages {
+    void *at;
+    size_t size;
+} perf_pages_t;
+
+typedef struct perf_run {
+    perf_plan_t plan;
+    perf_histogram_t *histogram; /* client only; NULL while warming up */
+    weft_op_t *sends, *recvs;
+    uint64_t n_sends, n_recvs;
+    weft_ep_t **recv_eps;        /* whose message each receive takes */
+    uint32_t *order;             /* shuffled: the order tags are sent in; NULL otherwise */
+    char *send_buf, *recv_buf;
+    perf_pages_t pages[6];
+    unsigned n_pages;
+    uint64_t elapsed_ns, cpu_ns; /* results of the loop */
+} perf_run_t;
+
+/* Memory for our side of a plan. WEFT_ERR_NOMEM leaves nothing behind. */
+weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *plan, bool server);
+void perf_run_free(perf_run_t *run);
+
+/* Post what must be there before READY is said (server), then the loops. Statuses are those of operations. */
+weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run);
+/* Everything is sent and taken when `done` (the receive of DONE, posted already) is complete. */
+weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done);
+
+/* --- roles ----------------------------------------------------------------------------------------------- */
+
+/* Each returns an exit status. ready_fd: the bound URI is written there and it is closed; -1: it is printed. */
+int perf_server(const perf_opts_t *opts, int ready_fd);
+int perf_client(const perf_opts_t *opts, const char *uri);
+
+/* --- output ---------------------------------------------------------------------------------------------- */
+
+typedef struct perf_result {
+    perf_test_t test;
+    uint64_t size, window, outstanding, endpoints, iterations;
+    double seconds;
+    const perf_histogram_t *histogram;
+    double tick_us;                /* one unit of the histogram */
+    double avg_us, mb_s, msg_s;
+    double endpoint_bytes, peer_endpoint_bytes;
+    double cpu_percent, peer_cpu_percent; /* idle only */
+    const char *transport;
+} perf_result_t;
+
+void perf_report_head(const perf_opts_t *opts, const char *transport);
+void perf_report(const perf_opts_t *opts, const perf_result_t *r);
+/* A line that is overwritten, on a terminal only; NULL wipes it. */
+void perf_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,42 @@
+/* tools/perf/plan.c - the control messages, checked before anything in them is believed.
+ *
+ * They come from whoever could connect: a server must survive any of them. Fixed structs, little-endian like the library's own
+ * wire. tests/tools/tools_perf.py runs it. A plan out of bounds is answered with PERF_REFUSED and the sentence below. */
+#include <string.h>
+#include <unistd.h>
+
+#include "perf.h"
+
+bool perf_hello_ok(const perf_hello_t *h, uint64_t len)
+{
+    return len == sizeof *h && h->magic == PERF_MAGIC && h->total >= 1 && h->total <= PERF_MAX_ENDPOINTS && h->index < h->total;
+}
+
+bool perf_reply_ok(const perf_reply_t *r, uint64_t len)
+{
+    return len == sizeof *r && r->magic == PERF_MAGIC && memchr(r->text, '\0', sizeof r->text);
+}
+
+/* Half of the machine's memory, so that a client cannot make the server the victim of the out-of-memory killer. */
+static uint64_t memory_bound(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages / 2 * (uint64_t)size : UINT64_C(1) << 30;
+}
+
+const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
+{
+    if (len != sizeof *p || p->magic != PERF_MAGIC)
+        return "the two sides are different versions of weft perf";
+    if (p->test >= PERF_TESTS)
+        return "the server does not know that test; use the same version of weft on both sides";
+    if (p->size > memory_bound() / 2)
+        return "the message does not fit into half of the server's memory; use a smaller --size";
+    if (p->window < 1 || p->window > PERF_MAX_WINDOW || p->outstanding < 1 || p->outstanding > PERF_MAX_WINDOW)
+        return "the window is out of bounds; use a smaller --window or --outstanding";
+    if (p->idle_ns > 3600 * WEFT_SECOND)
+        return "the server does not idle for longer than an hour";
+    if (p->run > UINT32_MAX)
+        return "too many runs in one session";
+    return NULL;
+}

@@ -1,0 +1,217 @@
+/* tools/perf/tests.c - the loops that are measured, from both sides.
+ *
+ * They are written as a careful user of the library would write them: operations in arrays that are posted again and again,
+ * receives posted ahead, weft_op_done() and weft_runtime_progress() in caller mode, weft_op_wait() where the runtime has its
+ * own thread.
+ *
+ * tag_lat   ping-pong. One tick reading per round trip, as in ucx_perftest; half of it goes into the histogram.
+ * tag_bw    one way, `window` sends not complete at a time, one buffer at each side (as in ucx_perftest). The clock stops when
+ *           the server's DONE is here, so that everything has arrived.
+ * tag_rate  the same with small messages and a larger window.
+ * idle      nothing, and what that costs.
+ *
+ * Any operation that fails ends the loop with its status; operations still under way are the caller's to end (perf_link_drop). */
+#include "perf.h"
+
+/* Sends that are complete at once never make anyone call progress; packed ones leave, and credit comes in, only there. */
+#define BATCH 256
+
+static inline uint64_t run_tag(const perf_run_t *run)
+{
+    return run->plan.run << 32;
+}
+
+static weft_status_t post_recv(perf_run_t *run, uint64_t slot)
+{
+    uint64_t tag = run_tag(run) + (run->order ? slot : 0);
+    return weft_msg_recv(run->recv_eps[slot], run->recv_buf, run->plan.size, tag, WEFT_TAG_FULL, &run->recvs[slot]);
+}
+
+static weft_status_t post_first_recvs(perf_run_t *run)
+{
+    uint64_t n = run->plan.count < run->n_recvs ? run->plan.count : run->n_recvs;
+    /* In the order they will be taken: messages of one tag match receives as they were posted. */
+    for (uint64_t i = 0; i < n; i++) {
+        weft_status_t st = post_recv(run, run->order ? run->order[i] : i);
+        if (st)
+            return st;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t await_all(perf_link_t *l, weft_op_t *ops, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        weft_status_t st = perf_await(l, &ops[i]);
+        if (st)
+            return st;
+    }
+    return WEFT_OK;
+}
+
+/* --- ping-pong ------------------------------------------------------------------------------------------- */
+
+static weft_status_t pong(perf_link_t *l, perf_run_t *run)
+{
+    const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
+    uint64_t slot = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        weft_status_t st = perf_await(l, &run->recvs[slot]);
+        if (!st)
+            st = perf_await(l, &run->sends[slot]);
+        if (!st)
+            st = weft_msg_send(run->recv_eps[slot], run->send_buf, size, tag, &run->sends[slot]);
+        /* The answer first; the receive after next is posted while it is on its way. */
+        if (!st && i + run->n_recvs < count)
+            st = post_recv(run, slot);
+        if (st)
+            return st;
+        if (++slot == run->n_recvs)
+            slot = 0;
+    }
+    return await_all(l, run->sends, run->n_sends);
+}
+
+static weft_status_t ping(perf_link_t *l, perf_run_t *run)
+{
+    const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
+    perf_histogram_t *h = run->histogram;
+    uint64_t slot = 0, last = 0, before, after;
+    weft_status_t st = post_first_recvs(run);
+    if (st)
+        return st;
+    before = perf_ticks();
+    for (uint64_t i = 0; i < count; i++) {
+        st = perf_await(l, &run->sends[slot]);
+        if (!st)
+            st = weft_msg_send(run->recv_eps[slot], run->send_buf, size, tag, &run->sends[slot]);
+        /* The receive that the last answer took is posted again while this message is on its way. */
+        if (!st && i && i - 1 + run->n_recvs < count)
+            st = post_recv(run, last);
+        if (!st)
+            st = perf_await(l, &run->recvs[slot]);
+        if (st)
+            return st;
+        if (h) {
+            after = perf_ticks();
+            perf_record(h, after - before);
+            before = after;
+        }
+        last = slot;
+        if (++slot == run->n_recvs)
+            slot = 0;
+    }
+    return await_all(l, run->sends, run->n_sends);
+}
+
+/* --- one way --------------------------------------------------------------------------------------------- */
+
+static weft_status_t sink(perf_link_t *l, perf_run_t *run)
+{
+    const uint64_t count = run->plan.count;
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t slot = run->order ? run->order[at] : at;
+        weft_status_t st = perf_await(l, &run->recvs[slot]);
+        if (!st && i + run->n_recvs < count)
+            st = post_recv(run, slot);
+        if (st)
+            return st;
+        if (++at == run->n_recvs)
+            at = 0;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t source(perf_link_t *l, perf_run_t *run)
+{
+    const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
+    const uint64_t step = run->n_sends < BATCH ? run->n_sends : BATCH;
+    perf_histogram_t *h = run->histogram;
+    uint64_t op_at = 0, recv_at = 0, ep_at = 0, batch = 0, before = perf_ticks();
+    weft_status_t st;
+    for (uint64_t i = 0; i < count; i++) {
+        weft_op_t *op = &run->sends[op_at];
+        uint64_t slot = run->order ? run->order[recv_at] : 0;
+        weft_ep_t *ep = run->order ? l->eps[slot % l->n_eps] : l->eps[ep_at];
+        st = perf_await(l, op);
+        if (!st)
+            st = weft_msg_send(ep, run->send_buf, size, tag + slot, op);
+        if (st)
+            return st;
+        if (++op_at == run->n_sends)
+            op_at = 0;
+        if (++recv_at == run->n_recvs)
+            recv_at = 0;
+        if (++ep_at == l->n_eps)
+            ep_at = 0;
+        if (++batch == step) {
+            batch = 0;
+            weft_runtime_progress(l->rt);
+            if (h) {
+                uint64_t after = perf_ticks();
+                if (i >= run->n_sends) /* before that, posting fills the window and waits for nothing */
+                    perf_record(h, (after - before) / step);
+                before = after;
+            }
+        }
+    }
+    return await_all(l, run->sends, run->n_sends < count ? run->n_sends : count);
+}
+
+/* --- nothing --------------------------------------------------------------------------------------------- */
+
+static weft_status_t idle(perf_link_t *l, perf_run_t *run)
+{
+    weft_op_t timer = WEFT_OP_INIT;
+    uint64_t start = perf_clock_ns(), cpu = perf_cpu_ns();
+    weft_status_t st = weft_timer_start(l->rt, run->plan.idle_ns, &timer);
+    if (!st) {
+        st = weft_op_wait(&timer, run->plan.idle_ns + l->timeout_ns);
+        if (!weft_op_done(&timer)) {
+            weft_op_cancel(&timer);
+            weft_op_wait(&timer, WEFT_FOREVER);
+        }
+    }
+    run->cpu_ns = perf_cpu_ns() - cpu;
+    run->elapsed_ns = perf_clock_ns() - start;
+    return st;
+}
+
+/* --- both sides ------------------------------------------------------------------------------------------ */
+
+weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run)
+{
+    (void)l;
+    return run->plan.test == PERF_IDLE ? WEFT_OK : post_first_recvs(run);
+}
+
+weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
+{
+    switch (run->plan.test) {
+    case PERF_TAG_LAT:
+        return pong(l, run);
+    case PERF_IDLE:
+        return idle(l, run);
+    default:
+        return sink(l, run);
+    }
+}
+
+weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
+{
+    uint64_t start;
+    weft_status_t st;
+    if (run->plan.test == PERF_IDLE) {
+        st = idle(l, run);
+        return st ? st : perf_await(l, done);
+    }
+    start = perf_clock_ns();
+    st = run->plan.test == PERF_TAG_LAT ? ping(l, run) : source(l, run);
+    if (!st && run->plan.test != PERF_TAG_LAT)
+        st = perf_await(l, done);
+    run->elapsed_ns = perf_clock_ns() - start;
+    if (!st && run->histogram && !run->histogram->n) /* the window was never full: the average is all that is known */
+        perf_record(run->histogram, (uint64_t)((double)run->elapsed_ns / (double)run->plan.count / perf_tick_ns()));
+    return st ? st : perf_await(l, done);
+}
