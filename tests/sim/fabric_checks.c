@@ -1,0 +1,248 @@
+/* tests/sim/fabric_checks.c - the simulator sees whoever misuses the door: each way of doing so ends in a violation.
+ *
+ * A check that never fires is no check, so every test here does one thing wrong, in a child that must abort. */
+#include "test.h"
+
+#include "fabric/sim/sim.h"
+
+typedef struct side {
+    wefti_fabric_t *f;
+    wefti_lane_t *lane;
+    wefti_pull_t *offered;
+    unsigned closed, records, done;
+} side_t;
+
+static wefti_sim_t *w;
+static side_t a, b;
+static uint8_t payload[64], target[64];
+static weft_iov_t from_iov = {payload, sizeof payload}, to_iov = {target, sizeof target};
+
+static void up_record(void *user, const void *rec, size_t n)
+{
+    (void)rec;
+    (void)n;
+    ((side_t *)user)->records++;
+}
+static void up_announced(void *user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+{
+    (void)rec;
+    (void)n;
+    (void)total;
+    ((side_t *)user)->offered = p;
+}
+static void up_withdrawn(wefti_pull_t *p) { (void)p; }
+static void up_room(void *user) { (void)user; }
+static void up_failed(void *user, weft_status_t why)
+{
+    (void)user;
+    (void)why;
+}
+static void up_closed(void *user) { ((side_t *)user)->closed++; }
+
+static const wefti_fabric_up_t up = {.record = up_record,
+                                     .announced = up_announced,
+                                     .withdrawn = up_withdrawn,
+                                     .room = up_room,
+                                     .lane_failed = up_failed,
+                                     .lane_closed = up_closed};
+
+static void on_done(wefti_xfer_t *x, weft_status_t status)
+{
+    (void)x;
+    (void)status;
+    a.done++;
+}
+static wefti_xfer_t send_x = {.done = on_done}, pull_x = {.done = on_done};
+
+static void settle(void)
+{
+    do {
+        for (int i = 0; i < 20; i++) {
+            a.f->ops->progress(a.f, true);
+            b.f->ops->progress(b.f, true);
+        }
+    } while (wefti_sim_step(w));
+}
+
+/* Two hosts with a lane between them. */
+static void pair(void)
+{
+    uint8_t addr_a[WEFTI_LANE_ADDR_MAX], addr_b[WEFTI_LANE_ADDR_MAX];
+    size_t n_a, n_b;
+    CHECK_OK(wefti_sim_new(5, &w));
+    CHECK_OK(wefti_sim_host(w, "a", &a.f));
+    CHECK_OK(wefti_sim_host(w, "b", &b.f));
+    wefti_sim_faults(w)->style = WEFTI_SIM_SHM;
+    a.f->up = b.f->up = &up;
+    CHECK_OK(a.f->rails[0]->ops->lane_new(a.f->rails[0], &a, addr_a, &n_a, &a.lane));
+    CHECK_OK(b.f->rails[0]->ops->lane_new(b.f->rails[0], &b, addr_b, &n_b, &b.lane));
+    CHECK_OK(a.lane->ops->lane_connect(a.lane, addr_b, n_b));
+    CHECK_OK(b.lane->ops->lane_connect(b.lane, addr_a, n_a));
+}
+
+static void offer(void)
+{
+    pair();
+    CHECK_OK(a.lane->ops->announce(a.lane, "rec", 3, &from_iov, 1, sizeof payload, &send_x));
+    settle();
+    CHECK(b.offered);
+}
+
+/* fn must end in a violation. */
+static void must_abort(void (*fn)(void))
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(3);
+        signal(SIGABRT, SIG_DFL);
+        fn();
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+static void reserve_after_close(void)
+{
+    pair();
+    a.lane->ops->lane_close(a.lane);
+    a.lane->ops->reserve(a.lane, 8);
+}
+TEST(a_record_on_a_closed_lane_is_seen) { must_abort(reserve_after_close); }
+
+static void reserve_after_gone(void)
+{
+    pair();
+    a.lane->ops->lane_close(a.lane);
+    settle();
+    a.lane->ops->reserve(a.lane, 8);
+}
+TEST(a_record_on_a_lane_that_is_gone_is_seen) { must_abort(reserve_after_gone); }
+
+static void reserve_twice(void)
+{
+    pair();
+    a.lane->ops->reserve(a.lane, 8);
+    a.lane->ops->reserve(a.lane, 8);
+}
+TEST(a_second_reserve_without_commit_is_seen) { must_abort(reserve_twice); }
+
+static void write_past_end(void)
+{
+    pair();
+    uint8_t *rec = a.lane->ops->reserve(a.lane, 8);
+    rec[8] ^= 1;
+    a.lane->ops->commit(a.lane, 8);
+}
+TEST(a_record_longer_than_reserved_is_seen) { must_abort(write_past_end); }
+
+static void commit_nothing(void)
+{
+    pair();
+    a.lane->ops->commit(a.lane, 8);
+}
+TEST(a_commit_without_reserve_is_seen) { must_abort(commit_nothing); }
+
+static void close_twice(void)
+{
+    pair();
+    a.lane->ops->lane_close(a.lane);
+    a.lane->ops->lane_close(a.lane);
+}
+TEST(a_lane_closed_twice_is_seen) { must_abort(close_twice); }
+
+static void change_payload(void)
+{
+    offer();
+    payload[7] ^= 1;
+    CHECK_OK(b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x));
+    settle();
+}
+TEST(a_payload_changed_while_announced_is_seen) { must_abort(change_payload); }
+
+static void pull_twice(void)
+{
+    offer();
+    CHECK_OK(b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x));
+    b.offered->ops->refuse(b.offered, true);
+}
+TEST(an_offer_taken_twice_is_seen) { must_abort(pull_twice); }
+
+static void pull_too_much(void)
+{
+    offer();
+    (void)!b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target + 1, &pull_x);
+}
+TEST(a_pull_of_more_than_there_is_is_seen) { must_abort(pull_too_much); }
+
+static void pull_on_closed_lane(void)
+{
+    offer();
+    b.lane->ops->lane_close(b.lane);
+    (void)!b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x);
+}
+TEST(a_pull_on_a_closed_lane_is_seen) { must_abort(pull_on_closed_lane); }
+
+static void withdraw_finished(void)
+{
+    offer();
+    b.offered->ops->refuse(b.offered, true);
+    settle();
+    a.lane->ops->withdraw(a.lane, &send_x);
+}
+TEST(a_withdrawal_of_a_finished_transfer_is_seen) { must_abort(withdraw_finished); }
+
+static void leave_lane_open(void)
+{
+    pair();
+    a.f->ops->close(a.f);
+}
+TEST(a_lane_left_open_is_seen) { must_abort(leave_lane_open); }
+
+static void leave_fabric_open(void)
+{
+    pair();
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    a.f->ops->close(a.f);
+    wefti_sim_free(w);
+}
+TEST(a_fabric_left_open_is_seen) { must_abort(leave_fabric_open); }
+
+TEST(proper_use_is_no_violation)
+{
+    offer();
+    CHECK_OK(b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x));
+    settle();
+    CHECK_EQ(a.done, 2);
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    CHECK_EQ(a.closed, 1);
+    CHECK_EQ(b.closed, 1);
+    a.f->ops->close(a.f);
+    b.f->ops->close(b.f);
+    wefti_sim_free(w);
+}
+
+TEST(a_killed_host_lets_go_of_what_is_closed_on_it)
+{
+    offer();
+    wefti_sim_kill(a.f);
+    settle();
+    CHECK_EQ(a.done, 0);
+    CHECK_OK(b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x));
+    settle();
+    CHECK_EQ(a.done, 1); /* the pull, with WEFT_ERR_PEER */
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    CHECK_EQ(a.done, 2);
+    a.f->ops->close(a.f);
+    b.f->ops->close(b.f);
+    wefti_sim_free(w);
+}

@@ -1,0 +1,111 @@
+/* tests/sim/lib/seeds.c - the loop over seeds, and how a failure is told. */
+#include "seeds.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <weft/weft.h>
+
+#include "heap_count.h"
+
+#define SEED_SECONDS 30 /* of real time: a seed takes about a millisecond */
+#define TWICE_EVERY 32  /* one seed in so many is run twice */
+
+bool sim_tell;
+static const char *program = "program";
+static volatile uint64_t current;
+
+void sim_seed_failed(uint64_t seed, const char *what)
+{
+    fflush(stdout);
+    fprintf(stderr, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "\n", seed, what, program, seed);
+    _exit(1);
+}
+
+/* A crash or an endless loop in the library is a failed seed as well. Only write() is safe here. */
+static void on_signal(int sig)
+{
+    char line[512];
+    int n = snprintf(line, sizeof line, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "\n", current,
+                     sig == SIGALRM ? "no end" : sig == SIGABRT ? "aborted" : "crashed", program, current);
+    if (write(2, line, (size_t)n) < 0 || sig == SIGALRM)
+        _exit(1);
+    signal(sig, SIG_DFL);
+    raise(sig); /* for the core and the debugger */
+}
+
+static void run(sim_scenario_fn scenario, uint64_t seed, bool twice)
+{
+    current = seed;
+    long before = heap_count();
+    uint64_t hash = scenario(seed);
+    long left = heap_count() - before;
+    if (left > 0 || twice) {
+        /* something is made once per process by whoever needs it first; what a second run leaves is a leak */
+        before = heap_count();
+        uint64_t again = scenario(seed);
+        if (again != hash)
+            sim_seed_failed(seed, "two runs of it differ");
+        if (left > 0 && heap_count() - before > 0)
+            sim_seed_failed(seed, "it leaves memory behind");
+    }
+    if (sim_tell)
+        printf("seed %" PRIu64 " hash %016" PRIx64 "\n", seed, hash);
+}
+
+static uint64_t number(const char *text)
+{
+    char *end;
+    uint64_t n = strtoull(text, &end, 0);
+    if (!*text || *end) {
+        fprintf(stderr, "%s: \"%s\" is not a number\n", program, text);
+        exit(2);
+    }
+    return n;
+}
+
+int sim_seeds_main(int argc, char **argv, unsigned seeds, sim_scenario_fn scenario)
+{
+    uint64_t first = 1, n = seeds;
+    bool terminal = isatty(1);
+    program = argv[0];
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (!strcmp(argv[i], "--seeds") && more) {
+            n = number(argv[++i]);
+        } else if (!strcmp(argv[i], "--first") && more) {
+            first = number(argv[++i]);
+        } else if (!strcmp(argv[i], "--seed") && more) {
+            first = number(argv[++i]);
+            n = 1;
+            sim_tell = true;
+        } else if (!strcmp(argv[i], "--tell")) {
+            sim_tell = true;
+        } else {
+            fprintf(stderr, "usage: %s [--seeds N] [--first S] [--seed S] [--tell]\n", program);
+            return 2;
+        }
+    }
+    if (!getenv("WEFT_LOG"))
+        weft_log_set_level(WEFT_LOG_NONE); /* failures are what these runs are made of */
+    signal(SIGALRM, on_signal);
+    signal(SIGABRT, on_signal);
+#ifndef HEAP_COUNT_SANITIZED
+    signal(SIGSEGV, on_signal);
+    signal(SIGBUS, on_signal);
+#endif
+    for (uint64_t i = 0; i < n; i++) {
+        if (i % 256 == 0)
+            alarm(SEED_SECONDS);
+        if (terminal && i % 256 == 0) {
+            printf("\r%" PRIu64 " of %" PRIu64 " seeds", i, n);
+            fflush(stdout);
+        }
+        run(scenario, first + i, i % TWICE_EVERY == 0);
+    }
+    printf("%s%" PRIu64 " seeds from %" PRIu64 " on passed\n", terminal ? "\r" : "", n, first);
+    return 0;
+}

@@ -1,0 +1,25 @@
+/* tests/sim/lib/seeds.h - run a scenario for many seeds: the command line and the report of every program here.
+ *
+ *     program [--seeds N] [--first S] [--seed S] [--tell]
+ *
+ * --seeds N runs N seeds from --first (1) on; --seed S replays one and prints the hash of its run. Some seeds are run twice, and
+ * the hashes of both runs must agree. Memory that a seed leaves behind is a failure too (where no sanitizer watches: it does that then).
+ * A failing seed prints "seed S failed: ...; replay: program --seed S" and ends the program with 1. */
+#ifndef SIM_SEEDS_H
+#define SIM_SEEDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One run. Returns the hash of what happened. */
+typedef uint64_t (*sim_scenario_fn)(uint64_t seed);
+
+int sim_seeds_main(int argc, char **argv, unsigned seeds, sim_scenario_fn scenario);
+
+/* The seed under way fails. For scenarios that have no world at hand, and as the hook of wefti_sim_on_violation(). */
+void sim_seed_failed(uint64_t seed, const char *what) __attribute__((noreturn));
+
+/* --tell was given: scenarios may say what they do. */
+extern bool sim_tell;
+
+#endif

@@ -1,0 +1,93 @@
+"""What the tests of the command share: where it is, running it for a bounded time, and the count every test here ends with.
+
+The command is TEST_WEFT_COMMAND, else `weft` in the build folder given as the first argument, else build/dev/weft.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+
+def command():
+    if os.environ.get("TEST_WEFT_COMMAND"):
+        return os.environ["TEST_WEFT_COMMAND"]
+    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build", "dev")
+    return os.path.join(folder, "weft")
+
+
+class Skip(Exception):
+    """Raised with the reason by a test that cannot run here."""
+
+
+def environment(**more):
+    """This environment without anyone's configuration."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "UCX_"))}
+    env.update(more)
+    return env
+
+
+def start(*args, env=None):
+    return subprocess.Popen([command(), *args], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def run(*args, env=None, timeout=60):
+    """The finished process, with stdout and stderr as text."""
+    return subprocess.run([command(), *args], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
+
+
+def must(*args, **kw):
+    done = run(*args, **kw)
+    assert done.returncode == 0, f"weft {' '.join(args)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def json_lines(text):
+    """One object a line, and nothing else."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def listen(*args):
+    """A server on a port of its own: the process and its URI."""
+    server = start("perf", "--listen", "tcp://127.0.0.1:0", "--json", *args)
+    line = server.stdout.readline()
+    if not line:
+        server.wait(timeout=10)
+        raise AssertionError("the server does not listen: " + server.stderr.read())
+    return server, json.loads(line)["listening"]
+
+
+def end(*processes):
+    for p in processes:
+        if p.poll() is None:
+            p.kill()
+        p.communicate()
+
+
+def scratch():
+    return tempfile.TemporaryDirectory(prefix="weft-tools-")
+
+
+def main(*tests):
+    """Run test functions; each raises AssertionError with what is wrong."""
+    passed = failed = skipped = 0
+    if not os.access(command(), os.X_OK):
+        print(f"there is no {command()}")
+        sys.exit(77)
+    for test in tests:
+        try:
+            test()
+            passed += 1
+            print(f"ok   {test.__name__}", flush=True)
+        except Skip as why:
+            skipped += 1
+            print(f"# skipped: {why}\nskip {test.__name__}", flush=True)
+        except (AssertionError, subprocess.TimeoutExpired, ValueError) as why:
+            failed += 1
+            print(f"{type(why).__name__}: {why}\nFAIL {test.__name__}", flush=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed else 77 if skipped and not passed else 0)

@@ -1,0 +1,76 @@
+"""A command line that is not understood gets one sentence that says what is wrong and what would be right, and exit status 2."""
+from lib import weft
+
+
+def refused(*args, says):
+    done = weft.run(*args, timeout=20)
+    assert done.returncode == 2, f"weft {' '.join(args)}: exit status {done.returncode}, not 2\n{done.stdout}{done.stderr}"
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, f"weft {' '.join(args)}: {len(lines)} lines instead of one sentence\n{done.stderr}"
+    for word in says:
+        assert word in lines[0], f"weft {' '.join(args)}: \"{word}\" is not in: {lines[0]}"
+    assert not done.stdout, f"weft {' '.join(args)}: something on stdout\n{done.stdout}"
+
+
+def an_unknown_command_gets_the_nearest_name():
+    refused("pref", says=['"pref"', '"perf"'])
+    refused("inf", says=['"info"'])
+    refused("zzzzzz", says=['"zzzzzz"', "--help"])
+    refused("help", "prf", says=['"perf"'])
+
+
+def an_unknown_option_gets_the_nearest_name():
+    refused("perf", "--szie", "8", says=["--szie", "--size"])
+    refused("perf", "--endpoint=3", says=["--endpoints"])
+    refused("info", "--jsno", says=["--json"])
+    refused("perf", "--qqqqqqqq", says=["--qqqqqqqq", "--help"])
+    refused("perf", "8", says=['"8"'])
+
+
+def a_wrong_value_is_named():
+    fork = ("perf", "--fork")
+    refused(*fork, "--size", "8,banana", says=["banana", "4k"])
+    refused(*fork, "--size", "", says=["--size"])
+    refused(*fork, "--size", "1M-8", says=["1M-8"])
+    refused(*fork, "--size", "-8", says=["-8"])
+    refused(*fork, "--size", "99999999999999999999", says=["99999999999999999999"])
+    refused(*fork, "--test", "tag_lta", says=["tag_lta", "tag_lat"])
+    refused(*fork, "--window", "0", says=["--window", "0"])
+    refused(*fork, "--window", "many", says=["many"])
+    refused(*fork, "--window", says=["--window"])
+    refused(*fork, "--mode", "both", says=["both", "caller", "thread"])
+    refused(*fork, "--seconds", "2 weeks", says=["2 weeks"])
+    refused(*fork, "--heartbeat", "1ns", says=["--heartbeat", "1ns"])
+    refused(*fork, "--endpoints", "1000000000", says=["1000000000"])
+    refused(*fork, "--json=yes", says=["--json", "yes"])
+
+
+def options_that_do_not_go_together_are_refused():
+    refused("perf", says=["--fork", "--listen", "--connect"])
+    refused("perf", "--fork", "--connect", "tcp://127.0.0.1:1", says=["exclude"])
+    refused("perf", "--fork", "--keep", says=["--keep", "--listen"])
+    refused("perf", "--fork", "--warmup", "3", says=["--warmup", "--iters"])
+
+
+def help_lists_every_option_and_fits_in_100_columns():
+    for words in ("--help", "help", "help perf", "perf --help", "perf -h", "help info", "info --help"):
+        args = words.split()
+        text = weft.must(*args)
+        wide = [line for line in text.splitlines() if len(line) > 100]
+        assert not wide, f"weft {' '.join(args)}: more than 100 columns\n" + "\n".join(wide)
+    text = weft.must("perf", "--help")
+    for name in ("fork", "listen", "connect", "test", "size", "tls", "window", "mode", "json", "seconds", "iters", "warmup",
+                 "endpoints", "outstanding", "shuffle", "idle", "no-pin", "keep", "key-file", "heartbeat", "timeout"):
+        assert f"--{name}" in text, f"--{name} is not in the help"
+    assert "2^20" in text, "the help does not say what MiB are"
+
+
+def no_command_at_all_shows_the_usage():
+    done = weft.run()
+    assert done.returncode == 2 and "Usage: weft" in done.stderr, done.stderr
+    assert weft.must("--version").startswith("weft "), "the version"
+
+
+weft.main(an_unknown_command_gets_the_nearest_name, an_unknown_option_gets_the_nearest_name, a_wrong_value_is_named,
+          options_that_do_not_go_together_are_refused, help_lists_every_option_and_fits_in_100_columns,
+          no_command_at_all_shows_the_usage)
