@@ -12,7 +12,7 @@ endif
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bench lint install coverage clean
+.PHONY: help demo test build bench lint install sim coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,10 @@ lint: ## formatting, clang-tidy, cppcheck
 
 install: build ## into PREFIX (default /usr/local); DESTDIR is honoured
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+
+sim: ## SEEDS seeds (default 1000000) of every simulation, from FIRST on
+	@scripts/setup build test
+	@scripts/sim
 
 coverage: ## which lines the tests run, per room
 	@scripts/setup build test

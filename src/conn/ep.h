@@ -206,6 +206,7 @@ struct wefti_epx {
     uint8_t cookie[WEFTI_COOKIE_SIZE];
     weft_status_t close_status, doom;      /* doom: fail with this at the next work */
     uint8_t close_stage;
+    uint8_t excused;   /* times the heartbeat's count began anew without a word from the peer */
     bool has_cookie;
     bool starting;     /* opened on another thread; the driver has not begun */
     bool closed_early; /* closed while starting; closed_hard: aborted */

@@ -1,14 +1,14 @@
 /* core/close.c - the end of a runtime.
  *
- * Closing runs on the driver (the runtime's own thread where there is one). From the first step on nothing can be posted. Each round forces
- * the rooms down from the top, completes what is core's own (timers, scope closes, groups) with WEFT_ERR_CLOSED, and progresses, until every
- * room says that the fabric can touch nothing any more. A fabric that does not let go within CLOSE_BOUND is left with an error in the log:
- * better a leak than a hang. All completions are delivered before anything is freed.
+ * Closing runs on the driver (the runtime's own thread where there is one). From the first step on nothing can be posted. Each
+ * round forces the rooms down from the top, completes what is core's own (timers, scope closes, groups) with WEFT_ERR_CLOSED, and
+ * progresses, until every room says that the fabric can touch nothing any more. A fabric that does not let go within CLOSE_BOUND
+ * is left with an error in the log: better a leak than a hang. All completions are delivered before anything is freed.
  *
  * In a forked child the fabric and what the rooms made of it belong to the parent: only memory of core is freed.
  *
- * Promise: every operation completes once, and no callback comes after weft_runtime_close() returned. tests/unit/core_close.c holds
- * us to it. */
+ * Promise: every operation completes once, and no callback comes after weft_runtime_close() returned. tests/unit/core_close.c
+ * holds us to it. */
 #include <sched.h>
 #include <sodium.h>
 
@@ -18,7 +18,7 @@
 
 #define CLOSE_BOUND (10 * WEFT_SECOND)
 #define ROUND_NS    WEFT_MILLISECOND
-enum { VIRTUAL_ROUNDS = 100000 };
+enum { VIRTUAL_ROUNDS = 4096 };
 
 /* Everything of core's own ends now. A group asks its members, which end with their rooms. */
 static void end_own(weft_runtime_t *rt)

@@ -1,7 +1,7 @@
 /* core/core.h - the runtime and its operations, as the rooms above see them.
  *
- * One thread at a time drives a runtime: it holds `driver`. Everything that is not marked as any-thread belongs to whoever drives,
- * so nothing here needs a lock. Three ways to hold it:
+ * One thread at a time drives a runtime: it holds `driver`. Everything that is not marked as any-thread belongs to whoever
+ * drives, so nothing here needs a lock. Three ways to hold it:
  *   - the runtime's own thread (WEFT_PROGRESS_THREAD) holds it for as long as it lives;
  *   - a caller (CALLER, LOOP) takes it for the length of one post, one progress, or one wait;
  *   - a callback runs on a thread that already holds it.
@@ -14,10 +14,10 @@
  *                     \--cancel--> ASKED --complete--> READY
  *     a link's next: POSTED --the step before succeeded--> LINKED --its own post--> POSTED
  *
- * Only the driver moves it from POSTED on, except POSTED -> ASKED. Bits beside the state say who else holds it: INBOX (it sits in the inbox,
- * to be started or cancelled; completion waits in READY until the inbox has let go of it), QUEUED (it is in its completion queue), WAITED
- * (a thread sleeps until it is done, and must be woken). After the store of DONE, and the pop from its queue, the library does not touch
- * the operation again; its owner may free it or post it anew.
+ * Only the driver moves it from POSTED on, except POSTED -> ASKED. Bits beside the state say who else holds it: INBOX (it sits in
+ * the inbox, to be started or cancelled; completion waits in READY until the inbox has let go of it), QUEUED (it is in its
+ * completion queue), WAITED (a thread sleeps until it is done, and must be woken). After the store of DONE, and the pop from its
+ * queue, the library does not touch the operation again; its owner may free it or post it anew.
  * tests/unit/core_op.c and tests/sim hold us to exactly one walk per post. */
 #ifndef WEFTI_CORE_H
 #define WEFTI_CORE_H
@@ -45,17 +45,17 @@ enum {
 /* What a room says about the operations it starts: static const, one per kind of operation. */
 typedef struct wefti_op_kind {
     const char *name;
-    /* Start an operation that came through the inbox. An error completes it with that status. Also called for one that was cancelled
-     * before it was started (cancel() follows if it is still under way), and while the runtime closes. */
+    /* Start an operation that came through the inbox. An error completes it with that status. Also called for one that was
+     * cancelled before it was started (cancel() follows if it is still under way), and while the runtime closes. */
     weft_status_t (*start)(weft_op_t *op);
-    /* Asked to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it now, or later, when the buffers are free. May be
-     * asked more than once (a timeout after a cancel); never after completion. */
+    /* Asked to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it now, or later, when the buffers are free.
+     * May be asked more than once (a timeout after a cancel); never after completion. */
     void (*cancel)(weft_op_t *op, weft_status_t why);
 } wefti_op_kind_t;
 
-/* Told of a completion instead of fn and queue: groups, links, rooms that post on their own behalf. Runs on the driver, from the ready
- * list, once, after the operation became DONE: if it is not the watcher's own, its owner may have freed it, and only rt->told (its
- * status) is there to look at. */
+/* Told of a completion instead of fn and queue: groups, links, rooms that post on their own behalf. Runs on the driver, from the
+ * ready list, once, after the operation became DONE: if it is not the watcher's own, its owner may have freed it, and only
+ * rt->told (its status) is there to look at. */
 typedef void (*wefti_watch_fn)(weft_op_t *op, void *arg);
 
 /* The private part of weft_op_t. may_alias: to the program it is an array of numbers, and that is how it is zeroed. */
@@ -126,10 +126,11 @@ struct weft_runtime {
     uint32_t until_clock;          /* progress calls until the clock is read again */
     bool delivering;               /* inside wefti_progress() */
     bool closing;                  /* weft_runtime_close() was called */
-    bool armed;                    /* weft_runtime_arm() succeeded and nobody progressed since */
     uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
     weft_status_t told;            /* status of the operation whose watch runs */
     uint64_t ops_completed;
+    uint32_t armed;                /* weft_runtime_arm() succeeded and nobody progressed since. Not beside `delivering`: a load of
+                                      both would wait for the store of one */
 
     /* touched by other threads */
     _Alignas(64) _Atomic(weft_op_t *) inbox; /* newest first */
@@ -167,7 +168,8 @@ struct weft_runtime {
 enum { WEFTI_DUE_WAKE = 1 /* a WAITED operation is done */, WEFTI_DUE_POKE = 2 /* a foreign loop sleeps on the fd */ };
 #define WEFTI_HANDED (1u << 31)
 
-extern _Thread_local weft_runtime_t *wefti_driven __attribute__((tls_model("initial-exec"))); /* what this thread drives now, or NULL */
+/* What this thread drives now, or NULL. */
+extern _Thread_local weft_runtime_t *wefti_driven __attribute__((tls_model("initial-exec")));
 extern uint32_t wefti_fork_generation; /* bumped in every forked child */
 
 /* Open on a given fabric (taken over, also on error), with opts over config (config is taken over too). src/open.c and tests. */
@@ -209,7 +211,8 @@ static inline void wefti_leave(weft_runtime_t *rt, weft_runtime_t *was)
 }
 static inline bool wefti_forked(const weft_runtime_t *rt) { return rt->fork_generation != wefti_fork_generation; }
 
-/* Run fn(arg) on the driver: now if this thread is or can become it, else through the inbox. *call is kept by the caller until it ran. */
+/* Run call->fn on the driver: now if this thread is or can become it, else through the inbox. *call is kept by the caller until
+ * it ran; fn may free it. */
 typedef struct wefti_call {
     weft_op_t op; /* an inbox node */
     void (*fn)(struct wefti_call *call);
@@ -220,13 +223,15 @@ void wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
 
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op);
 
-/* Check an operation that is about to be posted and mark it POSTED; WEFT_ERR_STATE if it is under way already, _INVALID (both fn and
- * queue), _CANCELLED (its token is), _CLOSED (the runtime closes), _FORKED. Any thread. */
+/* Check an operation that is about to be posted and mark it POSTED; WEFT_ERR_STATE if it is under way already, _INVALID (both fn
+ * and queue), _CANCELLED (its token is), _CLOSED (the runtime closes), _FORKED. Any thread. */
 static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
-    if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || rt->closing || wefti_forked(rt) || op->token || op->queue, 0)) {
+    if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || rt->closing || wefti_forked(rt) || op->token ||
+                             op->queue,
+                         0)) {
         weft_status_t st = wefti_op_prepare_slow(rt, op);
         if (st)
             return st;
@@ -256,8 +261,9 @@ static inline void wefti_op_unprepare(weft_op_t *op)
 /* Hand a prepared operation to the driver: kind->start runs there. Any thread. */
 void wefti_op_inbox(weft_op_t *op);
 
-/* Start a prepared operation: here and now if this thread is or can become the driver, else through the inbox. An error returned means
- * nothing was started. A thread whose earlier posts still sit in the inbox must not overtake them: then this one goes there too. */
+/* Start a prepared operation: here and now if this thread is or can become the driver, else through the inbox. An error returned
+ * means nothing was started. A thread whose earlier posts still sit in the inbox must not overtake them: then this one goes there
+ * too. */
 static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
 {
     weft_runtime_t *was;
@@ -277,8 +283,8 @@ static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
     return st;
 }
 
-/* From the room, on the driver, once the operation really waits for something: arms its timeout and joins its token. WEFT_ERR_NOMEM.
- * Never calls kind->cancel from inside, even if the token was cancelled meanwhile: that comes through the inbox.
+/* From the room, on the driver, once the operation really waits for something: arms its timeout and joins its token.
+ * WEFT_ERR_NOMEM. Never calls kind->cancel from inside, even if the token was cancelled meanwhile: that comes through the inbox.
  * Operations that complete within the posting call never need it. */
 weft_status_t wefti_op_track_slow(weft_op_t *op);
 static inline weft_status_t wefti_op_track(weft_op_t *op)

@@ -1,8 +1,8 @@
 /* core/fork.c - noticing that this process is a child of the one that opened a runtime.
  *
- * A fabric does not survive fork(): its connections and registrations belong to the parent, and its thread is not here. So every fork counts,
- * and a runtime remembers the count at its opening: comparing the two is what every public call does first. The handler only counts; it
- * is legal between fork() and exec(). tests/unit/core_fork.c holds us to it. */
+ * A fabric does not survive fork(): its connections and registrations belong to the parent, and its thread is not here. So every
+ * fork counts, and a runtime remembers the count at its opening: comparing the two is what every public call does first. The
+ * handler only counts; it is legal between fork() and exec(). tests/unit/core_fork.c holds us to it. */
 #include <pthread.h>
 
 #include "core/local.h"

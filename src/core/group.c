@@ -1,9 +1,9 @@
 /* core/group.c - one operation that completes as a function of others.
  *
- * A group has one record per member, made in weft_group_start(). On the driver it becomes the watch of each member, and is told of each
- * completion once; members that were done before count at once. It touches a member only while its record says so: after the
- * completion its owner may free it. What is left when the fate is decided is cancelled, and the group completes when all have let go.
- * A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no longer.
+ * A group has one record per member, made in weft_group_start(). On the driver it becomes the watch of each member, and is told
+ * of each completion once; members that were done before count at once. It touches a member only while its record says so: after
+ * the completion its owner may free it. What is left when the fate is decided is cancelled, and the group completes when all have
+ * let go. A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no longer.
  *
  * Promise: a group completes once, after its last member, whatever the order. tests/unit/core_group.c holds us to it. */
 #include "base/alloc.h"
@@ -144,7 +144,8 @@ static void group_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t group_kind = {"group", group_start, group_cancel};
 
-static weft_status_t check(weft_runtime_t *rt, weft_group_mode_t mode, weft_op_t *const *members, size_t n, const weft_op_t *group)
+static weft_status_t check(weft_runtime_t *rt, weft_group_mode_t mode, weft_op_t *const *members, size_t n,
+                           const weft_op_t *group)
 {
     if (!rt || !group || (!members && n))
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !group ? "the group" : "the array of members");

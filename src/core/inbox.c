@@ -1,13 +1,15 @@
 /* core/inbox.c - how threads that do not drive reach the one that does, and how the driver's place changes hands.
  *
- * The inbox is a stack that anyone pushes to with one compare-and-swap and that the driver takes whole and turns round: posts of one thread
- * start in their order. A node is an operation (to be started, or to be cancelled: INBOX_START tells) or a wefti_call_t.
+ * The inbox is a stack that anyone pushes to with one compare-and-swap and that the driver takes whole and turns round: posts of
+ * one thread start in their order. A node is an operation (to be started, or to be cancelled: INBOX_START tells) or a
+ * wefti_call_t.
  *
- * Nobody is left in it: a pusher wakes a driver that sleeps, or drains it himself if nobody drives; a driver that leaves looks once more
- * (both orders are sequentially consistent, so one of the two sees the other). In the same way a thread that waits for its turn to drive
- * is either seen by the driver that leaves, or sees that nobody drives.
+ * Nobody is left in it: a pusher wakes a driver that sleeps, or drains it himself if nobody drives; a driver that leaves looks
+ * once more (both orders are sequentially consistent, so one of the two sees the other). In the same way a thread that waits for
+ * its turn to drive is either seen by the driver that leaves, or sees that nobody drives.
  *
- * Promise: what was pushed runs on the driver, once, without anyone calling again. tests/unit/core_inbox.c and core_wait.c hold us to it. */
+ * Promise: what was pushed runs on the driver, once, without anyone calling again. tests/unit/core_inbox.c and core_wait.c hold
+ * us to it. */
 #include <limits.h>
 
 #include "core/local.h"
@@ -80,7 +82,7 @@ static void start(weft_runtime_t *rt, weft_op_t *op)
            !atomic_compare_exchange_weak_explicit(&x->state, &state, state & ~(uint32_t)WEFTI_OP_INBOX, memory_order_acq_rel,
                                                   memory_order_acquire))
         ;
-    /* One that was cancelled meanwhile is started all the same, and then cancelled: its room may hold things that only it can let go of. */
+    /* One that was cancelled meanwhile is started all the same, and then cancelled: its room may hold what only it releases. */
     bool asked = (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED;
     weft_status_t st = x->kind->start(op);
     if (st)
@@ -125,7 +127,7 @@ unsigned wefti_inbox_drain(weft_runtime_t *rt)
     return n;
 }
 
-/* --- changing hands ----------------------------------------------------------------------------------------------------------- */
+/* --- changing hands -------------------------------------------------------------------------------------------------------- */
 
 void wefti_wake_waiters(weft_runtime_t *rt)
 {

@@ -1,9 +1,9 @@
 /* core/link.c - weft_op_then(): post the next operation when the one before succeeded.
  *
- * `next` is POSTED from weft_op_then() on, with a kind of its own (link): it can be waited for and cancelled, its deadline and token
- * work. When `first` succeeded, next becomes LINKED, which lets exactly one thing happen to it: that the program's post function
- * posts it, on the driver. To everyone else it looks under way all the time. If the post function fails, or first did, it completes
- * with that status.
+ * `next` is POSTED from weft_op_then() on, with a kind of its own (link): it can be waited for and cancelled, its deadline and
+ * token work. When `first` succeeded, next becomes LINKED, which lets exactly one thing happen to it: that the program's post
+ * function posts it, on the driver. To everyone else it looks under way all the time. If the post function fails, or first did,
+ * it completes with that status.
  *
  * The post function runs in progress only: if first was done already, next goes to the ready list as a step that is due.
  *
@@ -33,7 +33,8 @@ static bool become_linked(wefti_opx_t *x, bool *waited)
 {
     uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire);
     while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
-        if (atomic_compare_exchange_weak_explicit(&x->state, &state, WEFTI_OP_LINKED, memory_order_acq_rel, memory_order_acquire)) {
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, WEFTI_OP_LINKED, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
             *waited = state & WEFTI_OP_WAITED;
             return true;
         }
@@ -64,7 +65,8 @@ void wefti_link_step(weft_op_t *next)
         rt->leave_due |= WEFTI_DUE_WAKE; /* the mark went with the post: let them look again */
     if (posted) {
         if (st)
-            wefti_error("a post function of weft_op_then() returned %s although it had posted the operation", weft_status_name(st));
+            wefti_error("a post function of weft_op_then() returned %s although it had posted the operation",
+                        weft_status_name(st));
         return;
     }
     if (!st) {
@@ -115,7 +117,8 @@ static const wefti_op_kind_t link_kind = {"link", link_start, link_cancel};
 weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn post, void *user, weft_op_t *next)
 {
     if (!rt || !first || !post || !next)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !first ? "first" : !post ? "the post function" : "next");
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !rt ? "the runtime" : !first ? "first" : !post ? "the post function" : "next");
     if (first == next)
         return wefti_fail(WEFT_ERR_INVALID, "first and next are the same operation");
     if (first->fn || first->queue)

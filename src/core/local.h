@@ -71,7 +71,8 @@ bool wefti_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns);
 void wefti_futex_wake(_Atomic uint32_t *word, int most);
 
 /* wait.c */
-/* What a wait waits for. `done`: is it there? `mark`: the same, and if not, whoever brings it now wakes rt->done_seq. Any thread. */
+/* What a wait waits for. `done`: is it there? `mark`: the same, and if not, whoever brings it now wakes rt->done_seq. Any
+ * thread. */
 typedef struct wefti_wait {
     bool (*done)(void *arg);
     bool (*mark)(void *arg);

@@ -1,13 +1,15 @@
 /* core/op.c - the walk of an operation from its post to its delivery.
  *
  * The states and who may move them are in core.h. What matters here:
- *   - the fast path (POSTED -> DONE with one compare-and-swap, no fn, no queue, no watcher, no deadline, no token) is inline in core.h;
+ *   - the fast path (POSTED -> DONE with one compare-and-swap, no fn, no queue, no watcher, no deadline, no token) is inline in
+ * core.h;
  *     everything else comes through wefti_op_complete_slow() and, where someone has to be told, through the ready list;
  *   - an operation that sits in the inbox for its cancellation (INBOX) becomes READY, but joins the ready list only when the
  *     inbox lets go of it: nobody may free it before;
  *   - fn and user are read before DONE, since its owner may free it from then on; so may fn.
  *
- * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us to it. */
+ * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us
+ * to it. */
 #include <sched.h>
 
 #include "base/alloc.h"
@@ -149,13 +151,14 @@ void wefti_op_ask(weft_op_t *op, weft_status_t why)
 {
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire);
-    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
-        if (atomic_compare_exchange_weak_explicit(&x->state, &state, (state & ~WEFTI_OP_STATE) | WEFTI_OP_ASKED, memory_order_acq_rel,
-                                                  memory_order_acquire)) {
-            if (!(state & WEFTI_OP_INBOX)) /* else it is to be started, and will not be */
-                x->kind->cancel(op, why);
-            return;
-        }
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED) {
+        uint32_t next = (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED;
+        if (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire))
+            continue;
+        if (!(state & WEFTI_OP_INBOX)) /* else the inbox cancels it once it has started it */
+            x->kind->cancel(op, why);
+        return;
+    }
     /* a deadline after a cancel may be what ends it */
     if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED && why != WEFT_ERR_CANCELLED && !(x->flags & WEFTI_OPF_INBOX_START))
         x->kind->cancel(op, why);
@@ -184,7 +187,7 @@ void weft_op_cancel(weft_op_t *op)
         return;
     }
     while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED) {
-        uint32_t next = (state & ~WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX;
+        uint32_t next = (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX;
         if (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire))
             continue;
         if (!(state & WEFTI_OP_INBOX))

@@ -1,9 +1,10 @@
 /* core/opts.c - what a runtime is told: options over configuration, the key, the name.
  *
- * Options beat environment and file. Zero means "as configured", so an options struct from an older caller (a smaller size) is one with
- * zeros at its end, and one from a newer caller is accepted if what we do not know is zero.
+ * Options beat environment and file. Zero means "as configured", so an options struct from an older caller (a smaller size) is
+ * one with zeros at its end, and one from a newer caller is accepted if what we do not know is zero.
  *
- * The key is hashed at once; neither its bytes nor the hash reach the log, and both are wiped. tests/unit/core_opts.c holds us to this. */
+ * The key is hashed at once; neither its bytes nor the hash reach the log, and both are wiped. tests/unit/core_opts.c holds us to
+ * this. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -21,7 +22,7 @@ enum { KEY_LEAST = 16, KEY_FILE_MOST = 65536 };
 
 static const char *const mode_names[] = {NULL, "caller", "thread", "loop"};
 
-/* --- options over configuration ------------------------------------------------------------------------------------------------------ */
+/* --- options over configuration -------------------------------------------------------------------------------------------- */
 
 /* Whatever version the caller was compiled with, as ours. */
 static weft_status_t read_opts(const weft_runtime_opts_t *from, weft_runtime_opts_t *opts)
@@ -33,7 +34,7 @@ static weft_status_t read_opts(const weft_runtime_opts_t *from, weft_runtime_opt
         return wefti_fail(WEFT_ERR_INVALID, "weft_runtime_opts_t.size is %zu; WEFT_RUNTIME_OPTS_INIT sets it", from->size);
     for (size_t i = sizeof *opts; i < from->size; i++)
         if (((const char *)from)[i])
-            return wefti_fail(WEFT_ERR_INVALID, "the options use byte %zu, which this version (%s) does not know", i, WEFT_VERSION_STRING);
+            return wefti_fail(WEFT_ERR_INVALID, "the options use byte %zu, unknown to version %s", i, WEFT_VERSION_STRING);
     memcpy(opts, from, from->size < sizeof *opts ? from->size : sizeof *opts);
     return WEFT_OK;
 }
@@ -80,8 +81,8 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     if ((int)o.progress < WEFT_PROGRESS_DEFAULT || o.progress > WEFT_PROGRESS_LOOP)
         return wefti_fail(WEFT_ERR_INVALID, "%d is no progress mode", (int)o.progress);
     if (o.name && strlen(o.name) >= sizeof(((weft_runtime_t *)0)->name))
-        return wefti_fail(WEFT_ERR_INVALID, "the name \"%.40s...\" has %zu bytes; at most %zu are allowed", o.name, strlen(o.name),
-                          sizeof(((weft_runtime_t *)0)->name) - 1);
+        return wefti_fail(WEFT_ERR_INVALID, "the name \"%.40s...\" has %zu bytes; at most %zu are allowed", o.name,
+                          strlen(o.name), sizeof(((weft_runtime_t *)0)->name) - 1);
     if ((st = check_key(&o)) || (st = merge_number("spin_ns", o.spin_ns, 0, WEFT_SECOND, &config->spin)) ||
         (st = merge_number("heartbeat_ns", o.heartbeat_ns, 100 * WEFT_MILLISECOND, hour, &config->heartbeat)) ||
         (st = merge_number("connect_timeout_ns", o.connect_timeout_ns, WEFT_MILLISECOND, hour, &config->connect_timeout)) ||
@@ -100,7 +101,7 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     return WEFT_OK;
 }
 
-/* --- the key ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- the key --------------------------------------------------------------------------------------------------------------- */
 
 static void set_key(weft_runtime_t *rt, const void *bytes, size_t n)
 {
@@ -116,14 +117,15 @@ static weft_status_t read_key_file(weft_runtime_t *rt, const char *path)
     weft_status_t st = WEFT_ERR_INVALID;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
-        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : st, "the key file \"%s\" cannot be opened: %s", path,
-                          strerror(errno));
+        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : st, "the key file \"%s\" cannot be opened: %s",
+                          path, strerror(errno));
     if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
         wefti_fail(st, "the key file \"%s\" is not a regular file", path);
         goto err_fd;
     }
     if (info.st_mode & S_IRWXO) {
-        wefti_fail(st, "the key file \"%s\" has mode %03o; others must not have access to it", path, (unsigned)info.st_mode & 0777);
+        wefti_fail(st, "the key file \"%s\" has mode %03o; others must not have access to it", path,
+                   (unsigned)info.st_mode & 0777);
         goto err_fd;
     }
     while (n < sizeof bytes) {
@@ -139,8 +141,8 @@ static weft_status_t read_key_file(weft_runtime_t *rt, const char *path)
         n += (size_t)got;
     }
     if (n < KEY_LEAST || n > KEY_FILE_MOST) {
-        wefti_fail(st, "the key file \"%s\" has %s%zu bytes, but should have %d to %d", path, n > KEY_FILE_MOST ? "at least " : "", n,
-                   (int)KEY_LEAST, (int)KEY_FILE_MOST);
+        wefti_fail(st, "the key file \"%s\" has %s%zu bytes, but should have %d to %d", path,
+                   n > KEY_FILE_MOST ? "at least " : "", n, (int)KEY_LEAST, (int)KEY_FILE_MOST);
         goto err_bytes;
     }
     set_key(rt, bytes, n);
@@ -153,7 +155,7 @@ err_fd:
     return st;
 }
 
-/* --- all of it ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- all of it ------------------------------------------------------------------------------------------------------------- */
 
 static weft_progress_mode_t mode_of(const char *word)
 {
@@ -180,7 +182,8 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
     rt->recv_window = (size_t)c->recv_window;
     rt->max_endpoints = (uint32_t)c->max_endpoints;
     if (c->name && strlen(c->name) >= sizeof rt->name)
-        return wefti_fail(WEFT_ERR_INVALID, "WEFT_NAME has %zu bytes; at most %zu are allowed", strlen(c->name), sizeof rt->name - 1);
+        return wefti_fail(WEFT_ERR_INVALID, "WEFT_NAME has %zu bytes; at most %zu are allowed", strlen(c->name),
+                          sizeof rt->name - 1);
     if (c->name && *c->name)
         snprintf(rt->name, sizeof rt->name, "%s", c->name);
     else

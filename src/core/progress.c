@@ -1,14 +1,14 @@
 /* core/progress.c - one round of driving, and the calls by which callers and foreign loops do it.
  *
- * A round: inbox, fabric, timers (if the clock is due), deliveries. It never waits, and it is bounded: a callback that posts what completes at
- * once gets its next turn in the next round.
+ * A round: inbox, fabric, timers (if the clock is due), deliveries. It never waits, and it is bounded: a callback that posts what
+ * completes at once gets its next turn in the next round.
  *
- * A foreign loop arms the runtime and sleeps on its fd. While it is armed (`armed`, `sleeping`), a post by any thread makes the fd readable
- * before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would have woken the loop. The next
- * progress disarms.
+ * A foreign loop arms the runtime and sleeps on its fd. While it is armed (`armed`, `sleeping`), a post by any thread makes the
+ * fd readable before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would have
+ * woken the loop. The next progress disarms.
  *
- * A caller may progress a million times or once a second. Counting calls is enough for the first; for the second, a call that finds
- * nothing looks at the coarse clock (5 ns, no cycle counter), and if it has ticked, at everything.
+ * A caller may progress a million times or once a second. Counting calls is enough for the first; for the second, a call that
+ * finds nothing looks at the coarse clock (5 ns, no cycle counter), and if it has ticked, at everything.
  *
  * tests/unit/core_loop.c and core_timer.c hold us to this. */
 #include <time.h>
@@ -17,17 +17,22 @@
 
 enum { DELIVER_MOST = 256, BUSY_LOOK = 4 };
 
-unsigned wefti_look(weft_runtime_t *rt, bool idle)
+static inline unsigned look(weft_runtime_t *rt, bool idle)
 {
     unsigned n = 0;
-    if (atomic_load_explicit(&rt->inbox, memory_order_relaxed))
+    if (__builtin_expect(atomic_load_explicit(&rt->inbox, memory_order_relaxed) != NULL, 0))
         n = wefti_inbox_drain(rt);
     return n + rt->fabric->ops->progress(rt->fabric, idle);
 }
 
+unsigned wefti_look(weft_runtime_t *rt, bool idle)
+{
+    return look(rt, idle);
+}
+
 static void unarm(weft_runtime_t *rt)
 {
-    rt->armed = false;
+    rt->armed = 0;
     rt->leave_due &= (uint8_t)~WEFTI_DUE_POKE;
     atomic_store(&rt->sleeping, 0);
     rt->fabric->ops->disarm(rt->fabric);
@@ -35,7 +40,8 @@ static void unarm(weft_runtime_t *rt)
     rt->until_clock = 1;
 }
 
-/* The loop that armed it is back, or another thread disarmed it behind the back of the sleeping loop, which then has to come and see. */
+/* The loop that armed it is back, or another thread disarmed it behind the back of the sleeping loop, which then has to come and
+ * see. */
 static void tell_loop(weft_runtime_t *rt)
 {
     if (rt->armed_by == &wefti_driven)
@@ -52,7 +58,7 @@ unsigned wefti_progress(weft_runtime_t *rt)
         unarm(rt);
     }
     rt->delivering = true;
-    unsigned n = wefti_look(rt, rt->quiet > WEFTI_QUIET_LONG);
+    unsigned n = look(rt, rt->quiet > WEFTI_QUIET_LONG);
     if (rt->timers.n) {
         uint32_t step = n ? 1 : 4;
         if (rt->until_clock <= step)
@@ -74,7 +80,7 @@ unsigned wefti_progress(weft_runtime_t *rt)
     return n;
 }
 
-/* --- callers and loops ---------------------------------------------------------------------------------------------------------- */
+/* --- callers and loops ----------------------------------------------------------------------------------------------------- */
 
 static inline int64_t coarse_tick(void)
 {
@@ -127,7 +133,7 @@ static weft_status_t arm(weft_runtime_t *rt)
         goto err_sleeping;
     if (atomic_load(&rt->inbox))
         goto err_armed; /* its wake-up may have come before arm, and be gone */
-    rt->armed = true;
+    rt->armed = 1;
     rt->armed_by = &wefti_driven; /* as good a name for this thread as any */
     rt->leave_due |= WEFTI_DUE_POKE;
     return WEFT_OK;
@@ -147,10 +153,10 @@ weft_status_t weft_runtime_arm(weft_runtime_t *rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
     if (wefti_forked(rt))
         return wefti_fail_forked();
-    if (rt->mode == WEFT_PROGRESS_THREAD || wefti_driven == rt)
-        return wefti_fail(WEFT_ERR_STATE, rt->mode == WEFT_PROGRESS_THREAD ? "the runtime \"%s\" has a thread of its own"
-                                                                           : "the runtime \"%s\" cannot be armed inside its callback",
-                          rt->name);
+    if (rt->mode == WEFT_PROGRESS_THREAD)
+        return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a thread of its own", rt->name);
+    if (wefti_driven == rt)
+        return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" cannot be armed inside its callback", rt->name);
     if (!wefti_enter(rt, &was))
         return WEFT_ERR_AGAIN; /* another thread drives it just now */
     weft_status_t st = arm(rt);

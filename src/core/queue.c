@@ -1,16 +1,17 @@
 /* core/queue.c - completion queues.
  *
- * The driver pushes, one thread at a time pops; between them a stack (`pushed`) that the popper takes whole and turns round (`taken`), linked
- * through opx->inbox_next, which nobody else needs once an operation is complete. An operation in a queue is DONE and QUEUED:
- * complete for whoever asks, but not to be posted again before it is popped.
+ * The driver pushes, one thread at a time pops; between them a stack (`pushed`) that the popper takes whole and turns round
+ * (`taken`), linked through opx->inbox_next, which nobody else needs once an operation is complete. An operation in a queue is
+ * DONE and QUEUED: complete for whoever asks, but not to be posted again before it is popped.
  *
- * The event fd is written when the first of a burst is pushed (`lit` turns 1) and read by the pop that finds nothing left (`lit` turns 0,
- * then one more look, since a push in between relied on it).
+ * The event fd is written when the first of a burst is pushed (`lit` turns 1) and read by the pop that finds nothing left (`lit`
+ * turns 0, then one more look, since a push in between relied on it).
  *
  * Promise: each completion is popped once, in the order of completion; the fd is readable while something is there.
  * tests/unit/core_queue.c holds us to it. */
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -113,7 +114,7 @@ static size_t take(weft_queue_t *queue, weft_op_t **ops_out, size_t n)
     return got;
 }
 
-/* --- waiting for one ------------------------------------------------------------------------------------------------------------------ */
+/* --- waiting for one ------------------------------------------------------------------------------------------------------- */
 
 static bool some_there(void *arg)
 {
@@ -153,8 +154,8 @@ int weft_queue_fd(weft_queue_t *queue)
         return fd;
     fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (fd < 0)
-        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_SYSTEM, "no event fd for the queue (errno %d)",
-                          errno);
+        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_SYSTEM, "no event fd for the queue: %s",
+                          strerror(errno));
     if (!atomic_compare_exchange_strong(&queue->fd, &none, fd)) {
         close(fd); /* another thread was faster */
         return none;
@@ -164,7 +165,7 @@ int weft_queue_fd(weft_queue_t *queue)
     return fd;
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------------------------------------ */
 
 static void lock(weft_runtime_t *rt)
 {

@@ -1,7 +1,7 @@
 /* core/runtime.c - a runtime from its opening on: the object, its rooms, its counters.
  *
- * Opening goes bottom up: core on a fabric (here), then the rooms attach (src/open.c), then what drives it starts. How it is driven is in
- * progress.c, wait.c and thread.c; how it ends is in close.c. */
+ * Opening goes bottom up: core on a fabric (here), then the rooms attach (src/open.c), then what drives it starts. How it is
+ * driven is in progress.c, wait.c and thread.c; how it ends is in close.c. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -60,7 +60,7 @@ const char *weft_runtime_name(const weft_runtime_t *rt)
     return rt ? rt->name : "";
 }
 
-/* --- counters ------------------------------------------------------------------------------------------------------------------------ */
+/* --- counters -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct asked {
     wefti_call_t call;

@@ -1,8 +1,9 @@
 /* core/scope.c - counting what is alive, refusing newcomers, completing when the last has left.
  *
- * One word: CLOSED, ENDING, and the count in steps of ONE. Closing sets CLOSED and enters once itself; the driver leaves in its stead when the
- * close operation has started, so the count cannot reach zero before that. Whoever brings a closed scope to zero turns on ENDING and
- * tells the driver, which turns it off again and completes the operation; from then on nothing of ours touches the scope.
+ * One word: CLOSED, ENDING, and the count in steps of ONE. Closing sets CLOSED and enters once itself; the driver leaves in its
+ * stead when the close operation has started, so the count cannot reach zero before that. Whoever brings a closed scope to zero
+ * turns on ENDING and tells the driver, which turns it off again and completes the operation; from then on nothing of ours
+ * touches the scope.
  *
  * Promise: the close completes once, after the last leave and not before. tests/unit/core_scope.c holds us to it. */
 #include "base/alloc.h"
@@ -21,7 +22,7 @@ typedef struct closing {
     weft_scope_t *scope;
 } closing_t;
 
-/* --- the end -------------------------------------------------------------------------------------------------------------------------- */
+/* --- the end --------------------------------------------------------------------------------------------------------------- */
 
 static void end(wefti_call_t *call)
 {
@@ -64,7 +65,7 @@ weft_status_t weft_scope_enter(weft_scope_t *scope)
     return WEFT_OK;
 }
 
-/* --- closing -------------------------------------------------------------------------------------------------------------------------- */
+/* --- closing --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t close_start(weft_op_t *op)
 {
@@ -104,12 +105,13 @@ weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
             wefti_op_unprepare(op);
             return wefti_fail(WEFT_ERR_STATE, "the scope was closed before");
         }
-    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, (word + ONE) | CLOSED, memory_order_acq_rel, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, (word + ONE) | CLOSED, memory_order_acq_rel,
+                                                    memory_order_relaxed));
     wefti_op_room(op, closing_t)->scope = scope;
     return wefti_op_go(rt, op);
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- life ------------------------------------------------------------------------------------------------------------------ */
 
 weft_status_t weft_scope_new(weft_runtime_t *rt, weft_scope_t **scope_out)
 {
@@ -132,7 +134,8 @@ weft_status_t weft_scope_free(weft_scope_t *scope)
         return WEFT_OK;
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_acquire);
     if (word & ENDING || word >= ONE)
-        return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside, or its end is on its way", (unsigned long long)(word / ONE));
+        return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside, or its end is on its way",
+                          (unsigned long long)(word / ONE));
     wefti_free(scope);
     return WEFT_OK;
 }

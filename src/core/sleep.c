@@ -1,8 +1,9 @@
 /* core/sleep.c - how the driver sleeps until there is something to do, and the futex under other threads' waits.
  *
- * The order is what keeps a wake-up from being lost: say that we sleep, look at the inbox, arm the fabric, look at the inbox again (a wake-up
- * that came before arm() may be gone with it), sleep. A pusher puts his node into the inbox first and looks whether we sleep then.
- * Still every sleep ends after WEFTI_SAFETY_NS; if it then turns out that there was something to do, rescued_wakeups counts it.
+ * The order is what keeps a wake-up from being lost: say that we sleep, look at the inbox, arm the fabric, look at the inbox
+ * again (a wake-up that came before arm() may be gone with it), sleep. A pusher puts his node into the inbox first and looks
+ * whether we sleep then. Still every sleep ends after WEFTI_SAFETY_NS; if it then turns out that there was something to do,
+ * rescued_wakeups counts it.
  *
  * tests/unit/core_thread.c lets threads post into a hundred thousand random sleeps. */
 #include <errno.h>

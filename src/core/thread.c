@@ -1,10 +1,11 @@
 /* core/thread.c - a runtime's own thread.
  *
- * It is the driver from its first to its last instruction. It does what a caller's endless wait would do (wait.c): progress, spin for spin_ns
- * after the last event, sleep. It is stopped by a node in the inbox, like everything else that other threads want of it, and shuts the runtime
- * down itself, so that the last callbacks run where all others did.
+ * It is the driver from its first to its last instruction. It does what a caller's endless wait would do (wait.c): progress, spin
+ * for spin_ns after the last event, sleep. It is stopped by a node in the inbox, like everything else that other threads want of
+ * it, and shuts the runtime down itself, so that the last callbacks run where all others did.
  *
- * It takes no signals: those are the program's. tests/unit/core_thread.c holds us to this, and to an idle thread that uses no CPU. */
+ * It takes no signals: those are the program's. tests/unit/core_thread.c holds us to this, and to an idle thread that uses no
+ * CPU. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* core/timer.c - time, deadlines of operations, timers of rooms, and the timer operation.
  *
- * All live in one heap. The lowest bit of a key says what the node is part of (0: wefti_timer_t, 1: an operation), at the price of one
- * nanosecond. A deadline only asks the operation to end; the room completes it when it can.
+ * All live in one heap. The lowest bit of a key says what the node is part of (0: wefti_timer_t, 1: an operation), at the price
+ * of one nanosecond. A deadline only asks the operation to end; the room completes it when it can.
  *
- * Timers run in progress, after the fabric was asked: what has arrived counts before a deadline does. The clock is read once in many
- * progress calls (until_clock), so a timer is late by at most that many of them; whoever sleeps or is about to reads it.
+ * Timers run in progress, after the fabric was asked: what has arrived counts before a deadline does. The clock is read once in
+ * many progress calls (until_clock), so a timer is late by at most that many of them; whoever sleeps or is about to reads it.
  *
  * Promise: a timer runs once per arming, not before its time. tests/unit/core_timer.c holds us to it. */
 #include "core/local.h"
@@ -26,7 +26,7 @@ uint64_t weft_now(weft_runtime_t *rt)
     return rt->fabric->ops->now(rt->fabric);
 }
 
-/* --- the heap ----------------------------------------------------------------------------------------------------------------- */
+/* --- the heap -------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t insert(weft_runtime_t *rt, wefti_heap_node_t *node, uint64_t key)
 {
@@ -93,7 +93,7 @@ uint64_t wefti_timers_next(weft_runtime_t *rt)
     return 0;
 }
 
-/* --- the timer operation -------------------------------------------------------------------------------------------------------- */
+/* --- the timer operation --------------------------------------------------------------------------------------------------- */
 
 static weft_status_t delay_start(weft_op_t *op)
 {

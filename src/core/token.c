@@ -1,11 +1,11 @@
 /* core/token.c - cancellation tokens with children.
  *
- * Whether a token is cancelled is its own flag or that of an ancestor, so it is true for everyone at once, from any thread. Ending the
- * operations that joined is the driver's part: the token is also a node of the inbox (call), pushed by the first cancel, and again when an
- * operation joins too late to have been seen by it.
+ * Whether a token is cancelled is its own flag or that of an ancestor, so it is true for everyone at once, from any thread.
+ * Ending the operations that joined is the driver's part: the token is also a node of the inbox (call), pushed by the first
+ * cancel, and again when an operation joins too late to have been seen by it.
  *
  *   ops       joined operations, the driver's only
- *   children  guarded by `lock`, since tokens are made and dropped on any thread; a child holds its parent, never the other way round
+ *   children  guarded by `lock`, since tokens are made and dropped on any thread; a child holds its parent, never the reverse
  *   refs      handles, children, joined operations, and the call while it is in the inbox
  *
  * Promise: an operation with a token that is cancelled is asked to end once, whichever of post and cancel comes first.
@@ -47,7 +47,7 @@ bool weft_token_cancelled(const weft_token_t *token)
     return token && wefti_token_cancelled(token);
 }
 
-/* --- counting --------------------------------------------------------------------------------------------------------------------- */
+/* --- counting -------------------------------------------------------------------------------------------------------------- */
 
 void weft_token_hold(weft_token_t *token)
 {
@@ -80,7 +80,7 @@ void weft_token_drop(weft_token_t *token)
     }
 }
 
-/* --- cancelling ------------------------------------------------------------------------------------------------------------------- */
+/* --- cancelling ------------------------------------------------------------------------------------------------------------ */
 
 /* Ask what joined; put the children that are alive on `todo`, held. */
 static void cancel_one(weft_token_t *token, wefti_list_t *todo)
@@ -124,7 +124,7 @@ void weft_token_cancel(weft_token_t *token)
     wefti_call_on_driver(token->rt, &token->call);
 }
 
-/* --- operations ------------------------------------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------------------------------------ */
 
 void wefti_token_join(weft_token_t *token, weft_op_t *op)
 {

@@ -1,12 +1,13 @@
 /* core/wait.c - waiting for operations: one, any, all.
  *
- * A thread that waits drives if nobody else does: it holds the driver for the whole wait and progresses in a tight loop; posts of other
- * threads come in through the inbox each round. After spin_ns without an event it sleeps on the fabric. A thread that finds another one driving
- * spins a little and then sleeps on the futex done_seq, after marking what it waits for (WAITED), so that only completions
- * someone sleeps for cost a system call. A driver that leaves hands on to one of those sleepers; one that is woken and needs nothing more
- * hands on further.
+ * A thread that waits drives if nobody else does: it holds the driver for the whole wait and progresses in a tight loop; posts of
+ * other threads come in through the inbox each round. After spin_ns without an event it sleeps on the fabric. A thread that finds
+ * another one driving spins a little and then sleeps on the futex done_seq, after marking what it waits for (WAITED), so that
+ * only completions someone sleeps for cost a system call. A driver that leaves hands on to one of those sleepers; one that is
+ * woken and needs nothing more hands on further.
  *
- * Promise: a wait ends with its operation or its timeout, whoever drives, comes or goes. tests/unit/core_wait.c holds us to it. */
+ * Promise: a wait ends with its operation or its timeout, whoever drives, comes or goes. tests/unit/core_wait.c holds us to
+ * it. */
 #include <sched.h>
 
 #include "base/clock.h"
@@ -14,7 +15,7 @@
 
 enum { IDLE_LOOK = 64, BUSY_LOOK = 256, ASIDE_SPIN_NS = 10000, VIRTUAL_MOST = 4096 };
 
-/* --- what can be waited for ------------------------------------------------------------------------------------------------------ */
+/* --- what can be waited for ------------------------------------------------------------------------------------------------ */
 
 static bool op_done(void *arg)
 {
@@ -67,17 +68,18 @@ static bool all_are(several_t *s, bool (*is)(void *))
 static bool all_done(void *arg) { return all_are((several_t *)arg, op_done); }
 static bool all_mark(void *arg) { return all_are((several_t *)arg, op_mark); } /* the first will do: it is looked at first, too */
 
-/* --- driving ------------------------------------------------------------------------------------------------------------------------ */
+/* --- driving --------------------------------------------------------------------------------------------------------------- */
 
 /* Inlined with each `done`, so that the loop of a single operation calls nothing but progress. */
-static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t *rt, bool (*done)(void *), void *arg, uint64_t timeout)
+static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t *rt, bool (*done)(void *), void *arg,
+                                                                 uint64_t timeout)
 {
     uint64_t deadline = WEFT_FOREVER, spins_since = 0, completed = rt->ops_completed;
     uint32_t idle = 0, busy = 0, nothing = 0;
     bool timed = timeout != WEFT_FOREVER;
     for (;;) {
         unsigned n = wefti_progress(rt);
-        if ((n || completed != rt->ops_completed) && done(arg)) /* looking at many operations costs; this way only when some moved */
+        if ((n || completed != rt->ops_completed) && done(arg)) /* looking at many costs: only when some moved */
             return WEFT_OK;
         completed = rt->ops_completed;
         if (n) {
@@ -114,7 +116,7 @@ weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t
     return drive(rt, what->done, what->arg, timeout_ns);
 }
 
-/* --- waiting beside a driver ---------------------------------------------------------------------------------------------------------- */
+/* --- waiting beside a driver ----------------------------------------------------------------------------------------------- */
 
 static inline bool may_drive(weft_runtime_t *rt)
 {
@@ -165,8 +167,8 @@ static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_
     }
 }
 
-static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime_t *rt, bool (*done)(void *), const wefti_wait_t *what,
-                                                                    uint64_t timeout)
+static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime_t *rt, bool (*done)(void *),
+                                                                    const wefti_wait_t *what, uint64_t timeout)
 {
     weft_runtime_t *was;
     uint64_t deadline = WEFT_FOREVER;
@@ -202,7 +204,7 @@ weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t 
     return wait_for(rt, what->done, what, timeout_ns);
 }
 
-/* --- the public calls ------------------------------------------------------------------------------------------------------------------ */
+/* --- the public calls ------------------------------------------------------------------------------------------------------ */
 
 weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns)
 {

@@ -1,6 +1,6 @@
 /* msg/arrive.c - what comes from the peer: messages that meet a receive, and messages that have to wait for one.
  *
- * Every field read here was written by the peer. A record that is too short, of a kind we do not know, or that costs more than the
+ * Every field read here was written by the peer, who may still change it in shared memory: it is copied once and then believed. A record that is too short, of a kind we do not know, or that costs more than the
  * window we granted fails the endpoint with WEFT_ERR_PROTOCOL; nothing else happens. */
 #include "msg/state.h"
 
@@ -112,51 +112,57 @@ static void credit_came(weft_ep_t *ep, const msg_word_t *word)
 
 void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
 {
-    const msg_head_t *head = (const msg_head_t *)rec;
-    if (__builtin_expect(n >= sizeof *head && head->word.kind == REC_EAGER, 1)) {
-        uint64_t len = n - sizeof *head, cost = MSG_COST + len;
-        const void *bytes = head + 1;
+    msg_head_t head;
+    if (__builtin_expect(n >= sizeof head && *(const uint8_t *)rec == REC_EAGER, 1)) {
+        uint64_t len = n - sizeof head, cost = MSG_COST + len;
+        const uint8_t *bytes = (const uint8_t *)rec + sizeof head;
         msg_state_t *ms = msg_state(ep->rt);
-        if (head->word.credit)
-            credit_came(ep, &head->word);
+        memcpy(&head, rec, sizeof head);
+        if (head.word.credit)
+            credit_came(ep, &head.word);
         if (!admit(ep, cost))
             return;
-        for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head->tag));) {
-            if (wefti_msg_deliver_bytes(ms, op, ep->id, head->tag, bytes, len)) {
+        for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head.tag));) {
+            if (wefti_msg_deliver_bytes(ms, op, ep->id, head.tag, bytes, len)) {
                 wefti_msg_flow_consumed(ep, cost);
                 return;
             }
         }
-        hold(ep, head->tag, bytes, len, NULL);
+        hold(ep, head.tag, bytes, len, NULL);
         return;
     }
-    if (n == sizeof head->word && (head->word.kind == REC_CREDIT || head->word.kind == REC_STARVED))
-        credit_came(ep, &head->word);
+    msg_word_t word = {.kind = 0};
+    if (n == sizeof word)
+        memcpy(&word, rec, sizeof word);
+    if (word.kind == REC_CREDIT || word.kind == REC_STARVED)
+        credit_came(ep, &word);
     else
         wefti_ep_protocol_error(ep, "a message record of an unknown kind or length");
 }
 
 void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
-    const msg_head_t *head = (const msg_head_t *)rec;
-    if (n != sizeof *head || head->word.kind != REC_ANNOUNCE || !total) {
+    msg_head_t head = {.tag = 0};
+    if (n == sizeof head)
+        memcpy(&head, rec, sizeof head);
+    if (head.word.kind != REC_ANNOUNCE || !total) {
         p->ops->refuse(p, false);
         wefti_ep_protocol_error(ep, "an announcement of an unknown kind or length");
         return;
     }
-    if (head->word.credit)
-        credit_came(ep, &head->word);
+    if (head.word.credit)
+        credit_came(ep, &head.word);
     if (!admit(ep, MSG_COST)) {
         p->ops->refuse(p, false);
         return;
     }
-    for (weft_op_t *op; (op = wefti_msg_take_posted(msg_state(ep->rt), ep, head->tag));) {
-        if (wefti_msg_deliver_pull(op, ep, head->tag, p, total)) {
+    for (weft_op_t *op; (op = wefti_msg_take_posted(msg_state(ep->rt), ep, head.tag));) {
+        if (wefti_msg_deliver_pull(op, ep, head.tag, p, total)) {
             wefti_msg_flow_consumed(ep, MSG_COST);
             return;
         }
     }
-    hold(ep, head->tag, NULL, total, p);
+    hold(ep, head.tag, NULL, total, p);
 }
 
 void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p)

@@ -58,7 +58,7 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
     uint64_t len = op->len, cost = MSG_COST + len;
     if (!lane)
         return WEFT_ERR_AGAIN;
-    if (len <= m->eager_max && (m->credit >= cost + m->reserve || (!len && m->credit >= cost))) {
+    if (len <= m->eager_max && (m->credit >= cost + m->reserve || (!len && m->held_up && m->credit >= cost))) {
         msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
         if (!head)
             return WEFT_ERR_AGAIN;
@@ -68,7 +68,7 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
         lane->ops->commit(lane, sizeof *head + len);
         m->credit -= cost;
         *copied = true;
-    } else if (len && m->credit >= MSG_COST) {
+    } else if (len && m->credit >= MSG_COST && (len > m->eager_max || m->held_up)) {
         uint64_t owed = m->owed;
         msg_head_t head = {{.kind = REC_ANNOUNCE, .credit = msg_flow_piggyback(m)}, op->tag};
         s->x.done = announce_done;

@@ -17,7 +17,7 @@
 enum {
     REC_EAGER = WEFTI_REC_MSG_FIRST, /* msg_head_t, then the bytes */
     REC_ANNOUNCE,                    /* msg_head_t; the payload is announced */
-    REC_CREDIT,                      /* msg_word_t: more window */
+    REC_CREDIT,                      /* msg_word_t: more window; none: what you miss is held by messages nobody has asked for */
     REC_STARVED                      /* msg_word_t: send what credit you owe, sends wait here */
 };
 
@@ -70,9 +70,10 @@ static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *
 
 typedef struct msg_ep {
     uint64_t credit;          /* window left at the peer */
-    uint64_t reserve;         /* below this much left, small messages are announced too */
+    uint64_t reserve;         /* the last of the window: only for announcements, and for small messages announced while `held_up` */
     uint32_t eager_max;       /* longest message that travels in a record of this lane */
     bool starving;            /* we told the peer that sends wait for credit */
+    bool held_up;             /* it answered that it owes none: its program has to receive first */
     bool peer_starving;       /* it told us */
     bool credit_blocked;      /* credit is due and found no room on the lane */
     uint64_t granted;         /* window of ours that the peer has not used yet */

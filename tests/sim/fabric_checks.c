@@ -61,7 +61,7 @@ static void settle(void)
             a.f->ops->progress(a.f, true);
             b.f->ops->progress(b.f, true);
         }
-    } while (wefti_sim_step(w));
+    } while (wefti_sim_step(w) || wefti_sim_ready(a.f) || wefti_sim_ready(b.f));
 }
 
 /* Two hosts with a lane between them. */

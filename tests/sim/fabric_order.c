@@ -463,7 +463,10 @@ static void settle(void)
             if (e->joined && !e->lane_closing && wefti_sim_alive(e->node->f))
                 take(e, true);
         }
-        if (!wefti_sim_step(g.w))
+        bool ready = false;
+        for (int k = 0; k < g.n_nodes; k++)
+            ready = ready || wefti_sim_ready(g.nodes[k].f);
+        if (!ready && !wefti_sim_step(g.w))
             return;
     }
     BAD("no end of events");

@@ -53,8 +53,10 @@ static void accepted(int link, weft_ep_t *ep)
 {
     link_t *l = &m.links[link];
     end_t *e = model_end_of_id(&m, l->node[1], weft_ep_id(ep)); /* a message may have been here first */
-    if (!e)
-        e = model_end(&m, link, 1, l->node[1], ep);
+    if (e)
+        e->ep = ep;
+    else
+        e = model_end(&m, link, 1, l->node[1], ep, weft_ep_id(ep));
     if (!e) {
         weft_ep_abort(ep, NULL);
         return;
@@ -127,7 +129,7 @@ static void connect_nodes(int from)
             sim_bad(&m.net, "connect: %s (%s)", weft_status_name(st), weft_last_error());
         return;
     }
-    end_t *e = model_end(&m, link, 0, from, ep);
+    end_t *e = model_end(&m, link, 0, from, ep, weft_ep_id(ep));
     l->connector = (int)(e - m.ends);
     wefti_sim_note(m.net.w, from, "connects: link, end", (uint64_t)link, (uint64_t)l->connector);
 }
@@ -218,7 +220,8 @@ static void cut(weft_iov_t *iov, size_t *n, uint8_t *buf, size_t len)
 static void send_some(end_t *e)
 {
     int end = (int)(e - m.ends);
-    msg_t *g = model_msg(&m, end, some_length(), (unsigned)BELOW(4));
+    size_t len = some_length();
+    msg_t *g = model_msg(&m, end, len, (unsigned)BELOW(4));
     if (!g)
         return;
     wefti_sim_note(m.net.w, e->node, "sends: tag, length", g->tag, g->len);
@@ -293,7 +296,8 @@ static void recv_some(int node, end_t *e, bool drain)
         switch (BELOW(4)) {
         case 0:
             a->mask = WEFT_TAG_FULL;
-            a->tag = model_tag(link, side, m.links[link].seq[side] + (uint32_t)BELOW(3) - (uint32_t)BELOW(2), (unsigned)BELOW(4));
+            a->tag = BELOW(4); /* near the number of the next message */
+            a->tag = model_tag(link, side, m.links[link].seq[side] + (uint32_t)BELOW(4) - 1, (unsigned)a->tag);
             break;
         case 1:
             a->mask = MODEL_MASK_CLASS;
@@ -497,7 +501,7 @@ static void befall(void)
         wefti_sim_break_wires(fa, fb);
         break;
     default:
-        wefti_sim_fail_next(fa, (int)BELOW(WEFTI_SIM_AT_N), WEFT_ERR_NOMEM, 1 + (unsigned)BELOW(2));
+        wefti_sim_fail_next(fa, (int)BELOW(WEFTI_SIM_AT_N), WEFT_ERR_NOMEM, 1);
     }
 }
 

@@ -146,7 +146,8 @@ static int no_memory(size_t n)
 TEST(bad_groups_are_refused_and_leave_nothing_behind)
 {
     weft_runtime_t *rt = fake_open(0, 0);
-    weft_op_t ops[2] = {{0}}, with_fn = {.fn = nobody}, *list[2], *twice[] = {&ops[0], &ops[0]}, *bad[] = {&with_fn}, *null[] = {NULL};
+    weft_op_t ops[2] = {{0}}, with_fn = {.fn = nobody};
+    weft_op_t *list[2], *twice[] = {&ops[0], &ops[0]}, *bad[] = {&with_fn}, *null[] = {NULL};
     weft_op_t group = WEFT_OP_INIT, second = WEFT_OP_INIT, *self[] = {&group};
     post_all(rt, ops, list, 2);
     CHECK_EQ(weft_group_start(rt, (weft_group_mode_t)9, list, 2, &group), WEFT_ERR_INVALID);
@@ -187,7 +188,7 @@ TEST(a_member_may_be_freed_as_soon_as_it_is_done)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- links ------------------------------------------------------------------------------------------------------------------------- */
+/* --- links ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct step {
     weft_runtime_t *rt;
@@ -304,7 +305,7 @@ TEST(bad_links_are_refused)
     CHECK(weft_op_done(&next) && next.status);
 }
 
-/* --- threads ------------------------------------------------------------------------------------------------------------------------- */
+/* --- threads --------------------------------------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { ROUNDS = 1000 };

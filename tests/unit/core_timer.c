@@ -1,4 +1,5 @@
-/* tests/unit/core_timer.c - timers run once, not before their time, and not much after it, however rarely the runtime is driven. */
+/* tests/unit/core_timer.c - timers run once, not before their time, and not much after it, however rarely the runtime is
+ * driven. */
 #include "test.h"
 
 #include "base/alloc.h"

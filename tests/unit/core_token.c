@@ -112,7 +112,7 @@ TEST(an_operation_posted_before_and_started_after_the_cancel_ends)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* --- threads ------------------------------------------------------------------------------------------------------------------- */
+/* --- threads --------------------------------------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { ROUNDS = 300 };

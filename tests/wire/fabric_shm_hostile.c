@@ -307,8 +307,8 @@ TEST(addresses_that_are_nonsense_are_refused_and_leave_nothing)
         size_t n = i % 4 ? eb.addr_n : wefti_rng_below(&rng, eb.addr_n + 8);
         /* Everything but the process number, which would make this test open what belongs to others. */
         size_t at = 8 + wefti_rng_below(&rng, eb.addr_n - 8);
-        if ((at >= 32 && at < 36) || (at >= 12 && at < 16))
-            continue; /* any index will do, and any pipe: that only costs the peer its own wake-ups */
+        if ((at >= 32 && at < 40) || (at >= 12 && at < 16))
+            continue; /* any flags and any index will do, and any pipe: that only costs the peer its own wake-ups */
         addr[at] ^= (uint8_t)(1 + wefti_rng_below(&rng, 255));
         shm_end_new(&a, &e);
         weft_status_t st = e.lane->ops->lane_connect(e.lane, addr, n);
@@ -335,7 +335,7 @@ TEST(memory_that_could_shrink_is_not_mapped)
     int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(fd >= 0 && !ftruncate(fd, WEFTI_RING_PAGE + RING));
     uint32_t number = (uint32_t)fd;
-    memcpy(honest.addr + 36, &number, 4); /* the descriptor of the ring */
+    memcpy(honest.addr + 40, &number, 4); /* the descriptor of the ring */
     CHECK_EQ(ea.lane->ops->lane_connect(ea.lane, honest.addr, honest.addr_n), WEFT_ERR_PROTOCOL);
     CHECK(strstr(weft_last_error(), "sealed"));
     close(fd);

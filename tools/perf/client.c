@@ -215,8 +215,9 @@ static bool choose_count(client_t *c, perf_plan_t *plan)
         n = n > 16.0 * (double)plan->count ? 16.0 * (double)plan->count : n;
         n = n < 2.0 * (double)plan->count ? 2.0 * (double)plan->count : n;
     }
-    /* A run that something disturbed would promise too few. */
-    n = fastest * (double)o->measure_ns;
+    /* The last run, if something disturbed it, promises too few; the fastest, if it fitted into some buffer, too many. */
+    n = (double)plan->count / (double)run.elapsed_ns;
+    n = (fastest < 3 * n ? fastest : 3 * n) * (double)o->measure_ns;
     plan->count = n < 1 ? 1 : n > 1e11 ? (uint64_t)1e11 : (uint64_t)n;
     return true;
 }

@@ -56,6 +56,7 @@ weft_status_t wefti_bell_open(wefti_shm_rail_t *r)
     r->bell_fd = bell_fd;
     r->self = (wefti_shm_peer_t){.bell = bell, .wake_fd = wake_fd, .pid = getpid(), .nonce = r->probe,
                                  .probe_at = (uint64_t)(uintptr_t)&r->probe, .readable = true, .refs = 1};
+    wefti_shm_barriers_open(r);
     return WEFT_OK;
 
 err_pipe:

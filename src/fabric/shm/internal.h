@@ -17,6 +17,7 @@
 #define WEFTI_SHM_KIND 1u
 #define WEFTI_SHM_HOT_MAX 8u         /* lanes polled on every progress */
 #define WEFTI_SHM_QUIET 256u         /* polls that found nothing before a lane is parked */
+#define WEFTI_SHM_COOLING_MAX 64u    /* lanes parked with one barrier */
 #define WEFTI_SHM_POLL_BUDGET 64u    /* records of one lane per progress */
 #define WEFTI_SHM_COPY_CHUNK (1u << 20)  /* bytes per system call */
 #define WEFTI_SHM_COPY_BUDGET (2u << 20) /* bytes copied per progress by all lanes together */
@@ -83,10 +84,11 @@ void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer);
 /* Does `nonce` stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
 weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce);
 
-/* Say "look at lane `index`" to a runtime. Sequentially consistent with what was published before: a bit that is found set has not been
- * looked at yet, since its owner clears a bit before it looks. */
+/* Say "look at lane `index`" to a runtime. What was published before is visible first, hence the fence; so a bit that is found set
+ * has not been looked at yet, since its owner clears a bit before it looks. */
 static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
 {
+    atomic_thread_fence(memory_order_seq_cst);
     wefti_bell_t *bell = peer->bell;
     uint32_t bit = index % WEFTI_BELL_BITS;
     uint64_t in_word = UINT64_C(1) << (bit % 64), in_top = UINT64_C(1) << (bit / 512);
@@ -186,14 +188,17 @@ struct wefti_shm_lane {
     wefti_ring_rx_t rx;
     uint32_t state;
     uint32_t quiet;       /* polls in a row that found nothing */
+    uint32_t rest;        /* polls left out after one that found something: see park.c */
     wefti_ring_tx_t tx;
     wefti_shm_peer_t *peer;
     uint32_t peer_index;  /* its bit in the peer's bell */
     bool hot;
+    bool light;           /* both sides have barriers: see park.c */
     bool starved;         /* reserve() or announce() failed: owes `room` */
     bool told;            /* lane_failed was called */
     weft_status_t why;
 
+    wefti_list_t cool_link;  /* rail->cooling */
     wefti_list_t work_link;  /* rail->work */
     wefti_list_t close_link; /* rail->closing */
     wefti_list_t out;        /* control records that wait for room */
@@ -248,6 +253,9 @@ struct wefti_shm_rail {
     bool armed;
     wefti_list_t work, closing;
     wefti_shm_lane_t *hot[WEFTI_SHM_HOT_MAX];
+    wefti_list_t cooling;        /* parked without a barrier since */
+    uint32_t n_cooling, ticks;
+    bool barriers;
 
     wefti_slots_t lanes;
     wefti_map_t peers;           /* bell nonce -> wefti_shm_peer_t */
@@ -274,9 +282,21 @@ static inline uint32_t wefti_shm_frame_max(uint32_t ring)
 }
 /* Put a lane on the work list. An armed rail is woken: its owner may be about to sleep. */
 void wefti_shm_work(wefti_shm_lane_t *lane);
-/* Stop polling a lane, without a recheck: it is going away. */
-void wefti_shm_cool(wefti_shm_lane_t *lane);
 
 extern const wefti_rail_ops_t wefti_shm_ops;
+
+/* --- park.c ------------------------------------------------------------------------------------------------------------- */
+
+/* Can this process make others execute a barrier, and be made to? Sets r->barriers. */
+void wefti_shm_barriers_open(wefti_shm_rail_t *r);
+/* Poll the hot lanes; number of records. */
+unsigned wefti_shm_poll_hot(wefti_shm_rail_t *r);
+/* A parked lane had something: poll it from now on, if there is a place. */
+void wefti_shm_heat(wefti_shm_lane_t *lane);
+/* It goes away, or has failed: forget it. */
+void wefti_shm_forget(wefti_shm_lane_t *lane);
+/* Before sleep: true when every ring is empty and every producer knows that it must ring. */
+bool wefti_shm_park_all(wefti_shm_rail_t *r);
+void wefti_shm_unpark_hot(wefti_shm_rail_t *r);
 
 #endif

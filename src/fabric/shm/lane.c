@@ -24,6 +24,7 @@
 
 #define REGION_MAGIC UINT64_C(0x31676e7274666577)
 #define ADDR_VERSION 1u
+#define FLAG_BARRIERS 1u
 #define RING_MIN (UINT32_C(16) << 10)
 #define RING_MAX (UINT32_C(64) << 20)
 
@@ -51,6 +52,7 @@ weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf,
     atomic_store(&page->parked, 1);
     wefti_ring_rx_init(&lane->rx, lane->rx_map, r->ring_bytes, r->frame_max);
     lane->lane = (wefti_lane_t){.ops = rail->ops, .rail = rail, .user = user, .frame_max = r->frame_max};
+    wefti_list_init(&lane->cool_link);
     wefti_list_init(&lane->work_link);
     wefti_list_init(&lane->close_link);
     wefti_list_init(&lane->out);
@@ -67,6 +69,7 @@ weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf,
     wefti_put_u32(&w, (uint32_t)r->self.wake_fd);
     wefti_put_u64(&w, r->self.nonce);
     wefti_put_u64(&w, r->self.probe_at);
+    wefti_put_u32(&w, r->barriers ? FLAG_BARRIERS : 0);
     wefti_put_u32(&w, wefti_shm_lane_index(lane));
     wefti_put_u32(&w, (uint32_t)lane->fd);
     wefti_put_u32(&w, r->ring_bytes);
@@ -96,6 +99,7 @@ weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n
     peer_addr.wake_fd = wefti_get_u32(&rd);
     peer_addr.nonce = wefti_get_u64(&rd);
     peer_addr.probe_at = wefti_get_u64(&rd);
+    uint32_t flags = wefti_get_u32(&rd);
     uint32_t peer_index = wefti_get_u32(&rd);
     uint32_t fd = wefti_get_u32(&rd);
     uint32_t ring = wefti_get_u32(&rd);
@@ -123,6 +127,7 @@ weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n
     lane->tx_map = map;
     lane->tx_map_size = size;
     wefti_ring_tx_init(&lane->tx, map, ring);
+    lane->light = lane->tx.light = r->barriers && (flags & FLAG_BARRIERS);
     lane->peer_index = peer_index;
     uint32_t theirs = wefti_shm_frame_max(ring);
     if (theirs < lane->lane.frame_max)
@@ -167,7 +172,7 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
     if (wefti_list_linked(&lane->work_link))
         wefti_list_remove(&lane->work_link);
     wefti_shm_bulk_end(lane, quietly);
-    wefti_shm_cool(lane);
+    wefti_shm_forget(lane);
     if (lane->fd >= 0)
         close(lane->fd);
     wefti_region_unmap(lane->rx_map, lane->rx_map_size);
@@ -304,7 +309,7 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
         n++;
         if (!lane->told && lane->state == WEFTI_SHM_LANE_FAILED) {
             lane->told = true;
-            wefti_shm_cool(lane);
+            wefti_shm_forget(lane);
             lane->lane.rail->fabric->up->lane_failed(lane->lane.user, lane->why);
         }
     }

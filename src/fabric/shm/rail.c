@@ -1,9 +1,7 @@
-/* fabric/shm/rail.c - what every progress does: bells, hot lanes, work; and how the rail goes to sleep.
+/* fabric/shm/rail.c - what every progress does: closings, bells, hot lanes, work; and how the rail goes to sleep.
  *
- * A lane is hot (polled every time, its `parked` flag 0) or parked (its producer rings). Only progress, arm and disarm move it. A bell makes a
- * lane hot when one of the few places is free or held by a lane that was quiet for long; a quiet lane is parked when others are hot
- * too, so the last one is polled until we sleep. Parking is a store of the flag and then one more look at the ring; publishing is a
- * store into the ring and then a look at the flag; both sequentially consistent, so one of the two sees the other.
+ * To sleep is to say so (`sleeping`), to park every lane, and to look once more at all that could have come meanwhile; a peer publishes,
+ * rings, and then looks at `sleeping`. park.c and bell.c say why one of the two always sees the other.
  *
  * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will ring.
  * Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
@@ -47,6 +45,7 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
     wefti_list_init(&r->work);
     wefti_list_init(&r->closing);
+    wefti_list_init(&r->cooling);
     wefti_list_init(&r->spare_sends);
     wefti_list_init(&r->spare_pulls);
     wefti_slots_init(&r->lanes, UINT32_C(1) << 24);
@@ -88,67 +87,6 @@ void wefti_shm_work(wefti_shm_lane_t *lane)
         wefti_bell_wake(&r->self);
 }
 
-/* --- hot and parked ----------------------------------------------------------------------------------------------------- */
-
-static void drop_hot(wefti_shm_rail_t *r, uint32_t place)
-{
-    r->hot[place]->hot = false;
-    r->hot[place] = r->hot[--r->n_hot];
-}
-
-void wefti_shm_cool(wefti_shm_lane_t *lane)
-{
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
-    for (uint32_t i = 0; lane->hot && i < r->n_hot; i++)
-        if (r->hot[i] == lane)
-            drop_hot(r, i);
-}
-
-/* Park the lane in this place unless a record came meanwhile. */
-static bool park(wefti_shm_rail_t *r, uint32_t place)
-{
-    wefti_shm_lane_t *lane = r->hot[place];
-    atomic_exchange(&lane->rx.page->parked, 1);
-    if (!wefti_ring_empty(&lane->rx)) {
-        atomic_store_explicit(&lane->rx.page->parked, 0, memory_order_release);
-        lane->quiet = 0;
-        return false;
-    }
-    drop_hot(r, place);
-    return true;
-}
-
-static void make_hot(wefti_shm_rail_t *r, wefti_shm_lane_t *lane)
-{
-    for (uint32_t i = 0; r->n_hot == WEFTI_SHM_HOT_MAX && i < WEFTI_SHM_HOT_MAX; i++)
-        if (r->hot[i]->quiet >= WEFTI_SHM_QUIET)
-            park(r, i);
-    if (r->n_hot == WEFTI_SHM_HOT_MAX)
-        return;
-    lane->hot = true;
-    lane->quiet = 0;
-    r->hot[r->n_hot++] = lane;
-    /* Late for a producer that looks just now: it rings once too often. */
-    atomic_store_explicit(&lane->rx.page->parked, 0, memory_order_release);
-}
-
-static unsigned poll_hot(wefti_shm_rail_t *r)
-{
-    unsigned n = 0;
-    for (uint32_t i = 0; i < r->n_hot; i++) {
-        wefti_shm_lane_t *lane = r->hot[i];
-        if (WEFTI_UNLIKELY(lane->state != WEFTI_SHM_LANE_UP))
-            continue;
-        unsigned got = wefti_shm_lane_poll(lane);
-        n += got;
-        if (got)
-            lane->quiet = 0;
-        else if (WEFTI_UNLIKELY(++lane->quiet >= WEFTI_SHM_QUIET) && r->n_hot > 1 && park(r, i))
-            i--;
-    }
-    return n;
-}
-
 /* --- bells -------------------------------------------------------------------------------------------------------------- */
 
 static unsigned answer_word(wefti_shm_rail_t *r, uint32_t word)
@@ -164,7 +102,7 @@ static unsigned answer_word(wefti_shm_rail_t *r, uint32_t word)
             unsigned got = wefti_shm_lane_visit(lane);
             n += got;
             if (got && !lane->hot && lane->state == WEFTI_SHM_LANE_UP)
-                make_hot(r, lane);
+                wefti_shm_heat(lane);
         }
     }
     return n;
@@ -220,7 +158,7 @@ unsigned wefti_shm_progress(wefti_rail_t *rail)
         n += do_closing(r);
     if (WEFTI_UNLIKELY(atomic_load_explicit(&r->bell->top, memory_order_relaxed)))
         n += answer_bells(r);
-    n += poll_hot(r);
+    n += wefti_shm_poll_hot(r);
     if (WEFTI_UNLIKELY(!wefti_list_empty(&r->work)))
         n += do_work(r);
     return n;
@@ -235,12 +173,7 @@ weft_status_t wefti_shm_arm(wefti_rail_t *rail)
         return WEFT_ERR_AGAIN;
     r->armed = true;
     atomic_exchange(&r->bell->sleeping, 1);
-    for (uint32_t i = 0; i < r->n_hot; i++)
-        atomic_exchange(&r->hot[i]->rx.page->parked, 1);
-    bool busy = atomic_load(&r->bell->top);
-    for (uint32_t i = 0; i < r->n_hot && !busy; i++)
-        busy = r->hot[i]->state == WEFTI_SHM_LANE_UP && !wefti_ring_empty(&r->hot[i]->rx);
-    if (!busy)
+    if (wefti_shm_park_all(r) && !atomic_load(&r->bell->top))
         return WEFT_OK;
     wefti_shm_disarm(rail);
     return WEFT_ERR_AGAIN;
@@ -253,11 +186,10 @@ void wefti_shm_disarm(wefti_rail_t *rail)
     if (!r->armed)
         return;
     r->armed = false;
-    /* Someone else who took the flag has written, or writes a byte soon: the sleep after this one may then end for nothing. Always
-     * reading, even if nobody took it, keeps bytes that came from nowhere from ending every sleep. */
     atomic_store(&r->bell->sleeping, 0);
-    for (uint32_t i = 0; i < r->n_hot; i++)
-        atomic_store_explicit(&r->hot[i]->rx.page->parked, 0, memory_order_release);
+    wefti_shm_unpark_hot(r);
+    /* Whoever took the flag has written its byte, or does so soon: then the sleep after this one may end for nothing. Reading even when
+     * nobody took it keeps bytes that came from nowhere from ending every sleep. */
     while (read(r->self.wake_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
         ;
 }

@@ -13,6 +13,7 @@ void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size)
     tx->limit = size;
     tx->size = size;
     tx->bad = false;
+    tx->light = false;
 }
 
 void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32_t max)

@@ -266,7 +266,7 @@ uint64_t wefti_sim_next(wefti_sim_t *w)
     const sim_event_t *ev = kernel_next(w);
     uint64_t next = ev ? ev->at : WEFT_FOREVER;
     for (unsigned i = 0; i < w->n_hosts; i++) {
-        uint64_t t = host_next(w->hosts[i]);
+        uint64_t t = w->hosts[i]->dead ? WEFT_FOREVER : host_next(w->hosts[i]); /* the dead run only when they are buried */
         next = t < next ? t : next;
     }
     return next;

@@ -30,7 +30,7 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
 /* --- time -------------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_now(const wefti_sim_t *w);
-/* When the network next has something for a host that runs: now or earlier if it has something already, WEFT_FOREVER if nothing is
+/* When the network next has something for a host that runs (neither dead nor paused): now or earlier if it has something already, WEFT_FOREVER if nothing is
  * under way. */
 uint64_t wefti_sim_next(wefti_sim_t *w);
 /* Does progress() of this host have something to deliver now? */

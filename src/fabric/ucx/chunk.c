@@ -1,8 +1,9 @@
 /* fabric/ucx/chunk.c - payloads in chunks of our own.
  *
- * Where TCP is all there is, UCX's rendezvous is not used: when a peer dies while UCX (1.13.1) sends it a message of several segments, UCX
- * ends the request twice and aborts the process. A message of one segment is safe, so we cut payloads into such messages ourselves.
- * UCX would cut and copy in the same way: an endpoint with error handling has no other way over TCP.
+ * Where TCP is all there is, UCX's rendezvous is not used: when a peer dies while UCX (1.13.1) sends it bytes in place, UCX may end
+ * the request twice, and then aborts the process. So UCX is opened without that way of sending (rail.c), and we cut payloads ourselves
+ * into messages that UCX hands to the socket at once, straight from the user's memory, copying only what the socket does not take.
+ * An endpoint with error handling has no better way over TCP in UCX either.
  *
  * Sender:    OFFER goes out as a record. PULL begins the chunks: at most UX_CHUNKS of a lane are UCX's at a time, the announcements of a
  *            lane go one after the other. TAKEN ends it, once UCX has given the last chunk back; REFUSED and RETURNED end what was not pulled.

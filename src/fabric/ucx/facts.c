@@ -1,5 +1,4 @@
-/* fabric/ucx/facts.c - what UCX is and has: for `weft info`, and for refusing names that no UCX knows; and its signal handlers. */
-#include <signal.h>
+/* fabric/ucx/facts.c - what UCX is and has: for `weft info`, and for refusing names that no UCX knows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +79,7 @@ void wefti_ucx_transports(char *buf, size_t cap)
     ucp_context_h context;
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
     buf[0] = 0;
+    wefti_ux_hush();
     if (ucp_init(&params, NULL, &context) != UCS_OK)
         return;
     transports_of(context, buf, cap);
@@ -91,19 +91,4 @@ bool wefti_ux_only_tcp(ucp_context_h context)
     char buf[256];
     transports_of(context, buf, sizeof buf);
     return !strcmp(buf, "tcp");
-}
-
-/* Loading UCX puts its own handlers on SIGSEGV and its like. A library has no business doing that to a program, so they are taken off
- * again, before main() and whatever handlers it sets, unless the user has asked UCX for them. */
-extern void ucs_debug_disable_signal(int signum) __attribute__((weak));
-__attribute__((constructor)) static void leave_signals_alone(void)
-{
-    static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
-    if (!ucs_debug_disable_signal || getenv("UCX_ERROR_SIGNALS") || getenv("UCX_HANDLE_ERRORS"))
-        return;
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        struct sigaction now;
-        if (!sigaction(signals[i], NULL, &now) && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
-            ucs_debug_disable_signal(signals[i]);
-    }
 }

@@ -126,7 +126,7 @@ static void configure_transport(ucp_config_t *config, const char *prefix, const 
     configure(config, major == 1 && minor < 14 ? name : whole, value);
 }
 
-static weft_status_t open_context(ux_rail_t *r)
+static weft_status_t open_context(ux_rail_t *r, bool chunked)
 {
     ucp_config_t *config;
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
@@ -149,6 +149,11 @@ static weft_status_t open_context(ux_rail_t *r)
     configure_transport(config, "TCP_", "CONN_NB", "y");
     /* Frames must stay in order. */
     configure(config, "MAX_EAGER_LANES", "1");
+    if (chunked) {
+        /* See chunk.c: nothing that UCX could still be holding when a peer dies. A chunk fits into what UCX sends at once. */
+        configure(config, "ZCOPY_THRESH", "inf");
+        configure_transport(config, "TCP_", "TX_SEG_SIZE", "64k");
+    }
 
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
@@ -164,12 +169,28 @@ static weft_status_t open_context(ux_rail_t *r)
     return WEFT_OK;
 }
 
+/* What there is decides how payloads move, and that decides how UCX is opened: so it is asked first. */
+static weft_status_t open_right(ux_rail_t *r)
+{
+    bool chunked = !strcmp(r->tls, "tcp") && !wefti_ux_rendezvous;
+    weft_status_t st = open_context(r, chunked);
+    if (!st && !chunked && !wefti_ux_rendezvous && wefti_ux_only_tcp(r->context)) {
+        ucp_cleanup(r->context);
+        r->context = NULL;
+        chunked = true;
+        st = open_context(r, true);
+    }
+    r->chunked = chunked;
+    return st;
+}
+
 /* Open UCX if it is not. */
 weft_status_t wefti_ux_start(ux_rail_t *r)
 {
     if (r->worker)
         return WEFT_OK;
-    weft_status_t status = open_context(r);
+    wefti_ux_hush();
+    weft_status_t status = open_right(r);
     if (status)
         return status;
 
@@ -211,7 +232,6 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
         .flags = UCP_AM_SEND_FLAG_EAGER,
         .cb.send = frame_sent,
     };
-    r->chunked = !wefti_ux_rendezvous && wefti_ux_only_tcp(r->context);
     r->base.fabric->ops->random(r->base.fabric, &r->id, sizeof r->id);
     return WEFT_OK;
 

@@ -6,6 +6,7 @@
  *   xfer.c    announcements out and in; payloads by UCX's rendezvous
  *   chunk.c   payloads in chunks of our own, where UCX's rendezvous is not safe
  *   facts.c   what UCX is and has
+ *   process.c its signal handlers and its log
  *
  * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self transport
  * would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an endpoint
@@ -208,6 +209,9 @@ void wefti_ux_event(ux_lane_t *l, unsigned event);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
 bool wefti_ux_only_tcp(ucp_context_h context);
 weft_status_t wefti_ux_status(ucs_status_t st);
+
+/* process.c */
+void wefti_ux_hush(void);
 
 /* lane.c */
 weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);

@@ -79,9 +79,8 @@ void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint
 {
     end_t *e = model_end_of_id(m, a->node, from);
     int link = (int)(tag >> 8 & 0xff), side = (int)(tag >> 16 & 1);
-    weft_ep_t *ep = e || !m->net.nodes[a->node].rt ? NULL : weft_ep_find(m->net.nodes[a->node].rt, from);
-    if (ep && link < m->n_links && side == 0 && m->links[link].node[1] == a->node)
-        e = model_end(m, link, 1, a->node, ep); /* it has not been told of the endpoint yet: the accept is on its way */
+    if (!e && link < m->n_links && side == 0 && m->links[link].node[1] == a->node)
+        e = model_end(m, link, 1, a->node, NULL, from); /* nobody has accepted it yet, or ever will: it may not be used */
     if (!e)
         sim_bad(&m->net, "a message from endpoint %llx, which node %d does not have", (unsigned long long)from, a->node);
     int end = (int)(e - m->ends);
@@ -101,7 +100,7 @@ void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint
     for (size_t i = 0; bytes && i < len; i++)
         if (bytes[i] != pattern(tag, i))
             sim_bad(&m->net, "byte %zu of message %u of link %d is %02x", i, g->seq, e->link, bytes[i]);
-    if (g->done && (g->status == WEFT_ERR_CANCELLED || g->status == WEFT_ERR_TIMEOUT) && !m->links[e->link].hurt)
+    if (g->done && (g->status == WEFT_ERR_CANCELLED || g->status == WEFT_ERR_TIMEOUT) && !m->links[e->link].hurt && !e->closed)
         sim_bad(&m->net, "message %u of link %d was received, and its send said %s", g->seq, e->link, weft_status_name(g->status));
     g->taken = true;
     got_t c = {a->node, end, a->end, a->tag, a->mask, tag, a->stamp, g->seq};
@@ -116,7 +115,7 @@ void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint
 
 /* --- ends -------------------------------------------------------------------------------------------------------------------- */
 
-end_t *model_end(model_t *m, int link, int side, int node, weft_ep_t *ep)
+end_t *model_end(model_t *m, int link, int side, int node, weft_ep_t *ep, weft_ep_id_t id)
 {
     if (m->n_ends == ENDS_MAX)
         return NULL;
@@ -126,8 +125,7 @@ end_t *model_end(model_t *m, int link, int side, int node, weft_ep_t *ep)
     e->side = side;
     e->node = node;
     e->ep = ep;
-    e->ep_was = ep;
-    e->id = weft_ep_id(ep);
+    e->id = id;
     return e;
 }
 
@@ -142,7 +140,8 @@ end_t *model_end_of_id(model_t *m, int node, weft_ep_id_t id)
 end_t *model_end_of_ep(model_t *m, int link, const weft_ep_t *ep)
 {
     for (int i = m->n_ends - 1; i >= 0; i--)
-        if (m->ends[i].link == link && m->ends[i].ep_was == ep)
+        if (m->ends[i].link == link && m->ends[i].id == weft_ep_id(ep) &&
+            m->net.nodes[m->ends[i].node].rt == weft_ep_runtime(ep))
             return &m->ends[i];
     return NULL;
 }
@@ -209,7 +208,9 @@ static void check_send(model_t *m, act_t *a)
     g->done = true;
     if (!g->status)
         m->ends[g->end].sent_ok++;
-    if (g->taken && (g->status == WEFT_ERR_CANCELLED || g->status == WEFT_ERR_TIMEOUT) && !m->links[m->ends[g->end].link].hurt)
+    const end_t *peer = model_peer(m, &m->ends[g->end]);
+    bool sure = !m->links[m->ends[g->end].link].hurt && peer && !peer->closed; /* else the word that it was received may be lost */
+    if (g->taken && sure && (g->status == WEFT_ERR_CANCELLED || g->status == WEFT_ERR_TIMEOUT))
         sim_bad(&m->net, "message %u was received, and its send says %s", g->seq, weft_status_name(g->status));
     if (!g->owned)
         wipe_msg(g);

@@ -28,7 +28,6 @@ typedef struct link {
 typedef struct end {
     int link, side, node;
     weft_ep_t *ep;            /* NULL once close or abort was called */
-    const weft_ep_t *ep_was;  /* to know it again in hooks */
     weft_ep_id_t id;
     bool closed;              /* close or abort was called here */
     bool gone;                /* and its operation is complete: nothing may come any more */
@@ -121,8 +120,8 @@ void model_release(void *buf, void *user);                         /* a weft_rel
 /* A message came in whole: the checks of a receive. filter as in got_t. */
 void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint64_t len, const uint8_t *bytes);
 
-end_t *model_end(model_t *m, int link, int side, int node, weft_ep_t *ep);
-/* The end whose endpoint this is or was, on that link; the latest. */
+end_t *model_end(model_t *m, int link, int side, int node, weft_ep_t *ep, weft_ep_id_t id); /* NULL: the table is full */
+/* The end of that link whose endpoint this is, also after it was closed; NULL: not accepted yet. */
 end_t *model_end_of_ep(model_t *m, int link, const weft_ep_t *ep);
 end_t *model_end_of_id(model_t *m, int node, weft_ep_id_t id);
 /* The other side of a link; NULL if nobody was accepted yet. The latest, if there were several. */

@@ -169,7 +169,7 @@ static const wefti_fabric_ops_t ops = {
     .event_fd = event_fd, .wake = wake, .now = now, .random = random_bytes,
 };
 
-/* --- the room ---------------------------------------------------------------------------------------------------------------- */
+/* --- the room -------------------------------------------------------------------------------------------------------------- */
 
 static void room_shutdown(weft_runtime_t *rt)
 {

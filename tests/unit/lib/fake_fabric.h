@@ -1,7 +1,7 @@
 /* tests/unit/lib/fake_fabric.h - a fabric with no network: events come from the test, so that core can be tested alone.
  *
- * It is nastier than a real one: arm() throws away wake-ups that came before it, and a post on an armed fabric loses the event that would
- * have ended the sleep. Its operations wait until an event completes the oldest, or until they are asked to end. */
+ * It is nastier than a real one: arm() throws away wake-ups that came before it, and a post on an armed fabric loses the event
+ * that would have ended the sleep. Its operations wait until an event completes the oldest, or until they are asked to end. */
 #ifndef FAKE_FABRIC_H
 #define FAKE_FABRIC_H
 

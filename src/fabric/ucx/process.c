@@ -1,0 +1,57 @@
+/* fabric/ucx/process.c - what UCX does to the process it is loaded into, undone: its signal handlers and its lines on stderr.
+ * tests/wire/fabric_ucx.c: loading_ucx_leaves_the_signals_alone. */
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#if __has_include(<ucs/debug/log_def.h>)
+#include <ucs/debug/log_def.h>
+#define CAN_HUSH 1
+#endif
+
+#include "base/log.h"
+#include "fabric/ucx/ux.h"
+
+/* Loading UCX puts its own handlers on SIGSEGV and its like. A library has no business doing that to a program, so they are taken off
+ * again, before main() and whatever handlers it sets, unless the user has asked UCX for them. */
+extern void ucs_debug_disable_signal(int signum) __attribute__((weak));
+__attribute__((constructor)) static void leave_signals_alone(void)
+{
+    static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
+    if (!ucs_debug_disable_signal || getenv("UCX_ERROR_SIGNALS") || getenv("UCX_HANDLE_ERRORS"))
+        return;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        struct sigaction now;
+        if (!sigaction(signals[i], NULL, &now) && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+            ucs_debug_disable_signal(signals[i]);
+    }
+}
+
+#ifdef CAN_HUSH
+static ucs_log_func_rc_t to_our_log(const char *file, unsigned line, const char *function, ucs_log_level_t level,
+                                    const ucs_log_component_config_t *component, const char *format, va_list args)
+{
+    char text[400];
+    (void)file;
+    (void)line;
+    (void)function;
+    (void)component;
+    if (level == UCS_LOG_LEVEL_FATAL)
+        return UCS_LOG_FUNC_RC_CONTINUE; /* its last words before it aborts */
+    vsnprintf(text, sizeof text, format, args);
+    wefti_info("ucx: %s", text);
+    return UCS_LOG_FUNC_RC_STOP;
+}
+#endif
+
+/* UCX writes a line to stderr for what is ordinary to us: a peer that died, an address that does not answer. We say those things ourselves;
+ * UCX's own words go to our log, at level info. Its log belongs to the whole process, so a user who chose its level keeps it as it is. */
+void wefti_ux_hush(void)
+{
+#ifdef CAN_HUSH
+    static atomic_flag done = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&done) || getenv("UCX_LOG_LEVEL") || getenv("UCX_LOG_FILE"))
+        return;
+    ucs_log_push_handler(to_our_log);
+#endif
+}

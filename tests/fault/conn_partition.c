@@ -1,0 +1,179 @@
+/* The network between two hosts is cut without a word: two network namespaces with a veth pair between them, and the link taken down. Both sides lose
+ * the other within the bound; with hooks that say so they are together again once the link is back. Needs root and ip(8). */
+#define TEST_SECONDS 120
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include "lib/raw.h"
+#include "test.h"
+
+#define BOUND (800 * WEFT_MILLISECOND)
+
+static char ns[2][32];
+
+static int run(const char *fmt, const char *a, const char *b)
+{
+    char cmd[256];
+    snprintf(cmd, sizeof cmd, fmt, a, b);
+    return system(cmd);
+}
+
+static void tear_down(void)
+{
+    for (int i = 0; i < 2; i++)
+        run("ip netns del %s%s >/dev/null 2>&1", ns[i], "");
+}
+
+static void set_up(void)
+{
+    char veth[2][16];
+    for (int i = 0; i < 2; i++) {
+        snprintf(ns[i], sizeof ns[i], "wefttest%d%c", (int)(getpid() % 100000), 'a' + i);
+        snprintf(veth[i], sizeof veth[i], "wft%d%c", (int)(getpid() % 100000), 'a' + i);
+    }
+    if (run("ip netns add %s%s >/dev/null 2>&1", ns[0], ""))
+        SKIP("network namespaces cannot be made here (ip netns add failed)");
+    atexit(tear_down);
+    char both[64];
+    snprintf(both, sizeof both, "%s type veth peer name %s", veth[0], veth[1]);
+    if (run("ip netns add %s%s >/dev/null 2>&1", ns[1], "") || run("ip link add %s%s >/dev/null 2>&1", both, ""))
+        SKIP("a veth pair cannot be made here");
+    for (int i = 0; i < 2; i++) {
+        if (run("ip link set %s netns %s", veth[i], ns[i]) || run("ip -n %s link set %s name eth0", ns[i], veth[i]) ||
+            run(i ? "ip -n %s addr add 10.99.0.2/24 dev eth0%s" : "ip -n %s addr add 10.99.0.1/24 dev eth0%s", ns[i], "") ||
+            run("ip -n %s link set eth0 up%s", ns[i], "") || run("ip -n %s link set lo up%s", ns[i], ""))
+            SKIP("the namespaces cannot be configured");
+    }
+}
+
+static void enter(const char *name)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/run/netns/%s", name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && !setns(fd, CLONE_NEWNET));
+    close(fd);
+}
+
+/* What the two processes tell the test, in shared memory. */
+typedef struct board {
+    volatile int up[2], failed[2], recv_done[2], reconnected[2], recv_status[2], accepted;
+    volatile double failed_at[2];
+} board_t;
+static board_t *board;
+static int side;
+static weft_ep_t *mine;
+
+static weft_on_failure_t failed(weft_ep_t *ep, weft_status_t why, void *user)
+{
+    (void)ep, (void)why, (void)user;
+    board->failed_at[side] = test_now();
+    board->failed[side]++;
+    return WEFT_RECONNECT;
+}
+
+static void accepted(weft_listener_t *l, weft_ep_t *ep, void *user)
+{
+    (void)l, (void)user;
+    mine = ep;
+    board->accepted++;
+}
+
+static void process(int which)
+{
+    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+    weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
+    weft_ep_opts_t eo = WEFT_EP_OPTS_INIT;
+    weft_ep_hooks_t hooks = {failed, NULL, NULL};
+    weft_runtime_t *rt;
+    weft_listener_t *l;
+    weft_op_t recv = WEFT_OP_INIT;
+    char got[8];
+    bool posted = false;
+    side = which;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    enter(ns[which]);
+    o.transports = "tcp"; /* memory is shared across network namespaces */
+    o.heartbeat_ns = BOUND;
+    o.connect_timeout_ns = WEFT_SECOND;
+    weft_log_set_level(WEFT_LOG_ERROR);
+    CHECK_OK(weft_runtime_open(&o, &rt));
+    if (which == 0) {
+        lo.accept = accepted;
+        lo.hooks = &hooks;
+        CHECK_OK(weft_listen(rt, "tcp://10.99.0.1:4711", &lo, &l));
+    } else {
+        eo.hooks = hooks;
+        eo.reconnect_first_ns = 100 * WEFT_MILLISECOND;
+        raw_run(rt, 0.3);
+        CHECK_OK(weft_ep_open(rt, "tcp://10.99.0.1:4711", &eo, NULL, &mine));
+    }
+    for (;;) {
+        weft_runtime_progress(rt);
+        if (!mine)
+            continue;
+        bool up = weft_ep_get_state(mine) == WEFT_EP_UP;
+        board->up[which] = up;
+        if (up && !posted && !board->failed[which]) {
+            CHECK_OK(weft_msg_recv(mine, got, sizeof got, 1, WEFT_TAG_FULL, &recv));
+            posted = true;
+        }
+        if (posted && weft_op_done(&recv) && !board->recv_done[which]) {
+            board->recv_status[which] = recv.status;
+            board->recv_done[which] = 1;
+        }
+        if (up && board->failed[which])
+            board->reconnected[which] = 1;
+    }
+}
+
+#define UNTIL(cond, seconds) \
+    do { \
+        double until_end = test_now() + (seconds); \
+        while (!(cond)) { \
+            usleep(5000); \
+            if (test_now() > until_end) \
+                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
+        } \
+    } while (0)
+
+TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
+{
+    pid_t pids[2];
+    set_up();
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(board != MAP_FAILED);
+    for (int i = 0; i < 2; i++) {
+        fflush(NULL);
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            process(i);
+            _exit(1);
+        }
+    }
+    UNTIL(board->up[0] && board->up[1], 10);
+    sleep(1);
+    CHECK_EQ(board->failed[0] + board->failed[1], 0);
+    double cut = test_now();
+    CHECK(!run("ip -n %s link set eth0 down%s", ns[0], ""));
+    for (double end = test_now() + 5; !(board->failed[0] && board->failed[1]) && test_now() < end;)
+        usleep(5000);
+    if (!board->failed[0] || !board->failed[1])
+        FAIL("%s did not notice", board->failed[0] ? "the dialler" : board->failed[1] ? "the listener" : "either side");
+    for (int i = 0; i < 2; i++) {
+        UNTIL(board->recv_done[i], 1);
+        CHECK_EQ(board->recv_status[i], WEFT_ERR_PEER);
+        if (board->failed_at[i] - cut > 0.8 + 0.4)
+            FAIL("side %d took %.2f s", i, board->failed_at[i] - cut);
+    }
+    sleep(1);
+    CHECK(!run("ip -n %s link set eth0 up%s", ns[0], ""));
+    UNTIL(board->reconnected[0] && board->reconnected[1], 30);
+    CHECK_EQ(board->accepted, 1);
+    for (int i = 0; i < 2; i++) {
+        kill(pids[i], SIGKILL);
+        waitpid(pids[i], NULL, 0);
+    }
+}
