@@ -210,6 +210,13 @@ typedef struct close_room {
     bool begun;
 } close_room_t;
 
+/* Someone waits for buffers that only the end of a lingering lane sets free: that is worth more than the answer it lingers for. */
+static void hurry(wefti_epx_t *ep)
+{
+    if (ep->link && ep->link->state == WEFTI_LINK_LINGER && wefti_ep_any_busy(ep))
+        wefti_link_drop(ep->link);
+}
+
 void wefti_close_begin(wefti_epx_t *ep, bool force)
 {
     weft_runtime_t *rt = ep->conn->rt;
@@ -218,6 +225,7 @@ void wefti_close_begin(wefti_epx_t *ep, bool force)
         wefti_ep_kick(ep);
     } else if (force) {
         wefti_close_end(ep, WEFT_ERR_CANCELLED, WEFT_OK);
+        hurry(ep);
     } else if (state == WEFT_EP_UP) {
         wefti_cache_forget(ep);
         ep->close_stage = WEFTI_CLOSE_DRAIN;
@@ -263,10 +271,12 @@ static void close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
     close_room_t *r = wefti_op_room(op, close_room_t);
-    if (!r->begun)
+    if (!r->begun) {
         r->early = why;
-    else if (!r->ep->starting)
+    } else if (!r->ep->starting) {
         wefti_close_end(r->ep, WEFT_ERR_CANCELLED, why);
+        hurry(r->ep);
+    }
 }
 
 static const wefti_op_kind_t close_kind = {"close", NULL, close_cancel};

@@ -233,6 +233,8 @@ static void up_announced(void *lane_user, const void *rec, size_t n, uint64_t to
 static void up_withdrawn(wefti_pull_t *p)
 {
     wefti_inbound_t *in = p->user;
+    if (!in)
+        return; /* the traffic let go of it when the endpoint went down */
     wefti_epx_t *ep = wefti_epx(in->ep);
     ep->pub.heard = 1;
     ep->conn->traffic[WEFTI_TRAFFIC_MSG]->withdrawn(in->ep, p);

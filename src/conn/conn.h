@@ -37,11 +37,9 @@ typedef struct wefti_traffic {
     void (*announced)(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
     void (*withdrawn)(weft_ep_t *ep, wefti_pull_t *p);
     /* Complete every operation on the endpoint that waits for a peer, with `why`; those whose buffers the fabric still has complete when it
-     * lets go (the lane is being closed). What has arrived whole stays receivable, unless `discard`. Called:
-     *   - when the endpoint fails: why, discard false, ep->lane NULL;
-     *   - when the peer closed: CLOSED, discard false, ep->lane NULL; only receives that nothing that arrived can match;
-     *   - when a graceful close begins here: CLOSED, discard true, state CLOSING and ep->lane still set: receives only; sends go on;
-     *   - when it goes down here (closed, aborted, timed out): why, discard true, ep->lane NULL. May come more than once. */
+     * lets go (the lane is about to be closed, and ep->lane is NULL already: ask nothing of it any more). What has arrived whole stays
+     * receivable, unless `discard`. Called when the endpoint fails, when the peer closed, when it is forced down here. At the beginning
+     * of a graceful close here ep->lane is still there: then only receives end, and sends go on. */
     void (*ep_down)(weft_ep_t *ep, weft_status_t why, bool discard);
     bool (*ep_sends_pending)(weft_ep_t *ep);       /* sends posted and not complete; when that ends, wefti_ep_drained() is called */
     uint64_t (*ep_sent)(weft_ep_t *ep);            /* messages sent over this lane: the count in CLOSE */

@@ -50,16 +50,20 @@ bool wefti_sleep(weft_runtime_t *rt, uint64_t until)
         return true;
     }
     int got = -1;
+    bool nobody_called = false;
     if (!work_waits(rt)) {
         struct timespec ts = as_timespec(ns);
         rt->sleeps++;
         got = ppoll(&pfd, 1, &ts, NULL);
         rt->wakeups += got > 0;
+        /* what comes in the very moment the time is up has called, or is about to: that is no rescue */
+        if (got == 0 && ns == WEFTI_SAFETY_NS)
+            nobody_called = atomic_load(&rt->sleeping) && poll(&pfd, 1, 0) == 0;
     }
     f->ops->disarm(f);
     atomic_store(&rt->sleeping, 0);
     rt->until_clock = 1;
-    if (got == 0 && ns == WEFTI_SAFETY_NS && !rt->delivering) {
+    if (nobody_called && !rt->delivering) {
         rt->delivering = true;
         rt->rescued_wakeups += wefti_look(rt, true) > 0;
         rt->delivering = false;

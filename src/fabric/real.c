@@ -28,8 +28,8 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #define TICKS() __builtin_ia32_rdtsc()
-#define TICKS_IDLE 60000u    /* 15 to 60 us at the rates such counters have */
-#define TICKS_BUSY 6000000u  /* 1.5 to 6 ms */
+#define TICKS_IDLE 60000u   /* 15 to 60 us at the rates such counters have */
+#define TICKS_BUSY 6000000u /* 1.5 to 6 ms */
 #else
 #define TICKS() wefti_clock_ns()
 #define TICKS_IDLE 25000u
@@ -45,13 +45,16 @@ typedef struct real {
     int epoll_fd, wake_fd;
     bool look_now;
     uint32_t calls;
-    uint64_t looked;    /* ticks */
+    uint64_t looked; /* ticks */
     wefti_watch_t wake_watch, rail_watch;
     uint8_t random[256]; /* unpredictable bytes in stock */
     size_t random_left;
 } real_t;
 
-static real_t *real_of(wefti_fabric_t *f) { return (real_t *)(void *)f; }
+static real_t *real_of(wefti_fabric_t *f)
+{
+    return (real_t *)(void *)f;
+}
 
 /* --- progress ------------------------------------------------------------------------------------------------------------ */
 
@@ -257,7 +260,9 @@ static weft_status_t open_descriptors(real_t *r)
     if (r->epoll_fd >= 0 && r->wake_fd >= 0 && !epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->wake_fd, &ev))
         return WEFT_OK;
     int err = errno;
-    return wefti_fail(err == EMFILE || err == ENFILE || err == ENOSPC ? WEFT_ERR_LIMIT : err == ENOMEM ? WEFT_ERR_NOMEM : WEFT_ERR_SYSTEM,
+    return wefti_fail(err == EMFILE || err == ENFILE || err == ENOSPC ? WEFT_ERR_LIMIT
+                      : err == ENOMEM                                 ? WEFT_ERR_NOMEM
+                                                                      : WEFT_ERR_SYSTEM,
                       "no descriptors for a runtime: %s", strerror(err));
 }
 

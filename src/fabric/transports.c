@@ -29,7 +29,8 @@ static weft_status_t add_word(const char *at, size_t n, bool *all, wefti_transpo
     if (is_word(at, n, "self"))
         return wefti_fail(WEFT_ERR_INVALID, "transport \"self\" cannot be chosen: shm does what it does");
     if (!wefti_ucx_transport_known(at, n))
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" is no transport: all, shm, tcp, or a name that UCX knows, such as rc or ud", shown, at);
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" is no transport: all, shm, tcp, or a name that UCX knows, such as rc or ud",
+                          shown, at);
     size_t used = strlen(t->tls);
     if (used + n + 2 > sizeof t->tls)
         return wefti_fail(WEFT_ERR_INVALID, "more transports than %zu bytes of names", sizeof t->tls - 1);

@@ -89,6 +89,12 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
     wefti_msg_hold(ms, msg);
 }
 
+/* Closed here: what still comes is for nobody. */
+static bool unwanted(const weft_ep_t *ep)
+{
+    return __builtin_expect(atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING, 0);
+}
+
 /* Take `cost` from what we granted. */
 static bool admit(weft_ep_t *ep, uint64_t cost)
 {
@@ -128,7 +134,10 @@ void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
                 return;
             }
         }
-        hold(ep, head.tag, bytes, len, NULL);
+        if (unwanted(ep))
+            wefti_msg_flow_consumed(ep, cost);
+        else
+            hold(ep, head.tag, bytes, len, NULL);
         return;
     }
     msg_word_t word = {.kind = 0};
@@ -162,14 +171,19 @@ void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t tota
             return;
         }
     }
+    if (unwanted(ep)) {
+        p->ops->refuse(p, false);
+        wefti_msg_flow_consumed(ep, MSG_COST);
+        return;
+    }
     hold(ep, head.tag, NULL, total, p);
 }
 
-void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p)
+/* The payload of a held or claimed message is out of reach: the lane is down, and nothing may be asked of the pull any more. */
+static void payload_lost(weft_msg_t *msg)
 {
-    weft_msg_t *msg = (weft_msg_t *)p->user;
-    (void)ep;
-    if (msg->claimed) { /* its claimer learns it when it asks for the bytes; MSG_COST stays held until then */
+    msg->pull->user = NULL; /* `withdrawn` comes for it, and finds nobody */
+    if (msg->claimed) {     /* its claimer learns it when it asks for the bytes; MSG_COST stays held until then */
         msg->pull = NULL;
         msg->len = 0;
         msg->lost = true;
@@ -178,16 +192,40 @@ void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p)
     }
 }
 
-void wefti_msg_arrive_down(weft_ep_t *ep)
+void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p)
 {
-    wefti_list_each_safe(l, &msg_ep(ep)->arrived) {
+    weft_msg_t *msg = (weft_msg_t *)p->user;
+    (void)ep;
+    if (msg)
+        payload_lost(msg);
+}
+
+static void lose_payloads(wefti_list_t *list)
+{
+    wefti_list_each_safe(l, list) {
         weft_msg_t *msg = wefti_container_of(l, weft_msg_t, ep_link);
-        if (msg->pull) {
-            if (!ep->lane)
-                continue; /* the lane is being closed: `withdrawn` comes */
+        if (msg->pull)
+            payload_lost(msg);
+    }
+}
+
+void wefti_msg_arrive_down(weft_ep_t *ep, bool discard)
+{
+    msg_ep_t *m = msg_ep(ep);
+    bool alive = ep->lane; /* a graceful close of ours: the peer waits to hear of its sends */
+    wefti_list_each_safe(l, &m->arrived) {
+        weft_msg_t *msg = wefti_container_of(l, weft_msg_t, ep_link);
+        if (!discard)
+            break;
+        if (msg->pull && !alive)
+            continue;
+        if (msg->pull)
             msg->pull->ops->refuse(msg->pull, false);
-        }
         wefti_msg_let_go(msg);
+    }
+    if (!alive) {
+        lose_payloads(&m->arrived);
+        lose_payloads(&m->claimed);
     }
 }
 

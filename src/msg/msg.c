@@ -37,9 +37,9 @@ static void ep_room(weft_ep_t *ep)
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     wefti_msg_recv_down(ep, why);
-    wefti_msg_send_down(ep, why);
-    if (discard)
-        wefti_msg_arrive_down(ep);
+    if (!ep->lane) /* with a lane, it closes gracefully: sends go on */
+        wefti_msg_send_down(ep, why);
+    wefti_msg_arrive_down(ep, discard);
 }
 
 static bool ep_sends_pending(weft_ep_t *ep)
@@ -53,7 +53,7 @@ static uint64_t ep_unreceived(weft_ep_t *ep) { return msg_ep(ep)->n_arrived; }
 
 static void ep_free(weft_ep_t *ep)
 {
-    wefti_msg_arrive_down(ep);
+    wefti_msg_arrive_down(ep, true);
     wefti_msg_arrive_orphan(ep);
 }
 

@@ -193,7 +193,8 @@ weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes);
 void wefti_msg_block_free(weft_msg_t *msg);
 /* A held or claimed message is done with: off its lists, its window back to the peer, its memory free. */
 void wefti_msg_let_go(weft_msg_t *msg);
-void wefti_msg_arrive_down(weft_ep_t *ep);                         /* discard what arrived */
+/* The endpoint ends: payloads that are still at the peer are lost, and with `discard` everything that arrived. */
+void wefti_msg_arrive_down(weft_ep_t *ep, bool discard);
 void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoint goes: claims outlive it */
 void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n);
 void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);

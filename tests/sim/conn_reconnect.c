@@ -1,9 +1,9 @@
 /* tests/sim/conn_reconnect.c - a lost peer is noticed in time, and comes back under the same id.
  *
- * Two hosts, one endpoint, receives posted on both sides. Then one thing happens: the peer is killed, stopped, cut off, or the lane or the
- * wire breaks. Both sides must see their receives end with WEFT_ERR_PEER: soon where someone says so, within the heartbeat bound where there
- * is only silence. Where both hooks want it, the endpoint must be up again soon after the cause is gone, with the id it had, and
- * carry messages both ways. */
+ * Two hosts, one endpoint, receives posted on both sides. Then one thing happens: the peer is killed, stopped, cut off, or
+ * the lane or the wire breaks. Both sides must see their receives end with WEFT_ERR_PEER: soon where someone says so, within
+ * the heartbeat bound where there is only silence. Where both hooks want it, the endpoint must be up again soon after the
+ * cause is gone, with the id it had, and carry messages both ways. */
 #include <stdio.h>
 #include <string.h>
 
@@ -85,7 +85,8 @@ static bool noticed(void *user)
 static bool both_got(void *user)
 {
     (void)user;
-    return weft_op_done(&sides[0].recv) && weft_op_done(&sides[1].recv) && weft_op_done(&sides[0].send) && weft_op_done(&sides[1].send);
+    return weft_op_done(&sides[0].recv) && weft_op_done(&sides[1].recv) && weft_op_done(&sides[0].send) &&
+           weft_op_done(&sides[1].send);
 }
 
 static void post_recvs(void)
@@ -193,8 +194,12 @@ static uint64_t scenario(uint64_t seed)
     sim_net_close(&net, 1);
     for (int i = 0; i < 2; i++)
         if (sides[i].closed > 1 || !weft_op_done(&sides[i].recv))
-            sim_bad(&net, "side %d: closed %d times, receive %s", i, sides[i].closed, weft_op_done(&sides[i].recv) ? "done" : "waits");
+            sim_bad(&net, "side %d: closed %d times, receive %s", i, sides[i].closed,
+                    weft_op_done(&sides[i].recv) ? "done" : "waits");
     return sim_net_free(&net);
 }
 
-int main(int argc, char **argv) { return sim_seeds_main(argc, argv, 3000, scenario); }
+int main(int argc, char **argv)
+{
+    return sim_seeds_main(argc, argv, 3000, scenario);
+}

@@ -30,14 +30,23 @@ static void up_announced(void *user, const void *rec, size_t n, uint64_t total, 
     (void)total;
     ((side_t *)user)->offered = p;
 }
-static void up_withdrawn(wefti_pull_t *p) { (void)p; }
-static void up_room(void *user) { (void)user; }
+static void up_withdrawn(wefti_pull_t *p)
+{
+    (void)p;
+}
+static void up_room(void *user)
+{
+    (void)user;
+}
 static void up_failed(void *user, weft_status_t why)
 {
     (void)user;
     (void)why;
 }
-static void up_closed(void *user) { ((side_t *)user)->closed++; }
+static void up_closed(void *user)
+{
+    ((side_t *)user)->closed++;
+}
 
 static const wefti_fabric_up_t up = {.record = up_record,
                                      .announced = up_announced,
@@ -111,7 +120,10 @@ static void reserve_after_close(void)
     a.lane->ops->lane_close(a.lane);
     a.lane->ops->reserve(a.lane, 8);
 }
-TEST(a_record_on_a_closed_lane_is_seen) { must_abort(reserve_after_close); }
+TEST(a_record_on_a_closed_lane_is_seen)
+{
+    must_abort(reserve_after_close);
+}
 
 static void reserve_after_gone(void)
 {
@@ -120,7 +132,10 @@ static void reserve_after_gone(void)
     settle();
     a.lane->ops->reserve(a.lane, 8);
 }
-TEST(a_record_on_a_lane_that_is_gone_is_seen) { must_abort(reserve_after_gone); }
+TEST(a_record_on_a_lane_that_is_gone_is_seen)
+{
+    must_abort(reserve_after_gone);
+}
 
 static void reserve_twice(void)
 {
@@ -128,7 +143,10 @@ static void reserve_twice(void)
     a.lane->ops->reserve(a.lane, 8);
     a.lane->ops->reserve(a.lane, 8);
 }
-TEST(a_second_reserve_without_commit_is_seen) { must_abort(reserve_twice); }
+TEST(a_second_reserve_without_commit_is_seen)
+{
+    must_abort(reserve_twice);
+}
 
 static void write_past_end(void)
 {
@@ -137,14 +155,20 @@ static void write_past_end(void)
     rec[8] ^= 1;
     a.lane->ops->commit(a.lane, 8);
 }
-TEST(a_record_longer_than_reserved_is_seen) { must_abort(write_past_end); }
+TEST(a_record_longer_than_reserved_is_seen)
+{
+    must_abort(write_past_end);
+}
 
 static void commit_nothing(void)
 {
     pair();
     a.lane->ops->commit(a.lane, 8);
 }
-TEST(a_commit_without_reserve_is_seen) { must_abort(commit_nothing); }
+TEST(a_commit_without_reserve_is_seen)
+{
+    must_abort(commit_nothing);
+}
 
 static void close_twice(void)
 {
@@ -152,7 +176,10 @@ static void close_twice(void)
     a.lane->ops->lane_close(a.lane);
     a.lane->ops->lane_close(a.lane);
 }
-TEST(a_lane_closed_twice_is_seen) { must_abort(close_twice); }
+TEST(a_lane_closed_twice_is_seen)
+{
+    must_abort(close_twice);
+}
 
 static void change_payload(void)
 {
@@ -161,7 +188,10 @@ static void change_payload(void)
     CHECK_OK(b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x));
     settle();
 }
-TEST(a_payload_changed_while_announced_is_seen) { must_abort(change_payload); }
+TEST(a_payload_changed_while_announced_is_seen)
+{
+    must_abort(change_payload);
+}
 
 static void pull_twice(void)
 {
@@ -169,14 +199,20 @@ static void pull_twice(void)
     CHECK_OK(b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x));
     b.offered->ops->refuse(b.offered, true);
 }
-TEST(an_offer_taken_twice_is_seen) { must_abort(pull_twice); }
+TEST(an_offer_taken_twice_is_seen)
+{
+    must_abort(pull_twice);
+}
 
 static void pull_too_much(void)
 {
     offer();
     (void)!b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target + 1, &pull_x);
 }
-TEST(a_pull_of_more_than_there_is_is_seen) { must_abort(pull_too_much); }
+TEST(a_pull_of_more_than_there_is_is_seen)
+{
+    must_abort(pull_too_much);
+}
 
 static void pull_on_closed_lane(void)
 {
@@ -184,7 +220,10 @@ static void pull_on_closed_lane(void)
     b.lane->ops->lane_close(b.lane);
     (void)!b.offered->ops->pull(b.offered, &to_iov, 1, sizeof target, &pull_x);
 }
-TEST(a_pull_on_a_closed_lane_is_seen) { must_abort(pull_on_closed_lane); }
+TEST(a_pull_on_a_closed_lane_is_seen)
+{
+    must_abort(pull_on_closed_lane);
+}
 
 static void withdraw_finished(void)
 {
@@ -193,14 +232,20 @@ static void withdraw_finished(void)
     settle();
     a.lane->ops->withdraw(a.lane, &send_x);
 }
-TEST(a_withdrawal_of_a_finished_transfer_is_seen) { must_abort(withdraw_finished); }
+TEST(a_withdrawal_of_a_finished_transfer_is_seen)
+{
+    must_abort(withdraw_finished);
+}
 
 static void leave_lane_open(void)
 {
     pair();
     a.f->ops->close(a.f);
 }
-TEST(a_lane_left_open_is_seen) { must_abort(leave_lane_open); }
+TEST(a_lane_left_open_is_seen)
+{
+    must_abort(leave_lane_open);
+}
 
 static void leave_fabric_open(void)
 {
@@ -211,7 +256,10 @@ static void leave_fabric_open(void)
     a.f->ops->close(a.f);
     wefti_sim_free(w);
 }
-TEST(a_fabric_left_open_is_seen) { must_abort(leave_fabric_open); }
+TEST(a_fabric_left_open_is_seen)
+{
+    must_abort(leave_fabric_open);
+}
 
 TEST(proper_use_is_no_violation)
 {

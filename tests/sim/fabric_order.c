@@ -1,8 +1,8 @@
 /* tests/sim/fabric_order.c - the simulated network keeps the promises of fabric/fabric.h, whatever befalls it.
  *
- * Two to four hosts without a runtime; wires carry lane addresses, lanes carry numbered records and announcements. A model on the side knows
- * what was sent; pieces of payload are scribbled over the moment their transfer is done. At the end everything is mended, drained and
- * closed, and what was neither broken nor closed must have arrived. */
+ * Two to four hosts without a runtime; wires carry lane addresses, lanes carry numbered records and announcements. A model on
+ * the side knows what was sent; pieces of payload are scribbled over the moment their transfer is done. At the end everything
+ * is mended, drained and closed, and what was neither broken nor closed must have arrived. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +22,12 @@ typedef struct node {
 
 typedef struct end {
     node_t *node;
-    int other;            /* index of the other end once the wire told us, or -1 */
-    int wire_id;          /* what identifies this end to the other */
+    int other;   /* index of the other end once the wire told us, or -1 */
+    int wire_id; /* what identifies this end to the other */
     wefti_wire_t *wire;
     wefti_lane_t *lane;
     bool joined, lane_closing, lane_closed, lane_failed, wire_over, room_wanted;
-    uint32_t sent, got;   /* records and announcements over the lane */
+    uint32_t sent, got; /* records and announcements over the lane */
     uint32_t wire_sent, wire_got;
     unsigned transfers;
 } end_t;
@@ -35,7 +35,7 @@ typedef struct end {
 typedef struct xfer {
     wefti_xfer_t x;
     bool used, active, is_pull;
-    int end, source;      /* source: the announcement a pull copies */
+    int end, source; /* source: the announcement a pull copies */
     uint8_t *bytes;
     uint64_t n, want;
     uint32_t pattern;
@@ -57,7 +57,10 @@ static struct {
 } g;
 
 #define BAD(...) wefti_sim_violation(g.w, __VA_ARGS__)
-static uint64_t below(uint64_t n) { return wefti_rng_below(&g.rng, n); }
+static uint64_t below(uint64_t n)
+{
+    return wefti_rng_below(&g.rng, n);
+}
 
 static void fill(uint8_t *p, uint64_t n, uint32_t pattern)
 {
@@ -72,7 +75,7 @@ static void check(const uint8_t *p, uint64_t n, uint32_t pattern, const char *wh
             BAD("byte %llu of %s is wrong", (unsigned long long)i, what);
 }
 
-/* --- messages of a wire: number, end, and the address of a lane when it is the first --------------------------------------- */
+/* --- messages of a wire: number, end, and the address of a lane when it is the first -------------------------------------- */
 
 typedef struct hello {
     uint32_t number, end, addr_n;
@@ -164,7 +167,8 @@ static void up_wire_closed(void *user, weft_status_t why)
     e->wire_over = true;
 }
 
-/* --- lanes ------------------------------------------------------------------------------------------------------------------- */
+/* --- lanes
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static head_t arrived(end_t *e, const void *rec, size_t n)
 {
@@ -178,7 +182,10 @@ static head_t arrived(end_t *e, const void *rec, size_t n)
     return h;
 }
 
-static void up_record(void *user, const void *rec, size_t n) { arrived(user, rec, n); }
+static void up_record(void *user, const void *rec, size_t n)
+{
+    arrived(user, rec, n);
+}
 
 static void up_announced(void *user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
@@ -228,8 +235,8 @@ static void up_closed(void *user)
     e->lane_closed = true;
 }
 
-static const wefti_fabric_up_t up = {up_accepted, up_opened, up_message, up_wire_closed, up_record, up_announced,
-                                     up_withdrawn, up_room, up_failed, up_closed};
+static const wefti_fabric_up_t up = {up_accepted,  up_opened,    up_message, up_wire_closed, up_record,
+                                     up_announced, up_withdrawn, up_room,    up_failed,      up_closed};
 
 static void xfer_done(wefti_xfer_t *x, weft_status_t status)
 {
@@ -567,4 +574,7 @@ static uint64_t scenario(uint64_t seed)
     return hash;
 }
 
-int main(int argc, char **argv) { return sim_seeds_main(argc, argv, 6000, scenario); }
+int main(int argc, char **argv)
+{
+    return sim_seeds_main(argc, argv, 6000, scenario);
+}

@@ -1,11 +1,11 @@
 /* tests/sim/msg_exactly_once.c - random programs on two to four hosts, and everything that can befall them.
  *
- * They listen, connect, send (plain, in pieces, owned, without an operation), receive (by endpoint, from any, by mask, into pieces,
- * allocated, claimed), cancel, set deadlines and tokens, close and abort; hosts are killed and stopped, links cut and slow, lanes and
- * wires break, memory runs out. tests/sim/lib/model.c says what may come of it; here is what is done.
+ * They listen, connect, send (plain, in pieces, owned, without an operation), receive (by endpoint, from any, by mask, into
+ * pieces, allocated, claimed), cancel, set deadlines and tokens, close and abort; hosts are killed and stopped, links cut and
+ * slow, lanes and wires break, memory runs out. tests/sim/lib/model.c says what may come of it; here is what is done.
  *
- * About half of the seeds are at peace: delays, full rings and slow pulls only. There nothing may be lost: after a graceful close
- * the other side receives every message whose send said WEFT_OK. */
+ * About half of the seeds are at peace: delays, full rings and slow pulls only. There nothing may be lost: after a graceful
+ * close the other side receives every message whose send said WEFT_OK. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ static int depth; /* of actions inside callbacks */
 
 static void act_on(int node);
 
-/* --- hooks ------------------------------------------------------------------------------------------------------------------- */
+/* --- hooks
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static weft_on_failure_t hook_failed(weft_ep_t *ep, weft_status_t why, void *user)
 {
@@ -47,7 +48,8 @@ static void hook_closed(weft_ep_t *ep, weft_status_t why, void *user)
                 e->gone ? ", and after its close was complete" : "");
 }
 
-/* --- links ------------------------------------------------------------------------------------------------------------------- */
+/* --- links
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static void accepted(int link, weft_ep_t *ep)
 {
@@ -176,18 +178,25 @@ static void close_end(end_t *e, bool force)
         peer->drain = true;
 }
 
-/* --- messages ---------------------------------------------------------------------------------------------------------------- */
+/* --- messages
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static size_t some_length(void)
 {
     switch (BELOW(12)) {
     case 0:
         return 0;
-    case 1: case 2: case 3: case 4: case 5:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+    case 5:
         return 1 + BELOW(64);
-    case 6: case 7:
+    case 6:
+    case 7:
         return BELOW(1024);
-    case 8: case 9:
+    case 8:
+    case 9:
         return BELOW(5000);
     case 10:
         return BELOW(20000);
@@ -382,7 +391,8 @@ static void cancel_some(int node)
     }
 }
 
-/* --- what comes of completions ------------------------------------------------------------------------------------------------- */
+/* --- what comes of completions
+ * ------------------------------------------------------------------------------------------------- */
 
 static void completed(model_t *unused, act_t *a, weft_status_t status)
 {
@@ -416,7 +426,8 @@ static void each_round(void *user)
     }
 }
 
-/* --- actors ------------------------------------------------------------------------------------------------------------------- */
+/* --- actors
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static void act_on(int node)
 {
@@ -479,10 +490,13 @@ static void befall(void)
         if (CHANCE(25) && m.net.nodes[a].rt && !m.net.nodes[a].dead)
             sim_net_kill(&m.net, a);
         break;
-    case 1: case 2:
+    case 1:
+    case 2:
         sim_net_pause(&m.net, a);
         break;
-    case 3: case 4: case 5:
+    case 3:
+    case 4:
+    case 5:
         sim_net_resume(&m.net, a);
         break;
     case 6:
@@ -491,7 +505,9 @@ static void befall(void)
     case 7:
         wefti_sim_cut(fa, fb, true);
         break;
-    case 8: case 9: case 10:
+    case 8:
+    case 9:
+    case 10:
         wefti_sim_heal(fa, fb);
         break;
     case 11:
@@ -520,7 +536,8 @@ static void check_window(void)
     }
 }
 
-/* --- a run ---------------------------------------------------------------------------------------------------------------------- */
+/* --- a run
+ * ---------------------------------------------------------------------------------------------------------------------- */
 
 static void set_up(uint64_t seed)
 {
@@ -622,8 +639,9 @@ static void mend(void)
         if (kept_for_return && e->side == 1 && e->ep && weft_ep_get_state(e->ep) == WEFT_EP_RECONNECTING)
             continue;
         if (m.net.nodes[m.links[e->link].node[!e->side]].dead)
-            sim_bad(&m.net, "an operation of kind %d on end %d (state %d), posted at %.6f ms, still waits for a node that is dead", a->kind,
-                    a->end, e->ep ? (int)weft_ep_get_state(e->ep) : 0, (double)a->posted_at * 1e-6);
+            sim_bad(&m.net,
+                    "an operation of kind %d on end %d (state %d), posted at %.6f ms, still waits for a node that is dead",
+                    a->kind, a->end, e->ep ? (int)weft_ep_get_state(e->ep) : 0, (double)a->posted_at * 1e-6);
     }
 }
 
@@ -696,4 +714,7 @@ static uint64_t scenario(uint64_t seed)
     return model_finish(&m);
 }
 
-int main(int argc, char **argv) { return sim_seeds_main(argc, argv, 14000, scenario); }
+int main(int argc, char **argv)
+{
+    return sim_seeds_main(argc, argv, 14000, scenario);
+}

@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "../test.h"
+#include "test.h"
 #include "base/rng.h"
 #include "fabric/shm/ring.h"
 

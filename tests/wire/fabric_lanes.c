@@ -10,8 +10,14 @@
 
 #define ON_EACH_SAFE_RAIL(name) \
     static void name(const char *rail); \
-    TEST(name##_on_shm) { name("shm"); } \
-    TEST(name##_on_ucx) { name("ucx"); } \
+    TEST(name##_on_shm) \
+    { \
+        name("shm"); \
+    } \
+    TEST(name##_on_ucx) \
+    { \
+        name("ucx"); \
+    } \
     static void name(const char *rail)
 #define ON_EACH_RAIL(name) \
     static void name(const char *rail); \
@@ -318,7 +324,9 @@ ON_EACH_RAIL(a_payload_in_pieces_is_pulled_into_other_pieces)
 
 ON_EACH_RAIL(pulling_less_than_all_writes_no_more_than_that)
 {
-    static const struct { size_t total, want; } cases[] = {{100, 1}, {65536, 65535}, {3000000, 12345}, {10000000, 9000001}};
+    static const struct {
+        size_t total, want;
+    } cases[] = {{100, 1}, {65536, 65535}, {3000000, 12345}, {10000000, 9000001}};
     lanes_t l;
     lanes_xfer_t out, in;
     lanes_open(&l, rail);
@@ -546,8 +554,14 @@ static void close_under_way(const char *rail, bool receiver_closes)
     free(dst);
 }
 
-ON_EACH_SAFE_RAIL(the_sender_closing_with_everything_under_way_ends_each_transfer_once) { close_under_way(rail, false); }
-ON_EACH_RAIL(the_receiver_closing_with_everything_under_way_ends_each_transfer_once) { close_under_way(rail, true); }
+ON_EACH_SAFE_RAIL(the_sender_closing_with_everything_under_way_ends_each_transfer_once)
+{
+    close_under_way(rail, false);
+}
+ON_EACH_RAIL(the_receiver_closing_with_everything_under_way_ends_each_transfer_once)
+{
+    close_under_way(rail, true);
+}
 
 ON_EACH_RAIL(a_lane_that_was_never_connected_closes)
 {
@@ -624,8 +638,14 @@ static void peer_killed(const char *rail, size_t n)
     lanes_side_close(&s);
 }
 
-ON_EACH_SAFE_RAIL(a_peer_killed_in_the_middle_of_large_transfers_ends_each_once) { peer_killed(rail, 64u << 20); }
-ON_EACH_SAFE_RAIL(a_peer_killed_in_the_middle_of_small_transfers_ends_each_once) { peer_killed(rail, 20000); }
+ON_EACH_SAFE_RAIL(a_peer_killed_in_the_middle_of_large_transfers_ends_each_once)
+{
+    peer_killed(rail, 64u << 20);
+}
+ON_EACH_SAFE_RAIL(a_peer_killed_in_the_middle_of_small_transfers_ends_each_once)
+{
+    peer_killed(rail, 20000);
+}
 
 /* --- several lanes -------------------------------------------------------------------------------------------------------- */
 

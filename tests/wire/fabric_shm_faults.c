@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "../test.h"
+#include "test.h"
 #include "lib/shm_side.h"
 
 #define RING 65536u

@@ -4,7 +4,7 @@
  * once, other lanes do not notice, and nothing outside the ring is touched (run it under asan). */
 #include <sys/mman.h>
 
-#include "../test.h"
+#include "test.h"
 #include "base/rng.h"
 #include "lib/shm_side.h"
 

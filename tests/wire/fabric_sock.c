@@ -193,7 +193,10 @@ static void hello_both_ways(const char *text)
     part(&a, &b);
 }
 
-TEST(an_ipv4_wire_carries_messages_both_ways) { hello_both_ways("tcp://127.0.0.1:0"); }
+TEST(an_ipv4_wire_carries_messages_both_ways)
+{
+    hello_both_ways("tcp://127.0.0.1:0");
+}
 TEST(an_ipv6_wire_carries_messages_both_ways)
 {
     int fd = socket(AF_INET6, SOCK_STREAM, 0);
@@ -446,9 +449,16 @@ static int plain_connect(const char *uri_text)
 
 TEST(garbage_ends_its_own_wire_with_one_line_and_no_other)
 {
-    static const struct { const char *bytes; size_t n; } junk[] = {
-        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27}, {"\x16\x03\x01\x02", 4}, {"W", 1}, {"WFT2....", 8}, {"WFT1\xff\xff\xff\xff", 8},
-        {"WFT1\x01\x00\x01\x00", 8}, {"\0", 1}};
+    static const struct {
+        const char *bytes;
+        size_t n;
+    } junk[] = {{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27},
+                {"\x16\x03\x01\x02", 4},
+                {"W", 1},
+                {"WFT2....", 8},
+                {"WFT1\xff\xff\xff\xff", 8},
+                {"WFT1\x01\x00\x01\x00", 8},
+                {"\0", 1}};
     static net_t a, b;
     static end_t e;
     join(&a, &e, &b, "tcp://127.0.0.1:0");

@@ -69,6 +69,38 @@ TEST(a_close_waits_for_large_sends_that_are_under_way)
     }
 }
 
+TEST(a_close_waits_for_sends_that_wait_for_the_window)
+{
+    enum { N = 4000 };
+    each_way(way) {
+        static weft_op_t send[N];
+        static uint64_t out[N];
+        weft_op_t close = WEFT_OP_INIT;
+        weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+        memset(send, 0, sizeof send);
+        opts.recv_window = 65536;
+        pair_open(&pair, way, &opts);
+        for (uint64_t i = 0; i < N; i++) {
+            out[i] = i;
+            CHECK_OK(weft_msg_send(pair.ep[1], &out[i], sizeof out[i], 1, &send[i]));
+        }
+        CHECK_OK(weft_ep_close(pair.ep[1], &close));
+        pair.ep[1] = NULL;
+        for (uint64_t i = 0; i < N; i++) {
+            weft_op_t recv = WEFT_OP_INIT;
+            uint64_t value;
+            CHECK_OK(weft_msg_recv(pair.ep[0], &value, sizeof value, 1, WEFT_TAG_FULL, &recv));
+            CHECK_OK(pair_wait(&pair, &recv, 5));
+            CHECK_EQ(value, i);
+        }
+        for (unsigned i = 0; i < N; i++)
+            CHECK_OK(pair_wait(&pair, &send[i], 5));
+        CHECK_OK(pair_wait(&pair, &close, 5));
+        CHECK(close.len < N); /* the last ones, which were on their way when the receives began to overtake them */
+        pair_close(&pair);
+    }
+}
+
 TEST(an_abort_ends_everything_on_both_sides_at_once)
 {
     each_way(way) {

@@ -84,17 +84,16 @@ void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer);
 /* Does `nonce` stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
 weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce);
 
-/* Say "look at lane `index`" to a runtime. What was published before is visible first, hence the fence; so a bit that is found set
- * has not been looked at yet, since its owner clears a bit before it looks. */
+/* Say "look at lane `index`" to a runtime. What was published before is visible first (the exchange is a fence). A bit of the upper level
+ * that is found set has not been looked at yet, since the owner clears it before it looks below. Where the lower word was empty the
+ * upper bit is most likely clear, and looking first would fetch its line twice. */
 static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
 {
-    atomic_thread_fence(memory_order_seq_cst);
     wefti_bell_t *bell = peer->bell;
     uint32_t bit = index % WEFTI_BELL_BITS;
     uint64_t in_word = UINT64_C(1) << (bit % 64), in_top = UINT64_C(1) << (bit / 512);
-    if (!(atomic_load(&bell->word[bit / 64]) & in_word))
-        atomic_fetch_or(&bell->word[bit / 64], in_word);
-    if (!(atomic_load(&bell->top) & in_top))
+    uint64_t before = atomic_fetch_or(&bell->word[bit / 64], in_word);
+    if (!before || !(atomic_load(&bell->top) & in_top))
         atomic_fetch_or(&bell->top, in_top);
     if (WEFTI_UNLIKELY(atomic_load(&bell->sleeping)))
         wefti_bell_wake(peer);
@@ -188,7 +187,6 @@ struct wefti_shm_lane {
     wefti_ring_rx_t rx;
     uint32_t state;
     uint32_t quiet;       /* polls in a row that found nothing */
-    uint32_t rest;        /* polls left out after one that found something: see park.c */
     wefti_ring_tx_t tx;
     wefti_shm_peer_t *peer;
     uint32_t peer_index;  /* its bit in the peer's bell */

@@ -25,9 +25,6 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#ifndef REST
-#define REST 4u
-#endif
 #define COOLING_LOOK 64u /* progress calls between two looks at cooling lanes */
 
 static int membarrier(int cmd) { return (int)syscall(SYS_membarrier, cmd, 0, 0); }
@@ -138,13 +135,10 @@ unsigned wefti_shm_poll_hot(wefti_shm_rail_t *r)
     unsigned n = 0;
     for (uint32_t i = 0; i < r->n_hot; i++) {
         wefti_shm_lane_t *lane = r->hot[i];
-        if (lane->rest) {
-            lane->rest--;
-        } else if (!wefti_ring_empty(&lane->rx)) {
+        if (!wefti_ring_empty(&lane->rx)) {
             if (WEFTI_LIKELY(lane->state == WEFTI_SHM_LANE_UP))
                 n += wefti_shm_lane_poll(lane);
             lane->quiet = 0;
-            lane->rest = REST;
         } else if (WEFTI_UNLIKELY(++lane->quiet >= WEFTI_SHM_QUIET) && r->n_hot > 1 && park(r, i)) {
             i--;
         }

@@ -1,10 +1,11 @@
 /* fabric/sim/lanes.c - lanes of the simulated network: records, room, failure, closing.
  *
- * A lane is NEW until lane_connect(), then JOINED; lane_close() makes it CLOSING, and progress lets go of its transfers one by one, says
- * lane_closed, and it is GONE. `broken` means that nothing sent on it arrives any more, `failed` that its user was or will be told.
+ * A lane is NEW until lane_connect(), then JOINED; lane_close() makes it CLOSING, and progress lets go of its transfers one
+ * by one, says lane_closed, and it is GONE. `broken` means that nothing sent on it arrives any more, `failed` that its user
+ * was or will be told.
  *
- * What is queued towards a lane counts against the sender's ring; when that is full, reserve() and announce() say so and `room` comes
- * once half of it is free. A peer that is gone frees nothing (shm) or swallows everything (ucx).
+ * What is queued towards a lane counts against the sender's ring; when that is full, reserve() and announce() say so and
+ * `room` comes once half of it is free. A peer that is gone frees nothing (shm) or swallows everything (ucx).
  *
  * Promise: records in order, each once, or missing only at the end; lane_failed at most once; lane_closed last.
  * tests/sim/fabric_order.c. */
@@ -36,10 +37,12 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what)
 {
     lane_of(&lane->base, what);
     if (lane->state != SIM_LANE_JOINED)
-        wefti_sim_violation(lane->host->world, "%s on lane %u of host %s, which is not connected", what, lane->id, lane->host->name);
+        wefti_sim_violation(lane->host->world, "%s on lane %u of host %s, which is not connected", what, lane->id,
+                            lane->host->name);
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------------------ */
+/* --- making
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static size_t rail_card(wefti_rail_t *rail, void *buf)
 {
@@ -113,7 +116,8 @@ static weft_status_t lane_connect(wefti_lane_t *base, const void *addr, size_t n
     wefti_reader_t rd = wefti_reader(addr, n);
     uint32_t magic = wefti_get_u32(&rd), id = wefti_get_u32(&rd);
     uint64_t token = wefti_get_u64(&rd);
-    sim_lane_t *peer = !rd.bad && !wefti_reader_left(&rd) && magic == ADDR_MAGIC && id && id <= w->next_lane ? w->lanes[id - 1] : NULL;
+    sim_lane_t *peer =
+        !rd.bad && !wefti_reader_left(&rd) && magic == ADDR_MAGIC && id && id <= w->next_lane ? w->lanes[id - 1] : NULL;
     if (!peer || peer->token != token || peer->feeder || (lane->feeder && lane->feeder != peer))
         return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no address of a simulated lane for us", n);
     weft_status_t st = wefti_sim_fault(h, WEFTI_SIM_AT_LANE_CONNECT, w->faults.lane_connect_fails, statuses);
@@ -129,7 +133,8 @@ static weft_status_t lane_connect(wefti_lane_t *base, const void *addr, size_t n
     return WEFT_OK;
 }
 
-/* --- sending ----------------------------------------------------------------------------------------------------------------- */
+/* --- sending
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static void room_comes(sim_lane_t *lane, uint64_t in_ns)
 {
@@ -204,7 +209,8 @@ static void lane_commit(wefti_lane_t *base, size_t n)
     wefti_sim_lane_put(lane, pk, n + RECORD_COST);
 }
 
-/* --- arriving ---------------------------------------------------------------------------------------------------------------- */
+/* --- arriving
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void lane_fails(sim_lane_t *lane, weft_status_t why)
 {
@@ -259,7 +265,8 @@ void wefti_sim_lane_event(sim_event_t *ev)
     sim_up(h)->room(lane->base.user);
 }
 
-/* --- ending ------------------------------------------------------------------------------------------------------------------ */
+/* --- ending
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void fail_later(sim_lane_t *lane, weft_status_t why)
 {

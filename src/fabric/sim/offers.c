@@ -1,8 +1,9 @@
 /* fabric/sim/offers.c - payloads that are announced, pulled, refused, withdrawn.
  *
- * An offer has two sides that end independently. The receiver's: FLYING -> THERE -> PULLING -> OVER, or THERE -> OVER by refuse(),
- * by a withdrawal that arrives, or when its lane is closed. The sender's: under way until an acknowledgement arrives or its lane has let go.
- * A withdrawal travels behind the announcement on the lane; a pull that began before it arrived wins.
+ * An offer has two sides that end independently. The receiver's: FLYING -> THERE -> PULLING -> OVER, or THERE -> OVER by
+ * refuse(), by a withdrawal that arrives, or when its lane is closed. The sender's: under way until an acknowledgement
+ * arrives or its lane has let go. A withdrawal travels behind the announcement on the lane; a pull that began before it
+ * arrived wins.
  *
  * A pull copies at once or in pieces as time passes, from the sender's own pieces, so that memory freed too early is read by a
  * sanitizer's witness. The payload is hashed when it is announced and again when it is let go: it may not change between. The
@@ -88,7 +89,7 @@ static void copy(sim_offer_t *o, uint64_t n)
         uint8_t *d = stretch(o->pull_iov, o->pull_iov_n, o->have, &dn);
         size_t k = sn < dn ? sn : dn;
         k = k < n ? k : (size_t)n;
-        for (size_t i = 0; i < k; i += k > 64 ? 61 : 1)
+        for (size_t i = 0; i<k; i += k> 64 ? 61 : 1)
             if (d[i] != POISON)
                 wefti_sim_violation(w, "the buffer of pull %u was written to before the bytes came", o->id);
         memcpy(d, s, k);
@@ -97,7 +98,8 @@ static void copy(sim_offer_t *o, uint64_t n)
     }
 }
 
-/* --- the sender --------------------------------------------------------------------------------------------------------------- */
+/* --- the sender
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void sender_done(sim_offer_t *o, weft_status_t status)
 {
@@ -114,8 +116,8 @@ static void sender_done(sim_offer_t *o, weft_status_t status)
     x->done(x, status);
 }
 
-weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                 wefti_xfer_t *x)
+weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                 uint64_t total, wefti_xfer_t *x)
 {
     sim_lane_t *lane = wefti_container_of(base, sim_lane_t, base);
     sim_host_t *h = lane->host;
@@ -123,7 +125,8 @@ weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, 
     wefti_sim_lane_usable(lane, "announce");
     if (!n || n > WEFTI_REC_MAX / 2 || !x->done || pieces_length(iov, iov_n) < total)
         wefti_sim_violation(w, "announce on lane %u: a record of %zu bytes, %llu bytes in pieces of %llu%s", lane->id, n,
-                            (unsigned long long)total, (unsigned long long)pieces_length(iov, iov_n), x->done ? "" : ", no done()");
+                            (unsigned long long)total, (unsigned long long)pieces_length(iov, iov_n),
+                            x->done ? "" : ", no done()");
     wefti_list_each(it, &lane->sent)
         if (wefti_container_of(it, sim_offer_t, sent_link)->x == x)
             wefti_sim_violation(w, "announce on lane %u with a transfer that is under way", lane->id);
@@ -177,12 +180,14 @@ static void acknowledge(sim_offer_t *o, weft_status_t status)
     if (o->to->host->dead)
         return;
     o->acked = true;
-    sim_event_t *ev = wefti_sim_event(w, o->from->host, o->to->host, SIM_EV_ACK, w->now + wefti_sim_delay(o->to->host, o->from->host));
+    sim_event_t *ev =
+        wefti_sim_event(w, o->from->host, o->to->host, SIM_EV_ACK, w->now + wefti_sim_delay(o->to->host, o->from->host));
     ev->offer = o;
     ev->status = status;
 }
 
-/* --- the receiver ------------------------------------------------------------------------------------------------------------- */
+/* --- the receiver
+ * ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_sim_offer_arrives(sim_lane_t *lane, sim_packet_t *pk)
 {
@@ -256,7 +261,8 @@ weft_status_t wefti_sim_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_
     wefti_sim_t *w = h->world;
     if (!want || want > o->total || pieces_length(iov, iov_n) < want || !x->done)
         wefti_sim_violation(w, "pull of %llu bytes of offer %u, which has %llu, into %llu%s", (unsigned long long)want, o->id,
-                            (unsigned long long)o->total, (unsigned long long)pieces_length(iov, iov_n), x->done ? "" : ", no done()");
+                            (unsigned long long)o->total, (unsigned long long)pieces_length(iov, iov_n),
+                            x->done ? "" : ", no done()");
     weft_status_t st = wefti_sim_fault(h, WEFTI_SIM_AT_PULL, w->faults.pull_fails, statuses);
     void *charge = st ? NULL : wefti_malloc(32);
     if (!charge)

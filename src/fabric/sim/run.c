@@ -1,8 +1,8 @@
 /* fabric/sim/run.c - time, and who gets what when.
  *
- * A host runs only inside its progress(): there, one thing after the other is picked by the seed among all that are due and may happen, and is
- * handed to the user. A channel gives its packets in order; everything else may overtake everything else. Time stands still while hosts run,
- * and moves only in wefti_sim_advance(), where the kernel's events happen.
+ * A host runs only inside its progress(): there, one thing after the other is picked by the seed among all that are due and
+ * may happen, and is handed to the user. A channel gives its packets in order; everything else may overtake everything else.
+ * Time stands still while hosts run, and moves only in wefti_sim_advance(), where the kernel's events happen.
  *
  * Promise: nothing here depends on a clock, an address or the order of a hash table. tests/sim/fabric_order.c compares runs. */
 #include <stdlib.h>
@@ -97,7 +97,8 @@ sim_event_t *wefti_sim_event(wefti_sim_t *w, sim_host_t *host, sim_host_t *via, 
     return ev;
 }
 
-/* --- what is due ------------------------------------------------------------------------------------------------------------ */
+/* --- what is due
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* May the first packet of this channel be handed over, once its time has come? */
 static bool channel_open(const sim_channel_t *c)
@@ -145,7 +146,10 @@ bool wefti_sim_ready(wefti_fabric_t *f)
     return host_next(h) <= h->world->now;
 }
 
-static bool is_wire_event(const sim_event_t *ev) { return ev->kind <= SIM_EV_DIAL_END; }
+static bool is_wire_event(const sim_event_t *ev)
+{
+    return ev->kind <= SIM_EV_DIAL_END;
+}
 
 static void run_event(sim_event_t *ev)
 {
@@ -246,9 +250,13 @@ unsigned wefti_sim_progress(wefti_fabric_t *f, bool idle)
     return done;
 }
 
-/* --- time -------------------------------------------------------------------------------------------------------------------- */
+/* --- time
+ * -------------------------------------------------------------------------------------------------------------------- */
 
-uint64_t wefti_sim_now(const wefti_sim_t *w) { return w->now; }
+uint64_t wefti_sim_now(const wefti_sim_t *w)
+{
+    return w->now;
+}
 
 static sim_event_t *kernel_next(const wefti_sim_t *w)
 {

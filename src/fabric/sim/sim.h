@@ -1,11 +1,12 @@
 /* fabric/sim/sim.h - a network of several hosts in one process, with one seed and virtual time.
  *
- * A world has hosts; each host is one fabric (one runtime stands on it) with one rail, kind 3, "sim". Nothing happens by itself: the
- * harness lets a host run (progress, or the runtime's progress) and moves time. Every choice (delays, interleavings, faults)
- * comes from the seed, none from a clock or an address, so the same seed and the same calls give the same run.
+ * A world has hosts; each host is one fabric (one runtime stands on it) with one rail, kind 3, "sim". Nothing happens by
+ * itself: the harness lets a host run (progress, or the runtime's progress) and moves time. Every choice (delays,
+ * interleavings, faults) comes from the seed, none from a clock or an address, so the same seed and the same calls give the
+ * same run.
  *
- * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced, something left open at
- * close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
+ * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced, something
+ * left open at close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
  * tests/sim/fabric_order.c holds the world itself to the promises of fabric.h. */
 #ifndef WEFTI_SIM_H
 #define WEFTI_SIM_H
@@ -30,8 +31,8 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
 /* --- time -------------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_now(const wefti_sim_t *w);
-/* When the network next has something for a host that runs (neither dead nor paused): now or earlier if it has something already, WEFT_FOREVER if nothing is
- * under way. */
+/* When the network next has something for a host that runs (neither dead nor paused): now or earlier if it has something
+ * already, WEFT_FOREVER if nothing is under way. */
 uint64_t wefti_sim_next(wefti_sim_t *w);
 /* Does progress() of this host have something to deliver now? */
 bool wefti_sim_ready(wefti_fabric_t *f);
@@ -41,14 +42,15 @@ void wefti_sim_advance(wefti_sim_t *w, uint64_t to);
 bool wefti_sim_step(wefti_sim_t *w);
 
 /* Who drives a host in a loop and finds nothing to do lets time pass without saying so: closing a runtime does. After some such
- * calls in a row fn is called, once per call, from inside that progress(): to let other hosts run, and to move time. Without fn, time moves by
- * itself then, and nobody else runs. */
+ * calls in a row fn is called, once per call, from inside that progress(): to let other hosts run, and to move time. Without
+ * fn, time moves by itself then, and nobody else runs. */
 void wefti_sim_on_idle(wefti_sim_t *w, void (*fn)(void *user), void *user);
 
-/* --- what befalls hosts and links ------------------------------------------------------------------------------------------ */
+/* --- what befalls hosts and links ----------------------------------------------------------------------------------------- */
 
-/* The process dies: peers see its wires close after a while (if they can be reached), pulls from it fail, what it had sent arrives
- * only in part. Its fabric delivers nothing more, but lets go of everything that is closed on it, so that the runtime on it can be closed. */
+/* The process dies: peers see its wires close after a while (if they can be reached), pulls from it fail, what it had sent
+ * arrives only in part. Its fabric delivers nothing more, but lets go of everything that is closed on it, so that the runtime
+ * on it can be closed. */
 void wefti_sim_kill(wefti_fabric_t *f);
 /* Stopped: it delivers nothing, its peers see silence; its kernel still accepts connections. */
 void wefti_sim_pause(wefti_fabric_t *f);

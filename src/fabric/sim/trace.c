@@ -44,8 +44,14 @@ void wefti_sim_note(wefti_sim_t *w, int host, const char *text, uint64_t a, uint
     put(w, host, SIM_T_NOTE, text, a, b);
 }
 
-uint64_t wefti_sim_hash(const wefti_sim_t *w) { return w->hash; }
-uint64_t wefti_sim_seed(const wefti_sim_t *w) { return w->seed; }
+uint64_t wefti_sim_hash(const wefti_sim_t *w)
+{
+    return w->hash;
+}
+uint64_t wefti_sim_seed(const wefti_sim_t *w)
+{
+    return w->seed;
+}
 
 void wefti_sim_dump(const wefti_sim_t *w)
 {
@@ -59,7 +65,10 @@ void wefti_sim_dump(const wefti_sim_t *w)
     }
 }
 
-void wefti_sim_on_violation(wefti_sim_t *w, void (*fn)(uint64_t seed, const char *what)) { w->on_violation = fn; }
+void wefti_sim_on_violation(wefti_sim_t *w, void (*fn)(uint64_t seed, const char *what))
+{
+    w->on_violation = fn;
+}
 
 void wefti_sim_violation(wefti_sim_t *w, const char *fmt, ...)
 {

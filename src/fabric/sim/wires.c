@@ -1,8 +1,9 @@
 /* fabric/sim/wires.c - posts and wires of the simulated network.
  *
- * A dialled wire is DIALING until the kernel of the other host has answered (which needs no running program there), then OPEN; the other end
- * is PENDING until its host accepts it, then OPEN. Either end turns GONE by wire_close(), by wire_closed, or with its host.
- * Messages of a wire arrive in order, then its end; what a dying or closing end had sent last may be lost, as with a socket.
+ * A dialled wire is DIALING until the kernel of the other host has answered (which needs no running program there), then
+ * OPEN; the other end is PENDING until its host accepts it, then OPEN. Either end turns GONE by wire_close(), by wire_closed,
+ * or with its host. Messages of a wire arrive in order, then its end; what a dying or closing end had sent last may be lost,
+ * as with a socket.
  *
  * Promise: wire_accepted, then messages, then wire_closed once, and nothing after wire_close(). tests/sim/fabric_order.c. */
 #include <stdio.h>
@@ -21,10 +22,17 @@ static sim_wire_t *wire_of(wefti_wire_t *base, const char *what)
     return wire;
 }
 
-/* --- posts ------------------------------------------------------------------------------------------------------------------ */
+/* --- posts
+ * ------------------------------------------------------------------------------------------------------------------ */
 
-static bool is_any(const char *host) { return !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !*host; }
-static bool is_self(const char *host) { return !strcmp(host, "127.0.0.1") || !strcmp(host, "::1") || !strcmp(host, "localhost"); }
+static bool is_any(const char *host)
+{
+    return !strcmp(host, "0.0.0.0") || !strcmp(host, "::") || !*host;
+}
+static bool is_self(const char *host)
+{
+    return !strcmp(host, "127.0.0.1") || !strcmp(host, "::1") || !strcmp(host, "localhost");
+}
 
 static wefti_post_t *find_post(sim_host_t *h, const wefti_uri_t *uri)
 {
@@ -49,7 +57,8 @@ static sim_host_t *find_host(sim_host_t *h, const wefti_uri_t *uri)
     return uri->scheme == WEFTI_URI_UNIX ? h : NULL; /* a socket that is not there refuses */
 }
 
-weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out)
+weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                  wefti_post_t **post_out)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_ERR_ADDRESS, WEFT_OK};
     sim_host_t *h = sim_host_of(f);
@@ -101,7 +110,8 @@ void wefti_sim_post_close(wefti_post_t *post)
     wefti_list_push_back(&post->host->world->grave_posts, &post->link);
 }
 
-/* --- wires ------------------------------------------------------------------------------------------------------------------ */
+/* --- wires
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void wire_setup(sim_wire_t *wire, sim_host_t *h, int state)
 {
@@ -133,7 +143,8 @@ static void end_peer(sim_wire_t *wire, weft_status_t why)
     wefti_sim_channel_push(&wire->peer->in, pk);
 }
 
-weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
+weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
+                                  wefti_wire_t **wire_out)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_OK};
     sim_host_t *h = sim_host_of(f);
@@ -216,7 +227,8 @@ void wefti_sim_wire_close(wefti_wire_t *base)
     wire_gone(wire);
 }
 
-/* --- what the kernel and progress do ------------------------------------------------------------------------------------------ */
+/* --- what the kernel and progress do
+ * ------------------------------------------------------------------------------------------ */
 
 static void dial_ends(sim_wire_t *wire, sim_host_t *via, weft_status_t status)
 {
@@ -244,7 +256,8 @@ static void syn(sim_wire_t *wire)
             dial_ends(wire, NULL, waited >= wire->patience ? WEFT_ERR_TIMEOUT : WEFT_ERR_UNREACHABLE);
             return;
         }
-        sim_event_t *ev = wefti_sim_event(w, NULL, NULL, SIM_EV_SYN, w->now + (waited > WEFT_MILLISECOND ? waited : WEFT_MILLISECOND));
+        sim_event_t *ev =
+            wefti_sim_event(w, NULL, NULL, SIM_EV_SYN, w->now + (waited > WEFT_MILLISECOND ? waited : WEFT_MILLISECOND));
         ev->wire = wire;
         return;
     }

@@ -1,10 +1,10 @@
 /* fabric/sim/world.c - worlds and hosts: making them, linking them, and what befalls them.
  *
- * A host is running, paused (and back), dead, or closed. Dead and closed are for ever; a dead one still lets go of what is closed on it, so
- * that the runtime that stood on it can be closed.
+ * A host is running, paused (and back), dead, or closed. Dead and closed are for ever; a dead one still lets go of what is
+ * closed on it, so that the runtime that stood on it can be closed.
  *
- * Promise: a fabric that is closed has nothing open, and a world that is freed has no fabric open: anything else is a violation.
- * tests/sim/fabric_checks.c shows them. */
+ * Promise: a fabric that is closed has nothing open, and a world that is freed has no fabric open: anything else is a
+ * violation. tests/sim/fabric_checks.c shows them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,8 @@ void *wefti_sim_mem(size_t n)
     return p;
 }
 
-/* --- chance ------------------------------------------------------------------------------------------------------------------ */
+/* --- chance
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 uint64_t wefti_sim_delay(sim_host_t *from, sim_host_t *to)
 {
@@ -50,7 +51,7 @@ weft_status_t wefti_sim_fault(sim_host_t *h, int at, uint32_t ppm, const weft_st
     return st;
 }
 
-/* --- what befalls hosts ---------------------------------------------------------------------------------------------------- */
+/* --- what befalls hosts --------------------------------------------------------------------------------------------------- */
 
 /* Its acknowledgements that were not out yet are lost with it. */
 static void lose_acks(sim_host_t *h)
@@ -92,8 +93,14 @@ void wefti_sim_resume(wefti_fabric_t *f)
     wefti_sim_trace(h->world, h, SIM_T_RESUME, 0, 0);
 }
 
-bool wefti_sim_alive(const wefti_fabric_t *f) { return !sim_host_of(f)->dead; }
-bool wefti_sim_paused(const wefti_fabric_t *f) { return sim_host_of(f)->paused; }
+bool wefti_sim_alive(const wefti_fabric_t *f)
+{
+    return !sim_host_of(f)->dead;
+}
+bool wefti_sim_paused(const wefti_fabric_t *f)
+{
+    return sim_host_of(f)->paused;
+}
 
 void wefti_sim_cut(wefti_fabric_t *from, wefti_fabric_t *to, bool cut)
 {
@@ -122,7 +129,10 @@ void wefti_sim_link(wefti_fabric_t *from, wefti_fabric_t *to, const wefti_sim_li
     a->world->links[a->index][b->index] = *link;
 }
 
-wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w) { return &w->faults; }
+wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w)
+{
+    return &w->faults;
+}
 
 void wefti_sim_fail_next(wefti_fabric_t *f, int at, weft_status_t status, unsigned times)
 {
@@ -149,7 +159,7 @@ void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
     counts_out->delivered = h->delivered;
 }
 
-/* --- the fabric ------------------------------------------------------------------------------------------------------------ */
+/* --- the fabric ----------------------------------------------------------------------------------------------------------- */
 
 static void host_close(wefti_fabric_t *f)
 {
@@ -160,8 +170,8 @@ static void host_close(wefti_fabric_t *f)
     if (h->closed || h->in_progress)
         wefti_sim_violation(h->world, "host %s closed %s", h->name, h->closed ? "twice" : "from inside an upcall");
     if (c.posts || c.wires || c.lanes || c.transfers)
-        wefti_sim_violation(h->world, "host %s closed with %u posts, %u wires, %u lanes, %u transfers still open", h->name, c.posts,
-                            c.wires, c.lanes, c.transfers);
+        wefti_sim_violation(h->world, "host %s closed with %u posts, %u wires, %u lanes, %u transfers still open", h->name,
+                            c.posts, c.wires, c.lanes, c.transfers);
     wefti_sim_wires_die(h); /* connections that nobody has accepted */
     h->closed = true;
 }
@@ -191,8 +201,14 @@ static int host_event_fd(wefti_fabric_t *f)
     return -1;
 }
 
-static void host_wake(wefti_fabric_t *f) { (void)f; }
-static uint64_t host_now(wefti_fabric_t *f) { return sim_host_of(f)->world->now; }
+static void host_wake(wefti_fabric_t *f)
+{
+    (void)f;
+}
+static uint64_t host_now(wefti_fabric_t *f)
+{
+    return sim_host_of(f)->world->now;
+}
 
 static void host_random(wefti_fabric_t *f, void *buf, size_t n)
 {
@@ -219,7 +235,7 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .wire_close = wefti_sim_wire_close,
 };
 
-/* --- making and freeing ---------------------------------------------------------------------------------------------------- */
+/* --- making and freeing --------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out)
 {

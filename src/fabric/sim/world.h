@@ -2,14 +2,16 @@
  *
  * Three kinds of thing wait for their time:
  *   packets   on a channel, in order: into a lane or a wire, from one host to another;
- *   events    alone, in no order among each other: acknowledgements, `room`, steps of a pull, wires that open. They belong to the host
+ * events    alone, in no order among each other: acknowledgements, `room`, steps of a pull, wires that open. They belong to
+ * the host
  *             whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
- *   closing   lanes that were closed and that progress takes down step by step, without time passing, because closing a runtime drives
+ * closing   lanes that were closed and that progress takes down step by step, without time passing, because closing a runtime
+ * drives
  *             it until it is down and nobody moves the clock meanwhile.
  *
  * Objects stay until the world goes, in state GONE, so that a call on one that is gone is seen instead of guessed at.
- * The simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected where
- * the door has a status for it. */
+ * The simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected
+ * where the door has a status for it. */
 #ifndef WEFTI_SIM_WORLD_H
 #define WEFTI_SIM_WORLD_H
 
@@ -120,7 +122,7 @@ typedef struct sim_event {
     uint8_t kind;
 } sim_event_t;
 
-/* --- objects --------------------------------------------------------------------------------------------------------------- */
+/* --- objects -------------------------------------------------------------------------------------------------------------- */
 
 struct sim_host {
     wefti_fabric_t base;
@@ -236,7 +238,8 @@ struct wefti_sim {
     void (*on_violation)(uint64_t seed, const char *what);
 };
 
-/* --- world.c and run.c ------------------------------------------------------------------------------------------------------- */
+/* --- world.c and run.c
+ * ------------------------------------------------------------------------------------------------------- */
 
 void *wefti_sim_mem(size_t n); /* zeroed, never NULL */
 uint64_t wefti_sim_delay(sim_host_t *from, sim_host_t *to);
@@ -262,20 +265,24 @@ static inline sim_host_t *sim_host_of(const wefti_fabric_t *f) { return (sim_hos
 static inline const wefti_fabric_up_t *sim_up(const sim_host_t *h) { return h->base.up; }
 static inline bool sim_linked(const sim_host_t *from, const sim_host_t *to) { return !from->world->cut[from->index][to->index]; }
 
-/* --- wires.c ----------------------------------------------------------------------------------------------------------------- */
+/* --- wires.c
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 extern const wefti_fabric_ops_t wefti_sim_fabric_ops; /* in world.c, made of these */
-weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out);
+weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                  wefti_post_t **post_out);
 const char *wefti_sim_post_uri(wefti_post_t *post);
 void wefti_sim_post_close(wefti_post_t *post);
-weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
+weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
+                                  wefti_wire_t **wire_out);
 weft_status_t wefti_sim_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
 void wefti_sim_wire_close(wefti_wire_t *wire);
 void wefti_sim_wire_event(sim_event_t *ev);
 void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk);
 void wefti_sim_wires_die(sim_host_t *h);
 
-/* --- lanes.c ----------------------------------------------------------------------------------------------------------------- */
+/* --- lanes.c
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 extern const wefti_rail_ops_t wefti_sim_rail_ops;
 void wefti_sim_lane_event(sim_event_t *ev);
@@ -287,10 +294,11 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what); /* a violation i
 bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost);        /* no room, and `room` will come */
 void wefti_sim_lane_put(sim_lane_t *lane, sim_packet_t *pk, size_t cost);
 
-/* --- offers.c ---------------------------------------------------------------------------------------------------------------- */
+/* --- offers.c
+ * ---------------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                 wefti_xfer_t *x);
+weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                 uint64_t total, wefti_xfer_t *x);
 void wefti_sim_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_sim_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_sim_refuse(wefti_pull_t *p, bool taken);

@@ -17,7 +17,7 @@ weft_status_t wefti_errno_status(int err)
 {
     switch (err) {
     case ECONNREFUSED:
-    case ENOENT:  /* a Unix socket nobody made */
+    case ENOENT: /* a Unix socket nobody made */
     case ENOTDIR:
     case EACCES:
     case EPERM:

@@ -154,7 +154,8 @@ static weft_status_t dial_name(sock_wire_t *w, const char *host)
     return wefti_sock_watch(w->sock, wefti_resolve_fd(w->job), &w->watch, EPOLLIN);
 }
 
-weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
+weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user,
+                                   wefti_wire_t **wire_out)
 {
     sock_wire_t *w = wefti_wire_new(s);
     if (!w)

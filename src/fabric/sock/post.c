@@ -63,7 +63,8 @@ static void turn_away(sock_listener_t *l, int err)
     }
     if (s->spare_fd >= 0) {
         close(s->spare_fd);
-        int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+        sock_addr_t from = {.n = sizeof from.ss};
+        int fd = accept4(l->fd, (void *)&from.ss, &from.n, SOCK_CLOEXEC);
         if (fd >= 0)
             close(fd);
     }
@@ -259,8 +260,8 @@ static weft_status_t name_addrs(const char *host, uint16_t port, sock_addrs_t *o
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *ai;
     int rc = getaddrinfo(host, NULL, &hints, &ai);
     if (rc)
-        return wefti_fail(rc == EAI_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_ADDRESS, "\"%s\" is no address, device or name of this machine: %s",
-                          host, gai_strerror(rc));
+        return wefti_fail(rc == EAI_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_ADDRESS,
+                          "\"%s\" is no address, device or name of this machine: %s", host, gai_strerror(rc));
     weft_status_t st = wefti_addrs_from(ai, port, out);
     freeaddrinfo(ai);
     return st;
@@ -371,7 +372,8 @@ void wefti_sock_post_close(wefti_post_t *post)
 {
     struct stat sb;
     /* Only the file we made: another process may have taken its place, and a forked child leaves its parent's alone. */
-    if (post->path[0] && getpid() == post->sock->pid && !lstat(post->path, &sb) && sb.st_dev == post->dev && sb.st_ino == post->ino)
+    if (post->path[0] && getpid() == post->sock->pid && !lstat(post->path, &sb) && sb.st_dev == post->dev &&
+        sb.st_ino == post->ino)
         unlink(post->path);
     close_listeners(post);
     wefti_list_remove(&post->link);

@@ -27,7 +27,8 @@ typedef struct chunk {
 
 /* --- out -------------------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total, wefti_xfer_t *x)
+weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
+                             wefti_xfer_t *x)
 {
     ux_rail_t *r = l->rail;
     if (l->failed)
@@ -60,7 +61,8 @@ weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft
 
 static void may_pump(ux_lane_t *l)
 {
-    if (l->chunks < UX_CHUNKS && l->state == UX_UP && !l->failed && !wefti_list_empty(&l->pumping) && !wefti_list_linked(&l->pump_link))
+    if (l->chunks < UX_CHUNKS && l->state == UX_UP && !l->failed && !wefti_list_empty(&l->pumping) &&
+        !wefti_list_linked(&l->pump_link))
         wefti_list_push_back(&l->rail->pumps, &l->pump_link);
 }
 

@@ -14,7 +14,10 @@
 
 #define FREE_FRAMES_KEPT 256
 
-static inline uint32_t round8(uint32_t n) { return (n + 7u) & ~7u; }
+static inline uint32_t round8(uint32_t n)
+{
+    return (n + 7u) & ~7u;
+}
 
 static ux_frame_t *frame_get(ux_rail_t *r)
 {

@@ -21,7 +21,7 @@
 #include "fabric/ucx/ux.h"
 
 #define ADDR_VERSION 1
-#define ADDR_HEAD 20 /* version and zeroes, rail id, token */
+#define ADDR_HEAD 20   /* version and zeroes, rail id, token */
 #define ADDR_SLACK 256 /* zeroes behind a peer's address: UCX is not told how long it is */
 
 /* --- endpoints ---------------------------------------------------------------------------------------------------------- */
@@ -58,7 +58,8 @@ static weft_status_t ep_create(ux_rail_t *r, ux_peer_t *peer, const void *addr, 
     ucs_status_t st = ucp_ep_create(r->worker, &params, &e->ucp);
     if (st != UCS_OK) {
         wefti_free(e);
-        return wefti_fail(wefti_ux_status(st), "UCX has no way to the peer with transports \"%s\": %s", r->tls, ucs_status_string(st));
+        return wefti_fail(wefti_ux_status(st), "UCX has no way to the peer with transports \"%s\": %s", r->tls,
+                          ucs_status_string(st));
     }
     e->peer = peer;
     e->number = peer->n_eps++;
@@ -368,7 +369,8 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
 
 bool wefti_ux_lane_drained(const ux_lane_t *l)
 {
-    return !l->ep && !l->in_flight && !l->chunks && !l->untold && wefti_list_empty(&l->announces) && wefti_list_empty(&l->pumping) && wefti_list_empty(&l->pulling) && wefti_list_empty(&l->offers);
+    return !l->ep && !l->in_flight && !l->chunks && !l->untold && wefti_list_empty(&l->announces) &&
+           wefti_list_empty(&l->pumping) && wefti_list_empty(&l->pulling) && wefti_list_empty(&l->offers);
 }
 
 void wefti_ux_lane_free(ux_lane_t *l)

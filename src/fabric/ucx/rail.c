@@ -75,7 +75,8 @@ static ucs_status_t am_arrived(void *arg, const void *head, size_t head_n, void 
     return UCS_OK;
 }
 
-static ucs_status_t chunk_arrived(void *arg, const void *head, size_t head_n, void *data, size_t n, const ucp_am_recv_param_t *param)
+static ucs_status_t chunk_arrived(void *arg, const void *head, size_t head_n, void *data, size_t n,
+                                  const ucp_am_recv_param_t *param)
 {
     if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)
         return UCS_ERR_REJECTED; /* none of ours are */
@@ -164,8 +165,8 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     ucp_config_release(config);
     if (st != UCS_OK)
         return wefti_fail(st == UCS_ERR_NO_DEVICE ? WEFT_ERR_UNSUPPORTED : wefti_ux_status(st),
-                          "UCX does not open with transports \"%s\" on interfaces \"%s\": %s", r->tls, r->devices ? r->devices : "all",
-                          ucs_status_string(st));
+                          "UCX does not open with transports \"%s\" on interfaces \"%s\": %s", r->tls,
+                          r->devices ? r->devices : "all", ucs_status_string(st));
     return WEFT_OK;
 }
 
@@ -223,8 +224,8 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
         goto err_worker;
     }
     if (attr.max_am_header < UX_ANNOUNCE_HEAD + WEFTI_REC_MAX / 2 || r->address_n + 32 > WEFTI_LANE_ADDR_MAX) {
-        status = wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX's transports (%s) allow headers of %zu bytes and have an address of %zu", r->tls,
-                            (size_t)attr.max_am_header, r->address_n);
+        status = wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX's transports (%s) allow headers of %zu bytes and have an address of %zu",
+                            r->tls, (size_t)attr.max_am_header, r->address_n);
         goto err_address;
     }
     r->frame_param = (ucp_request_param_t){
@@ -335,8 +336,8 @@ weft_status_t wefti_ucx_arm(wefti_rail_t *rail)
     ux_rail_t *r = ux_rail(rail);
     if (!r->worker)
         return WEFT_OK;
-    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) ||
-        !wefti_list_empty(&r->ep_events))
+    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
+        !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events))
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;

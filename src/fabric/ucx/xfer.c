@@ -17,7 +17,8 @@
 #define REST_PIECE (256u << 10)
 
 /* The public type and UCX's are the same two words, so that arrays of one need no copy. */
-_Static_assert(sizeof(weft_iov_t) == sizeof(ucp_dt_iov_t) && offsetof(weft_iov_t, len) == offsetof(ucp_dt_iov_t, length), "iov layout");
+_Static_assert(sizeof(weft_iov_t) == sizeof(ucp_dt_iov_t) && offsetof(weft_iov_t, len) == offsetof(ucp_dt_iov_t, length),
+               "iov layout");
 
 /* --- out -------------------------------------------------------------------------------------------------------------------- */
 
@@ -52,8 +53,8 @@ static void announce_sent(void *request, ucs_status_t status, void *user)
     announce_end(user, status);
 }
 
-weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                wefti_xfer_t *x)
+weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                uint64_t total, wefti_xfer_t *x)
 {
     ux_lane_t *l = ux_lane(lane);
     ux_rail_t *r = l->rail;
@@ -83,7 +84,8 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
 
     bool contig = iov_n == 1;
     ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_DATATYPE,
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_DATATYPE,
         .flags = UCP_AM_SEND_FLAG_RNDV,
         .datatype = contig ? ucp_dt_make_contig(1) : ucp_dt_make_iov(),
         .cb.send = announce_sent,
@@ -256,7 +258,8 @@ weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
     if (p->chunked)
         return wefti_ux_chunk_pull(p, iov, iov_n, want, x);
     ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
         .datatype = ucp_dt_make_contig(1),
         .cb.recv_am = pull_received,
         .user_data = p,

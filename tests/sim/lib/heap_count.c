@@ -6,7 +6,10 @@
 
 #if defined(HEAP_COUNT_SANITIZED) || !defined(__GLIBC__)
 
-long heap_count(void) { return 0; }
+long heap_count(void)
+{
+    return 0;
+}
 
 #else
 
@@ -25,7 +28,10 @@ void free(void *p);
 
 static long blocks;
 
-long heap_count(void) { return __atomic_load_n(&blocks, __ATOMIC_RELAXED); }
+long heap_count(void)
+{
+    return __atomic_load_n(&blocks, __ATOMIC_RELAXED);
+}
 
 static void *counted(void *p)
 {
@@ -34,9 +40,18 @@ static void *counted(void *p)
     return p;
 }
 
-void *malloc(size_t n) { return counted(__libc_malloc(n)); }
-void *calloc(size_t count, size_t n) { return counted(__libc_calloc(count, n)); }
-void *aligned_alloc(size_t align, size_t n) { return counted(__libc_memalign(align, n)); }
+void *malloc(size_t n)
+{
+    return counted(__libc_malloc(n));
+}
+void *calloc(size_t count, size_t n)
+{
+    return counted(__libc_calloc(count, n));
+}
+void *aligned_alloc(size_t align, size_t n)
+{
+    return counted(__libc_memalign(align, n));
+}
 
 void *realloc(void *p, size_t n)
 {

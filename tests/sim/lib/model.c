@@ -13,14 +13,18 @@
 #define FRESH_BYTE 0xc3 /* what a receive's buffer holds before */
 #define DEAD_BYTE 0x5a  /* what memory holds that is not the library's any more */
 
-/* --- messages ---------------------------------------------------------------------------------------------------------------- */
+/* --- messages
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 uint64_t model_tag(int link, int side, uint32_t seq, unsigned class)
 {
     return (class & 7) | (uint64_t)link << 8 | (uint64_t)side << 16 | (uint64_t)seq << 24;
 }
 
-static uint8_t pattern(uint64_t tag, size_t i) { return (uint8_t)((tag >> 24) * 37 + (tag >> 8) * 11 + i * 7 + (i >> 8)); }
+static uint8_t pattern(uint64_t tag, size_t i)
+{
+    return (uint8_t)((tag >> 24) * 37 + (tag >> 8) * 11 + i * 7 + (i >> 8));
+}
 
 msg_t *model_msg(model_t *m, int end, size_t len, unsigned class)
 {
@@ -101,7 +105,8 @@ void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint
         if (bytes[i] != pattern(tag, i))
             sim_bad(&m->net, "byte %zu of message %u of link %d is %02x", i, g->seq, e->link, bytes[i]);
     if (g->done && (g->status == WEFT_ERR_CANCELLED || g->status == WEFT_ERR_TIMEOUT) && !m->links[e->link].hurt && !e->closed)
-        sim_bad(&m->net, "message %u of link %d was received, and its send said %s", g->seq, e->link, weft_status_name(g->status));
+        sim_bad(&m->net, "message %u of link %d was received, and its send said %s", g->seq, e->link,
+                weft_status_name(g->status));
     g->taken = true;
     got_t c = {a->node, end, a->end, a->tag, a->mask, tag, a->stamp, g->seq};
     for (int i = 0; i < m->n_gots; i++) {
@@ -113,7 +118,8 @@ void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint
     m->gots[m->n_gots++] = c;
 }
 
-/* --- ends -------------------------------------------------------------------------------------------------------------------- */
+/* --- ends
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 end_t *model_end(model_t *m, int link, int side, int node, weft_ep_t *ep, weft_ep_id_t id)
 {
@@ -140,8 +146,7 @@ end_t *model_end_of_id(model_t *m, int node, weft_ep_id_t id)
 end_t *model_end_of_ep(model_t *m, int link, const weft_ep_t *ep)
 {
     for (int i = m->n_ends - 1; i >= 0; i--)
-        if (m->ends[i].link == link && m->ends[i].id == weft_ep_id(ep) &&
-            m->net.nodes[m->ends[i].node].rt == weft_ep_runtime(ep))
+        if (m->ends[i].link == link && m->ends[i].id == weft_ep_id(ep) && m->net.nodes[m->ends[i].node].rt == weft_ep_runtime(ep))
             return &m->ends[i];
     return NULL;
 }
@@ -162,14 +167,15 @@ uint64_t model_taken(const model_t *m, const end_t *sender)
     return n;
 }
 
-/* --- completions ------------------------------------------------------------------------------------------------------------- */
+/* --- completions
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static void check_time(model_t *m, const act_t *a)
 {
     uint64_t took = sim_now(&m->net) - a->posted_at, stopped = sim_net_stopped(&m->net, a->node) - a->stopped_before;
     if (a->bound && took > a->bound + stopped && m->net.nodes[a->node].rt && !m->net.nodes[a->node].dead)
-        sim_bad(&m->net, "an operation of kind %d on node %d takes %.3f ms; it may take %.3f", a->kind, a->node, (double)took * 1e-6,
-                (double)(a->bound + stopped) * 1e-6);
+        sim_bad(&m->net, "an operation of kind %d on node %d takes %.3f ms; it may take %.3f", a->kind, a->node,
+                (double)took * 1e-6, (double)(a->bound + stopped) * 1e-6);
 }
 
 static void check_recv(model_t *m, act_t *a)
@@ -209,7 +215,8 @@ static void check_send(model_t *m, act_t *a)
     if (!g->status)
         m->ends[g->end].sent_ok++;
     const end_t *peer = model_peer(m, &m->ends[g->end]);
-    bool sure = !m->links[m->ends[g->end].link].hurt && peer && !peer->closed; /* else the word that it was received may be lost */
+    bool sure =
+        !m->links[m->ends[g->end].link].hurt && peer && !peer->closed; /* else the word that it was received may be lost */
     if (g->taken && sure && (g->status == WEFT_ERR_CANCELLED || g->status == WEFT_ERR_TIMEOUT))
         sim_bad(&m->net, "message %u was received, and its send says %s", g->seq, weft_status_name(g->status));
     if (!g->owned)
@@ -233,8 +240,8 @@ static void check_peace(model_t *m, const act_t *a)
         expected = expected || !peer || peer->closed;
     }
     if (!expected)
-        sim_bad(&m->net, "an operation of kind %d on node %d, end %d, completes with %s in a world at peace", a->kind, a->node, a->end,
-                weft_status_name(st));
+        sim_bad(&m->net, "an operation of kind %d on node %d, end %d, completes with %s in a world at peace", a->kind, a->node,
+                a->end, weft_status_name(st));
 }
 
 static void complete(model_t *m, act_t *a)
@@ -362,7 +369,8 @@ void model_check_bounds(model_t *m)
             check_time(m, m->acts[i]);
 }
 
-/* --- beginning and end ---------------------------------------------------------------------------------------------------------- */
+/* --- beginning and end
+ * ---------------------------------------------------------------------------------------------------------- */
 
 void model_init(model_t *m, uint64_t seed, int nodes)
 {

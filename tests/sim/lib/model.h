@@ -1,9 +1,10 @@
 /* tests/sim/lib/model.h - what programs did and may expect: links, their ends, messages, operations.
  *
- * A link is one weft_ep_open() with a listener of its own, so that whoever is accepted there is the other end of it. Every message has a
- * number in its tag and a pattern in its bytes, so that a receive tells which one it got. The model checks, at each completion:
- * once; not too late; the message was sent, is whole, was not received before, and comes in order; buffers are as they should be.
- * After completion the memory of the operation and of its buffers is overwritten, and looked at again at the end. */
+ * A link is one weft_ep_open() with a listener of its own, so that whoever is accepted there is the other end of it. Every
+ * message has a number in its tag and a pattern in its bytes, so that a receive tells which one it got. The model checks, at
+ * each completion: once; not too late; the message was sent, is whole, was not received before, and comes in order; buffers
+ * are as they should be. After completion the memory of the operation and of its buffers is overwritten, and looked at again
+ * at the end. */
 #ifndef SIM_MODEL_H
 #define SIM_MODEL_H
 

@@ -30,7 +30,10 @@ static void on_signal(int sig)
 {
     char line[512];
     int n = snprintf(line, sizeof line, "seed %" PRIu64 " failed: %s; replay: %s --seed %" PRIu64 "\n", current,
-                     sig == SIGALRM ? "no end" : sig == SIGABRT ? "aborted" : "crashed", program, current);
+                     sig == SIGALRM   ? "no end"
+                     : sig == SIGABRT ? "aborted"
+                                      : "crashed",
+                     program, current);
     if (write(2, line, (size_t)n) < 0 || sig == SIGALRM)
         _exit(1);
     signal(sig, SIG_DFL);

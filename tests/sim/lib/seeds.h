@@ -2,9 +2,9 @@
  *
  *     program [--seeds N] [--first S] [--seed S] [--tell]
  *
- * --seeds N runs N seeds from --first (1) on; --seed S replays one and prints the hash of its run. Some seeds are run twice, and
- * the hashes of both runs must agree. Memory that a seed leaves behind is a failure too (where no sanitizer watches: it does that then).
- * A failing seed prints "seed S failed: ...; replay: program --seed S" and ends the program with 1. */
+ * --seeds N runs N seeds from --first (1) on; --seed S replays one and prints the hash of its run. Some seeds are run twice,
+ * and the hashes of both runs must agree. Memory that a seed leaves behind is a failure too (where no sanitizer watches: it
+ * does that then). A failing seed prints "seed S failed: ...; replay: program --seed S" and ends the program with 1. */
 #ifndef SIM_SEEDS_H
 #define SIM_SEEDS_H
 

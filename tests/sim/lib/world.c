@@ -21,7 +21,8 @@ static int alloc_fails(size_t n)
 static bool turns(sim_net_t *net);
 static uint64_t next_time(sim_net_t *net);
 
-/* Someone waits in a loop (closing a runtime does, for peers that still have to read its last word): the others run, and time passes. */
+/* Someone waits in a loop (closing a runtime does, for peers that still have to read its last word): the others run, and time
+ * passes. */
 static void on_idle(void *user)
 {
     sim_net_t *net = user;
@@ -98,7 +99,10 @@ uint64_t sim_net_free(sim_net_t *net)
     return hash;
 }
 
-uint64_t sim_now(const sim_net_t *net) { return wefti_sim_now(net->w); }
+uint64_t sim_now(const sim_net_t *net)
+{
+    return wefti_sim_now(net->w);
+}
 
 /* One round of turns, in an order that starts anywhere; was there anything to do? */
 static bool turns(sim_net_t *net)
@@ -154,7 +158,10 @@ bool sim_net_run_until(sim_net_t *net, uint64_t until, bool (*done)(void *user),
     }
 }
 
-void sim_net_run(sim_net_t *net, uint64_t until) { sim_net_run_until(net, until, NULL, NULL); }
+void sim_net_run(sim_net_t *net, uint64_t until)
+{
+    sim_net_run_until(net, until, NULL, NULL);
+}
 
 void sim_net_kill(sim_net_t *net, int node)
 {

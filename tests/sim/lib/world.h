@@ -1,7 +1,8 @@
 /* tests/sim/lib/world.h - several runtimes on a simulated network, driven in an order that the seed decides.
  *
- * The harness stands where programs and the kernel's clock would: it lets runtimes run in turns, and when none has anything to do it moves
- * time to whatever comes first, a packet or a timer. Nothing here waits, so a seed takes as long as its work does. */
+ * The harness stands where programs and the kernel's clock would: it lets runtimes run in turns, and when none has anything
+ * to do it moves time to whatever comes first, a packet or a timer. Nothing here waits, so a seed takes as long as its work
+ * does. */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 

@@ -186,7 +186,10 @@ static void move_all(ssize_t (*io)(int, void *, size_t), int fd, void *buf, size
     }
 }
 
-static ssize_t write_some(int fd, void *buf, size_t n) { return write(fd, buf, n); }
+static ssize_t write_some(int fd, void *buf, size_t n)
+{
+    return write(fd, buf, n);
+}
 
 void lanes_side_meet(lanes_side_t *s, int fd)
 {
