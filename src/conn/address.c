@@ -1,12 +1,13 @@
 /* conn/address.c - address blobs: how a peer can reach a runtime without being told of a listener.
  *
  * A blob says which runtime it is (its random id), which machine it is on, and where it listens: one TCP post on the machine's
- * addresses (or on those of the devices WEFT_INTERFACES allows) and an abstract Unix socket. The listener behind it is made by the first
- * weft_runtime_address() and lives until the runtime closes. Who calls by blob tries the Unix socket first if it is on the same
- * machine and in the same network namespace, then the others, and hangs up on anyone whose id is not the one in the blob: ports are
- * reused, blobs are kept. A blob is not a secret and proves nothing; the key does that.
+ * addresses (or on those of the devices WEFT_INTERFACES allows) and an abstract Unix socket. The listener behind it is made by
+ * the first weft_runtime_address() and lives until the runtime closes. Who calls by blob tries the Unix socket first if it is
+ * on the same machine and in the same network namespace, then the others, and hangs up on anyone whose id is not the one in the
+ * blob: ports are reused, blobs are kept. A blob is not a secret and proves nothing; the key does that.
  *
- * Promise: decoding reads nothing past the end and hands out only addresses that parse. tests/wire/conn_address.c, tests/fuzz/address.c. */
+ * Promise: decoding reads nothing past the end and hands out only addresses that parse. tests/wire/conn_address.c,
+ * tests/fuzz/address.c. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -45,7 +46,7 @@ void wefti_address_host(uint8_t out[WEFTI_UUID_SIZE])
     crypto_generichash_final(&s, out, WEFTI_UUID_SIZE);
 }
 
-/* --- codec ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- codec ----------------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_blob_encode(const uint8_t *uuid, const uint8_t *host, const char *uris, void *buf, size_t cap)
 {
@@ -73,7 +74,8 @@ weft_status_t wefti_blob_decode(const void *bytes, size_t n, wefti_blob_t *out)
     if (version != BLOB_VERSION)
         return wefti_fail(WEFT_ERR_INVALID, "the address is of version %u; this library knows version %u", version, BLOB_VERSION);
     if (len == 0 || len > WEFTI_BLOB_TEXT_MAX || wefti_reader_left(&r) != len || memchr(r.at, 0, len))
-        return wefti_fail(WEFT_ERR_INVALID, "the address says that %u bytes of text follow, and %zu do", len, wefti_reader_left(&r));
+        return wefti_fail(WEFT_ERR_INVALID, "the address says that %u bytes of text follow, and %zu do", len,
+                          wefti_reader_left(&r));
     char text[WEFTI_BLOB_TEXT_MAX + 1];
     memcpy(text, r.at, len);
     text[len] = 0;
@@ -127,7 +129,7 @@ weft_status_t wefti_blob_targets(const wefti_blob_t *b, const uint8_t *own_host,
     return WEFT_OK;
 }
 
-/* --- our own -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- our own --------------------------------------------------------------------------------------------------------------- */
 
 /* A post on every address of the machine is of no use to a peer as such: name the addresses. */
 static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
@@ -234,7 +236,7 @@ static void address_run(void *arg)
     wefti_conn_t *conn = c->conn;
     if (!conn->own) {
         c->st = c->opts->accept ? listen_own(conn, c->opts)
-                                : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept, for the endpoints that come");
+                                : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept for what comes");
         if (c->st) {
             strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
             return;
@@ -261,5 +263,7 @@ weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t 
         return wefti_fail(c.st, "%s", c.detail);
     size_t cap = *len;
     *len = c.need;
-    return buf && cap < c.need ? wefti_fail(WEFT_ERR_LIMIT, "the address has %zu bytes and the buffer %zu", c.need, cap) : WEFT_OK;
+    if (buf && cap < c.need)
+        return wefti_fail(WEFT_ERR_LIMIT, "the address has %zu bytes and the buffer %zu", c.need, cap);
+    return WEFT_OK;
 }

@@ -1,10 +1,11 @@
 /* conn/auth.c - mutual authentication by a pre-shared key, with libsodium.
  *
- * Both sides hash the two hellos, nonces included, into a transcript, and derive a session key from the pre-shared key (keyed BLAKE2b) and
- * both nonces. Each side keeps a chain: a hash that starts from the transcript and its side, and takes in every message that side sends
- * after the dialler's hello. A message ends with HMAC-SHA512-256 of the chain under the session key. So the listener's proof is the MAC of its
- * welcome and the dialler's is the MAC of its join: each covers the other's fresh nonce (no replay), the side (no reflection), and all that
- * side said before (no reordering, no cutting). The two chains are separate because both sides may speak at once.
+ * Both sides hash the two hellos, nonces included, into a transcript, and derive a session key from the pre-shared key (keyed
+ * BLAKE2b) and both nonces. Each side keeps a chain: a hash that starts from the transcript and its side, and takes in every
+ * message that side sends after the dialler's hello. A message ends with HMAC-SHA512-256 of the chain under the session key. So
+ * the listener's proof is the MAC of its welcome and the dialler's is the MAC of its join: each covers the other's fresh nonce
+ * (no replay), the side (no reflection), and all that side said before (no reordering, no cutting). The two chains are separate
+ * because both sides may speak at once.
  *
  * Promise: without the key nobody gets past the hello, in either role, and no byte of a later message can be changed.
  * tests/wire/conn_auth.c, tests/fault/conn_wrong_key.c and tests/unit/conn_hello.c (vectors). */
@@ -25,8 +26,8 @@ static void hash_part(crypto_generichash_state *s, const void *p, size_t n)
     crypto_generichash_update(s, p, n);
 }
 
-void wefti_auth_begin(wefti_auth_t *a, const uint8_t *key, const void *hello, size_t hello_len, const void *welcome, size_t welcome_len,
-                      const uint8_t *dialler_nonce, const uint8_t *listener_nonce)
+void wefti_auth_begin(wefti_auth_t *a, const uint8_t *key, const void *hello, size_t hello_len, const void *welcome,
+                      size_t welcome_len, const uint8_t *dialler_nonce, const uint8_t *listener_nonce)
 {
     memset(a, 0, sizeof *a);
     if (!key)

@@ -1,15 +1,17 @@
 /* conn/beat.c - heartbeats: learning within a bound that a peer fell silent.
  *
- * One timer per runtime walks the endpoints. It ticks at an eighth of the smallest bound in force; an endpoint that said nothing for a quarter of
- * the smaller of both sides' bounds sends a BEAT, so that either side hears at least three before it would worry. One that heard nothing
- * for seven eighths of its own bound is lost: with the tick's own grain the peer's silence is then between 7/8 of the bound and the bound.
- * The way of a message only sets two flags (pub.spoke, pub.heard); the walk reads and clears them.
+ * One timer per runtime walks the endpoints. It ticks at an eighth of the smallest bound in force; an endpoint that said
+ * nothing for a quarter of the smaller of both sides' bounds sends a BEAT, so that either side hears at least three before it
+ * would worry. One that heard nothing for seven eighths of its own bound is lost: with the tick's own grain the peer's silence
+ * is then between 7/8 of the bound and the bound. The way of a message only sets two flags (pub.spoke, pub.heard); the walk
+ * reads and clears them.
  *
- * If the runtime itself was not driven (a debugger, SIGSTOP, a caller that computed), the silence may be its own: a walk that comes more than
- * two ticks late starts the count anew for everyone who has not been heard by then, though not more than twice without a word from them:
- * a process that is starved all the time would otherwise never find anyone dead.
+ * If the runtime itself was not driven (a debugger, SIGSTOP, a caller that computed), the silence may be its own: a walk that
+ * comes more than two ticks late starts the count anew for everyone who has not been heard by then, though not more than twice
+ * without a word from them: a process that is starved all the time would otherwise never find anyone dead.
  *
- * Promise: a stopped or unreachable peer fails its endpoint within heartbeat_ns of driven time. tests/fault/conn_stop.c, conn_partition.c. */
+ * Promise: a stopped or unreachable peer fails its endpoint within heartbeat_ns of driven time. tests/fault/conn_stop.c,
+ * conn_partition.c. */
 #include "conn/ep.h"
 
 enum { EXCUSES = 2 };

@@ -1,9 +1,9 @@
 /* conn/cache.c - shared endpoints: the same address and source give the same endpoint.
  *
- * The key is the canonical list of addresses with the source, or the peer's id where an address blob was given. A cached endpoint counts its
- * shares: each open adds one, each close takes one, and the close that takes the last is the real one. An endpoint leaves the cache when it is
- * of no use to a newcomer (closed by either side, failed for good); those who share it then keep it until they have closed it. Hooks are those of
- * the first open.
+ * The key is the canonical list of addresses with the source, or the peer's id where an address blob was given. A cached
+ * endpoint counts its shares: each open adds one, each close takes one, and the close that takes the last is the real one. An
+ * endpoint leaves the cache when it is of no use to a newcomer (closed by either side, failed for good); those who share it
+ * then keep it until they have closed it. Hooks are those of the first open.
  *
  * Everything here is under conn->lock, because any thread opens and closes.
  * Promise: no endpoint is freed while someone has a share in it. tests/wire/conn_cache.c. */

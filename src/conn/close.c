@@ -5,13 +5,13 @@
  *     NOT --close--> DRAIN (sends go on) --none left--> SENT (CLOSE is out) --CLOSE_ACK--> DOWN --all let go--> freed
  *      \--abort, timeout, lost, never up ----------------------------------------------^
  *
- * The peer answers CLOSE with CLOSE_ACK and becomes PEER_CLOSED; its link LINGERs until the closer's wire ends, because a lane that is
- * closed takes what was not yet sent with it. When both close at once, each CLOSE is answered all the same; whoever has the other's CLOSE knows
- * that nobody waits for its messages, so the end of the wire then counts as the answer, and op->len is 0.
+ * The peer answers CLOSE with CLOSE_ACK and becomes PEER_CLOSED; its link LINGERs until the closer's wire ends, because a lane
+ * that is closed takes what was not yet sent with it. When both close at once, each CLOSE is answered all the same; whoever has
+ * the other's CLOSE knows that nobody waits for its messages, so the end of the wire then counts as the answer, and op->len is 0.
  *
- * Promise: graceful: everything sent before CLOSE has arrived when the operation completes with WEFT_OK. Always: the operation completes once,
- * after the operations on the endpoint and after its closed hook, and within close_timeout of the call. After it the endpoint's
- * memory is gone; a link that still lingers goes on alone.
+ * Promise: graceful: everything sent before CLOSE has arrived when the operation completes with WEFT_OK. Always: the operation
+ * completes once, after the operations on the endpoint and after its closed hook, and within close_timeout of the call. After
+ * it the endpoint's memory is gone; a link that still lingers goes on alone.
  * tests/wire/conn_close.c, tests/fault/conn_stop.c, tests/sim. */
 #include <string.h>
 
@@ -31,7 +31,8 @@ bool wefti_close_tell(wefti_epx_t *ep)
     return true;
 }
 
-/* From here on it only waits for others to let go. A link that lingers is left to it; one that was up stays until its lane is closed. */
+/* From here on it only waits for others to let go. A link that lingers is left to it; one that was up stays until its lane is
+ * closed. */
 static void go_down(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
 {
     wefti_link_t *link = ep->link;
@@ -112,7 +113,7 @@ void wefti_close_step(wefti_epx_t *ep)
     if (ep->resumer)
         return; /* the step that lets it go comes when the link is gone */
     if (link && unreceived(ep))
-        return; /* a peer that closed with announcements open: they are withdrawn with the lane, and need the endpoint until then */
+        return; /* a peer closed with announcements open: they go with the lane, and need the endpoint until then */
     if (!ep->settled) {
         ep->settled = true; /* completions that are queued behind this work come first */
         wefti_ep_kick(ep);
@@ -121,7 +122,7 @@ void wefti_close_step(wefti_epx_t *ep)
     finish(ep);
 }
 
-/* --- the other side ----------------------------------------------------------------------------------------------------------------- */
+/* --- the other side -------------------------------------------------------------------------------------------------------- */
 
 static void answer(wefti_epx_t *ep, uint64_t count)
 {
@@ -202,7 +203,7 @@ void wefti_close_timeout(wefti_epx_t *ep)
     wefti_close_end(ep, WEFT_ERR_CANCELLED, WEFT_ERR_TIMEOUT);
 }
 
-/* --- the calls --------------------------------------------------------------------------------------------------------------------------- */
+/* --- the calls ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct close_room {
     wefti_epx_t *ep;
@@ -210,7 +211,8 @@ typedef struct close_room {
     bool begun;
 } close_room_t;
 
-/* Someone waits for buffers that only the end of a lingering lane sets free: that is worth more than the answer it lingers for. */
+/* Someone waits for buffers that only the end of a lingering lane sets free: that is worth more than the answer it lingers for.
+ * */
 static void hurry(wefti_epx_t *ep)
 {
     if (ep->link && ep->link->state == WEFTI_LINK_LINGER && wefti_ep_any_busy(ep))

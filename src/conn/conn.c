@@ -1,9 +1,10 @@
 /* conn/conn.c - the room: attaching it to a runtime, sorting the fabric's upcalls, and the work that must not run inside them.
  *
- * Upcalls arrive for a wire or a lane; `user` is its link. Records of traffic take two loads and a call from here; everything else is
- * rare. An upcall, a traffic or an API call may find that something has to be freed or a hook to be called; it then marks that and kicks the
- * work, an operation of our own that completes at once: its callback comes from the runtime's list of completions, in order behind
- * those of the operations that just completed, on the driver, with nothing of this room on the stack.
+ * Upcalls arrive for a wire or a lane; `user` is its link. Records of traffic take two loads and a call from here; everything
+ * else is rare. An upcall, a traffic or an API call may find that something has to be freed or a hook to be called; it then
+ * marks that and kicks the work, an operation of our own that completes at once: its callback comes from the runtime's list of
+ * completions, in order behind those of the operations that just completed, on the driver, with nothing of this room on the
+ * stack.
  *
  * Promise: whatever a caller on the stack above us holds (an endpoint, a link, a listener) is still there when we return to it.
  * tests/wire/conn_hooks.c closes everything from everywhere; tests/sim does it millions of times. */
@@ -27,7 +28,8 @@ static void work_run(wefti_conn_t *conn)
     wefti_list_splice(&batch, &conn->work);
     while ((n = wefti_list_pop(&batch)))
         wefti_ep_step(wefti_container_of(n, wefti_epx_t, work));
-    /* After the endpoints: one whose link is gone has its step in the next work, behind the completions that its lane's end brought. */
+    /* After the endpoints: one whose link is gone has its step in the next work, behind the completions that its lane's end
+     * brought. */
     while ((n = wefti_list_pop(&conn->dead))) {
         wefti_link_t *link = wefti_container_of(n, wefti_link_t, all);
         wefti_epx_t *ep = link->ep;
@@ -73,7 +75,7 @@ void wefti_conn_kick(wefti_conn_t *conn)
     wefti_op_complete(&conn->work_op, WEFT_OK);
 }
 
-/* --- reaching the driver --------------------------------------------------------------------------------------------------------- */
+/* --- reaching the driver --------------------------------------------------------------------------------------------------- */
 
 bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was)
 {
@@ -273,7 +275,7 @@ static void up_lane_closed(void *lane_user)
     }
 }
 
-/* --- upcalls: wires ----------------------------------------------------------------------------------------------------------- */
+/* --- upcalls: wires -------------------------------------------------------------------------------------------------------- */
 
 static void up_wire_accepted(void *post_user, wefti_wire_t *wire, const char *from)
 {
@@ -329,7 +331,7 @@ static const wefti_fabric_up_t upcalls = {
     .lane_closed = up_lane_closed,
 };
 
-/* --- the room, for core ----------------------------------------------------------------------------------------------------------- */
+/* --- the room, for core ---------------------------------------------------------------------------------------------------- */
 
 static void room_shutdown(weft_runtime_t *rt)
 {

@@ -20,8 +20,9 @@ enum {
     WEFTI_REC_MSG_LAST = 0x1f
 };
 
-/* What p->user of an announcement must point to, from `announced` until pull(), refuse() or `withdrawn`, begins with this: the fabric takes an
- * announcement back by naming only p, and conn must know whose it was. (With a second traffic this gets a second member, which.) */
+/* What p->user of an announcement must point to, from `announced` until pull(), refuse() or `withdrawn`, begins with this: the
+ * fabric takes an announcement back by naming only p, and conn must know whose it was. (With a second traffic this gets a
+ * second member, which.) */
 typedef struct wefti_inbound {
     weft_ep_t *ep;
 } wefti_inbound_t;
@@ -36,12 +37,13 @@ typedef struct wefti_traffic {
     void (*record)(weft_ep_t *ep, const void *rec, size_t n);
     void (*announced)(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
     void (*withdrawn)(weft_ep_t *ep, wefti_pull_t *p);
-    /* Complete every operation on the endpoint that waits for a peer, with `why`; those whose buffers the fabric still has complete when it
-     * lets go (the lane is about to be closed, and ep->lane is NULL already: ask nothing of it any more). What has arrived whole stays
-     * receivable, unless `discard`. Called when the endpoint fails, when the peer closed, when it is forced down here. At the beginning
-     * of a graceful close here ep->lane is still there: then only receives end, and sends go on. */
+    /* Complete every operation on the endpoint that waits for a peer, with `why`; those whose buffers the fabric still has
+     * complete when it lets go (the lane is about to be closed, and ep->lane is NULL already: ask nothing of it any more). What
+     * has arrived whole stays receivable, unless `discard`. Called when the endpoint fails, when the peer closed, when it is
+     * forced down here. At the beginning of a graceful close here ep->lane is still there: then only receives end, and sends go
+     * on. */
     void (*ep_down)(weft_ep_t *ep, weft_status_t why, bool discard);
-    bool (*ep_sends_pending)(weft_ep_t *ep);       /* sends posted and not complete; when that ends, wefti_ep_drained() is called */
+    bool (*ep_sends_pending)(weft_ep_t *ep);       /* sends posted and not complete; when that ends, wefti_ep_drained() comes */
     uint64_t (*ep_sent)(weft_ep_t *ep);            /* messages sent over this lane: the count in CLOSE */
     uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
     bool (*ep_busy)(weft_ep_t *ep);                /* it still has operations or transfers: the endpoint cannot be freed yet; when
@@ -68,15 +70,17 @@ struct weft_ep {
 /* Register traffic with a runtime; once per room, when it is attached. */
 void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic);
 
-/* May a send be posted on it, and with what status if not: WEFT_OK in CONNECTING, UP, RECONNECTING; _CLOSED in CLOSING and PEER_CLOSED;
- * ep->why in FAILED. Receives may also be posted in PEER_CLOSED and FAILED, where they only find what has arrived. */
+/* May a send be posted on it, and with what status if not: WEFT_OK in CONNECTING, UP, RECONNECTING; _CLOSED in CLOSING and
+ * PEER_CLOSED; ep->why in FAILED. Receives may also be posted in PEER_CLOSED and FAILED, where they only find what has arrived.
+ * */
 weft_status_t wefti_ep_may_send(const weft_ep_t *ep);
 weft_status_t wefti_ep_may_recv(const weft_ep_t *ep);
 
 /* From traffic: sends_pending or busy turned false. Cheap to call too often. */
 void wefti_ep_drained(weft_ep_t *ep);
 
-/* From traffic: the peer broke the protocol (says what, for the log). Fails the endpoint with WEFT_ERR_PROTOCOL, later in this progress. */
+/* From traffic: the peer broke the protocol (says what, for the log). Fails the endpoint with WEFT_ERR_PROTOCOL, later in this
+ * progress. */
 void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
 
 /* Walk all endpoints of the runtime: start with *at = 0; NULL at the end. */

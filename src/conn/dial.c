@@ -1,11 +1,12 @@
 /* conn/dial.c - opening an endpoint: its addresses, tried in order, under one deadline.
  *
- * A round walks the addresses. Each try is a link of its own; one that comes to nothing is left behind (wefti_ep_dial_next) and the next begins,
- * with an even share of the time that is left. A round that ends without a link that is up ends the connect, or counts as one
- * failed try of a reconnect.
+ * A round walks the addresses. Each try is a link of its own; one that comes to nothing is left behind (wefti_ep_dial_next) and
+ * the next begins, with an even share of the time that is left. A round that ends without a link that is up ends the connect,
+ * or counts as one failed try of a reconnect.
  *
  * Promise: weft_ep_open() that returns an error has left nothing behind; otherwise the connect operation completes once, within
- * connect_timeout, and operations posted meanwhile share its fate. tests/wire/conn_connect.c, tests/fault/conn_refused.c, conn_nomem.c. */
+ * connect_timeout, and operations posted meanwhile share its fate. tests/wire/conn_connect.c, tests/fault/conn_refused.c,
+ * conn_nomem.c. */
 #include <string.h>
 
 #include "base/uri.h"
@@ -13,7 +14,7 @@
 
 #define FIRST_PAUSE (50 * WEFT_MILLISECOND)
 
-/* --- trying ------------------------------------------------------------------------------------------------------------------------ */
+/* --- trying ---------------------------------------------------------------------------------------------------------------- */
 
 bool wefti_ep_dial_is_final(weft_status_t why)
 {
@@ -91,7 +92,7 @@ void wefti_ep_dial_next(wefti_epx_t *ep, weft_status_t why)
     try_next(ep);
 }
 
-/* --- the connect operation ------------------------------------------------------------------------------------------------------------ */
+/* --- the connect operation ------------------------------------------------------------------------------------------------- */
 
 typedef struct connect_room {
     wefti_epx_t *ep;
@@ -172,7 +173,7 @@ static void join_posted(wefti_conn_post_t *p)
     connect_join(p->ep, p->user_op);
 }
 
-/* --- the call ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the call -------------------------------------------------------------------------------------------------------------- */
 
 /* Canonical text of a list of addresses that can be called. */
 static weft_status_t canonical(const char *text, char **out)
@@ -186,7 +187,8 @@ static weft_status_t canonical(const char *text, char **out)
         wefti_uri_t uri;
         weft_status_t st = wefti_uri_parse(&at, &uri);
         if (!st && uri.scheme == WEFTI_URI_TCP && !uri.port)
-            st = wefti_fail(WEFT_ERR_INVALID, "\"%s\" has port 0: that picks a port to listen on, but nothing can be called there", text);
+            st = wefti_fail(WEFT_ERR_INVALID, "\"%s\" has port 0: that picks a port to listen on; nobody can be called there",
+                            text);
         if (st) {
             wefti_free(buf);
             return st;
@@ -211,7 +213,8 @@ static weft_status_t canonical(const char *text, char **out)
 static weft_status_t targets(wefti_conn_t *conn, const char *uri, const weft_ep_opts_t *o, char **uris_out, wefti_blob_t *blob)
 {
     if (!uri == !o->address)
-        return wefti_fail(WEFT_ERR_INVALID, uri ? "both a uri and an address are given" : "neither a uri nor an address is given");
+        return wefti_fail(WEFT_ERR_INVALID, uri ? "both a uri and an address are given"
+                                                : "neither a uri nor an address is given");
     if (o->source && strlen(o->source) > 255)
         return wefti_fail(WEFT_ERR_INVALID, "the source address is %zu bytes long", strlen(o->source));
     if (uri)

@@ -1,13 +1,13 @@
 /* conn/ep.c - endpoints: making them, what moves them between states, what can be asked of them.
  *
- * ep.h has the picture of the states. Failure goes in three steps, so that the hook sees a quiet endpoint: wefti_ep_fail() completes what
- * can be completed and closes the lane; the fabric lets go of the rest, then of the lane; the work after that asks the hook. Before all that, a
- * wire that ends gives the lane a moment (wefti_ep_dying): the kernel tells of a death sooner than the ring or the network is
- * read empty, and what arrived before the end counts.
+ * ep.h has the picture of the states. Failure goes in three steps, so that the hook sees a quiet endpoint: wefti_ep_fail()
+ * completes what can be completed and closes the lane; the fabric lets go of the rest, then of the lane; the work after that
+ * asks the hook. Before all that, a wire that ends gives the lane a moment (wefti_ep_dying): the kernel tells of a death sooner
+ * than the ring or the network is read empty, and what arrived before the end counts.
  *
- * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called at most once, and exactly once for an
- * endpoint that was ever up; an endpoint is freed when the fabric and the traffic have let go of it and its owner has closed it.
- * tests/wire/conn_hooks.c, tests/fault/conn_kill.c, tests/sim. */
+ * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called at most once, and exactly
+ * once for an endpoint that was ever up; an endpoint is freed when the fabric and the traffic have let go of it and its owner
+ * has closed it. tests/wire/conn_hooks.c, tests/fault/conn_kill.c, tests/sim. */
 #include <string.h>
 
 #include "conn/ep.h"
@@ -155,7 +155,7 @@ weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
     return WEFT_OK;
 }
 
-/* --- moving ------------------------------------------------------------------------------------------------------------------------ */
+/* --- moving ---------------------------------------------------------------------------------------------------------------- */
 
 void wefti_ep_went_up(wefti_epx_t *ep)
 {
@@ -276,7 +276,7 @@ void wefti_ep_step(wefti_epx_t *ep)
     wefti_close_step(ep); /* last: it may free it */
 }
 
-/* --- for the rooms above --------------------------------------------------------------------------------------------------------------- */
+/* --- for the rooms above --------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_ep_may_send(const weft_ep_t *ep)
 {
@@ -334,7 +334,7 @@ weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at)
     return found;
 }
 
-/* --- for the program --------------------------------------------------------------------------------------------------------------------- */
+/* --- for the program ------------------------------------------------------------------------------------------------------- */
 
 weft_ep_id_t weft_ep_id(const weft_ep_t *ep)
 {

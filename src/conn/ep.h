@@ -1,7 +1,8 @@
 /* conn/ep.h - what the files of this room share: the room, endpoints, links, listeners.
  *
  *   endpoint  what the program holds: an id, a state, hooks. Lives from open or accept until its close has completed.
- *   link      one connection, or one attempt at one: a wire, the handshake over it, the lane that came of it. An endpoint has at most one;
+ *   link      one connection, or one attempt at one: a wire, the handshake over it, the lane that came of it. An endpoint has
+ * at most one;
  *             each reconnect makes a new one. An accepted wire is a link without an endpoint until its peer has proved itself.
  *   listener  posts, and the links that arrived there and are still in their hello.
  *
@@ -65,7 +66,8 @@ static inline wefti_conn_t *wefti_conn_of(weft_runtime_t *rt) { return rt->room_
 void wefti_conn_kick(wefti_conn_t *conn);
 /* wefti_enter(), but never ahead of what this thread posted before. */
 bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was);
-/* Have `run` run on the driver, later; *what is copied. Its operation belongs to the post; user_op is whatever run makes of it. */
+/* Have `run` run on the driver, later; *what is copied. Its operation belongs to the post; user_op is whatever run makes of it.
+ * */
 typedef struct wefti_conn_post {
     weft_op_t op;
     void (*run)(struct wefti_conn_post *p);
@@ -75,8 +77,8 @@ typedef struct wefti_conn_post {
     bool force, ran;
 } wefti_conn_post_t;
 weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what);
-/* Run fn(arg) on the driver and wait for it: directly if this thread is the driver or can be. Never from another runtime's point of
- * no return: the driver must be free to reach its inbox. */
+/* Run fn(arg) on the driver and wait for it: directly if this thread is the driver or can be. Never from another runtime's
+ * point of no return: the driver must be free to reach its inbox. */
 void wefti_conn_call(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
 
 /* --- links ----------------------------------------------------------------------------------------------------------------- */
@@ -134,7 +136,8 @@ wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where); /
 void wefti_link_drop(wefti_link_t *link);
 /* Part it from its endpoint (not if it was ever up: its traffic needs the endpoint until the lane is closed). */
 void wefti_link_detach(wefti_link_t *link);
-/* The link is of no more use, `why`: does what that means in its state. `text` goes to the peer if it can still be told, and to the log. */
+/* The link is of no more use, `why`: does what that means in its state. `text` goes to the peer if it can still be told, and to
+ * the log. */
 void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text);
 /* Close the lane of a link that lives on. */
 void wefti_link_close_lane(wefti_link_t *link);
@@ -144,7 +147,7 @@ void wefti_link_flush(wefti_link_t *link);
 bool wefti_link_beat(wefti_link_t *link); /* false: no room, which the peer sees as little as we */
 void wefti_link_free_now(wefti_link_t *link); /* the work's */
 
-/* --- handshake ---------------------------------------------------------------------------------------------------------------- */
+/* --- handshake ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_shake_opened(wefti_link_t *link);                               /* dialler: the wire is open */
 void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n); /* a message, in any state before UP */
@@ -156,7 +159,7 @@ void wefti_shake_free(wefti_shake_t *shake);
 /* Refuse a wire that never gets a link. */
 void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t status, const char *text);
 
-/* --- endpoints ------------------------------------------------------------------------------------------------------------------ */
+/* --- endpoints ------------------------------------------------------------------------------------------------------------- */
 
 enum { WEFTI_CLOSE_NOT = 0, WEFTI_CLOSE_DRAIN, WEFTI_CLOSE_SENT, WEFTI_CLOSE_DOWN };
 
@@ -253,7 +256,7 @@ bool wefti_ep_dial_is_final(weft_status_t why);                  /* trying again
 /* close.c */
 void wefti_close_begin(wefti_epx_t *ep, bool force);          /* the owner closes it */
 void wefti_close_step(wefti_epx_t *ep);
-void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status); /* force it down; the close completes with status */
+void wefti_close_end(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status); /* force it down */
 void wefti_close_record(wefti_epx_t *ep, uint64_t count);
 void wefti_close_ack(wefti_epx_t *ep, uint64_t count);
 void wefti_close_lost(wefti_epx_t *ep, weft_status_t why);    /* the connection is lost while closing */
@@ -264,8 +267,8 @@ bool wefti_close_tell(wefti_epx_t *ep);                       /* the closed hook
 void wefti_reconnect_begin(wefti_epx_t *ep);
 void wefti_reconnect_failed(wefti_epx_t *ep, weft_status_t why); /* dialler: one round came to nothing */
 void wefti_reconnect_timer(wefti_epx_t *ep);
-/* Listener: what becomes of a hello that asks for an endpoint of ours: the endpoint (RECONNECTING), or NULL with *wait_out set when it
- * will be free in a moment, or NULL and the peer is a new one. */
+/* Listener: what becomes of a hello that asks for an endpoint of ours: the endpoint (RECONNECTING), or NULL with *wait_out set
+ * when it will be free in a moment, or NULL and the peer is a new one. */
 wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out);
 
 /* beat.c */
@@ -278,7 +281,7 @@ void wefti_cache_put(wefti_epx_t *ep); /* a failure only means that the next ope
 void wefti_cache_forget(wefti_epx_t *ep);
 bool wefti_cache_release(wefti_epx_t *ep); /* one share less; true: it was the last */
 
-/* --- listeners -------------------------------------------------------------------------------------------------------------------- */
+/* --- listeners ------------------------------------------------------------------------------------------------------------- */
 
 struct weft_listener {
     weft_runtime_t *rt;

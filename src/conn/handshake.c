@@ -8,13 +8,13 @@
  *                                         <---   LANE (the other half, the endpoint's id and cookie) + MAC
  *     UP over the lane                   <-->    UP over the lane
  *
- * A rail that fails on the dialler's side makes it send another JOIN, one that fails on the listener's side makes that send RETRY;
- * `attempt` tells answers to different tries apart. Either side may end it with REFUSE and a sentence. The wire is ordered, the lane
- * is not ordered with it: the listener's UP may arrive before its LANE.
+ * A rail that fails on the dialler's side makes it send another JOIN, one that fails on the listener's side makes that send
+ * RETRY; `attempt` tells answers to different tries apart. Either side may end it with REFUSE and a sentence. The wire is
+ * ordered, the lane is not ordered with it: the listener's UP may arrive before its LANE.
  *
  * Promise: no endpoint exists, no hook runs and no rail is touched for a peer that has not proved the key (when there is one); an
- * endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c; tests/fault/conn_garbage.c,
- * conn_wrong_key.c, conn_wrong_version.c. */
+ * endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c;
+ * tests/fault/conn_garbage.c, conn_wrong_key.c, conn_wrong_version.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -124,7 +124,7 @@ static bool connect_lane(wefti_link_t *link, const uint8_t *addr, size_t n)
     return false;
 }
 
-/* --- dialler -------------------------------------------------------------------------------------------------------------------- */
+/* --- dialler --------------------------------------------------------------------------------------------------------------- */
 
 void wefti_shake_opened(wefti_link_t *link)
 {
@@ -238,7 +238,7 @@ static void got_retry(wefti_link_t *link, const void *bytes, size_t n)
     join_next(link);
 }
 
-/* --- listener --------------------------------------------------------------------------------------------------------------------- */
+/* --- listener -------------------------------------------------------------------------------------------------------------- */
 
 static void got_hello(wefti_link_t *link, const void *bytes, size_t n)
 {
@@ -304,7 +304,8 @@ static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
         }
         st = wefti_ep_new(link->conn, &l->hooks, 0, &ep);
         if (st) {
-            wefti_link_lost(link, st, st == WEFT_ERR_LIMIT ? "the listener has as many endpoints as it may" : "no memory for an endpoint");
+            wefti_link_lost(link, st, st == WEFT_ERR_LIMIT ? "the listener has as many endpoints as it may"
+                                                           : "no memory for an endpoint");
             return false;
         }
         wefti_list_push_back(&link->conn->eps, &ep->all);
@@ -372,7 +373,7 @@ void wefti_shake_unheld(wefti_link_t *link)
     wefti_free(join);
 }
 
-/* --- both --------------------------------------------------------------------------------------------------------------------------- */
+/* --- both ------------------------------------------------------------------------------------------------------------------ */
 
 static void got_refuse(wefti_link_t *link, const void *bytes, size_t n)
 {

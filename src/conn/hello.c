@@ -1,8 +1,8 @@
 /* conn/hello.c - the codec of the handshake's messages. See hello.h; docs/design/wire.md has the bytes.
  *
- * Promise: a decoder reads nothing past the n bytes it is given, accepts exactly what the encoder can write (no trailing bytes, no
- * values out of range), and sets its output only when it accepts. Text from a peer reaches logs, so whatever is not printable ASCII
- * becomes '?' here. tests/unit/conn_hello.c and tests/fuzz/hello.c. */
+ * Promise: a decoder reads nothing past the n bytes it is given, accepts exactly what the encoder can write (no trailing bytes,
+ * no values out of range), and sets its output only when it accepts. Text from a peer reaches logs, so whatever is not
+ * printable ASCII becomes '?' here. tests/unit/conn_hello.c and tests/fuzz/hello.c. */
 #include "conn/hello.h"
 
 #include "base/bytes.h"

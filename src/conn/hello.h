@@ -97,8 +97,8 @@ size_t wefti_refuse_encode(weft_status_t status, const char *text, void *buf, si
 size_t wefti_retry_encode(const wefti_retry_t *r, void *buf, size_t cap);
 
 /* Decoders take one whole message without its MAC. WEFT_OK, or WEFT_ERR_PROTOCOL with *what_out a sentence (static) about the
- * flaw; nothing else is set then. wefti_hello_decode may also say WEFT_ERR_VERSION: then min_version and max_version of *h_out are set,
- * and nothing else, because only those are the same in every version. */
+ * flaw; nothing else is set then. wefti_hello_decode may also say WEFT_ERR_VERSION: then min_version and max_version of *h_out
+ * are set, and nothing else, because only those are the same in every version. */
 weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, wefti_hello_t *h_out, const char **what_out);
 weft_status_t wefti_join_decode(const void *bytes, size_t n, wefti_join_t *j_out, const char **what_out);
 weft_status_t wefti_lane_msg_decode(const void *bytes, size_t n, wefti_lane_msg_t *l_out, const char **what_out);

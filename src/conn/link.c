@@ -3,12 +3,13 @@
  *     dialler:   DIALLING -> HELLO -> JOIN -> RISING -> UP -> [LINGER] -> DEAD
  *     listener:              HELLO -> JOIN -> RISING -> UP -> [LINGER] -> DEAD
  *
- * handshake.c moves it up to UP, close.c to LINGER; any of them to DEAD, by wefti_link_drop(). A dead link has no wire; it stays, and
- * with it its endpoint, until the fabric has said lane_closed for each lane it had, because until then transfers of that
- * endpoint's traffic may be under way. A link that was never up has no traffic, so its endpoint may leave it behind (detach).
+ * handshake.c moves it up to UP, close.c to LINGER; any of them to DEAD, by wefti_link_drop(). A dead link has no wire; it
+ * stays, and with it its endpoint, until the fabric has said lane_closed for each lane it had, because until then transfers of
+ * that endpoint's traffic may be under way. A link that was never up has no traffic, so its endpoint may leave it behind
+ * (detach).
  *
- * Promise: a wire and a lane are closed exactly once; nothing is done with a link after it was freed. tests/sim's fabric aborts on
- * any call on something closed. */
+ * Promise: a wire and a lane are closed exactly once; nothing is done with a link after it was freed. tests/sim's fabric aborts
+ * on any call on something closed. */
 #include <string.h>
 
 #include "conn/ep.h"
@@ -24,15 +25,16 @@ static void link_patience(wefti_timer_t *t)
     case WEFTI_LINK_JOIN:
     case WEFTI_LINK_RISING:
         if (link->lane) {
-            wefti_warn("the lane (%s) to %s did not come up in time: transports here are \"%s\", interfaces \"%s\"; set WEFT_TRANSPORTS "
-                       "or WEFT_INTERFACES to what both sides can use",
+            wefti_warn("the lane (%s) to %s did not come up in time: transports here are \"%s\", interfaces \"%s\"; set "
+                       "WEFT_TRANSPORTS or WEFT_INTERFACES to what both sides can use",
                        link->lane->rail->name, link->where, rt->config.transports ? rt->config.transports : "all",
                        rt->config.interfaces ? rt->config.interfaces : "all");
             wefti_link_lost(link, WEFT_ERR_UNREACHABLE, "the lane did not come up in time");
             break;
         } /* fall through */
     default:
-        wefti_link_lost(link, WEFT_ERR_TIMEOUT, link->state == WEFTI_LINK_DIALLING ? "no answer to the call" : "no answer in the hello");
+        wefti_link_lost(link, WEFT_ERR_TIMEOUT, link->state == WEFTI_LINK_DIALLING ? "no answer to the call"
+                                                                                  : "no answer in the hello");
     }
 }
 
@@ -152,7 +154,7 @@ void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text)
     /* else an endpoint that its peer tried to resume: it goes on waiting */
 }
 
-/* --- conn's own records ------------------------------------------------------------------------------------------------------ */
+/* --- conn's own records ---------------------------------------------------------------------------------------------------- */
 
 static bool send_record(wefti_link_t *link, uint8_t kind, uint64_t count, size_t n)
 {

@@ -1,12 +1,12 @@
 /* conn/listener.c - listening: posts, the backlog of hellos, and handing over what came of them.
  *
- * A wire that arrives becomes a link in its hello and counts against the backlog until it is up or gone; endpoints nobody has taken yet
- * (no accept callback, no accept operation) count too. Beyond the backlog a wire is turned away with a sentence. Someone who connects
- * and says nothing is dropped after connect_timeout.
+ * A wire that arrives becomes a link in its hello and counts against the backlog until it is up or gone; endpoints nobody has
+ * taken yet (no accept callback, no accept operation) count too. Beyond the backlog a wire is turned away with a sentence.
+ * Someone who connects and says nothing is dropped after connect_timeout.
  *
- * Promise: each peer that passed the hello is handed over once; after a close on the driving thread no callback comes and everything that was
- * not handed over is gone. The memory goes with the work, since the close may come from the listener's own callbacks.
- * tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_garbage.c, conn_fds.c. */
+ * Promise: each peer that passed the hello is handed over once; after a close on the driving thread no callback comes and
+ * everything that was not handed over is gone. The memory goes with the work, since the close may come from the listener's own
+ * callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_garbage.c, conn_fds.c. */
 #include <string.h>
 
 #include "base/uri.h"
@@ -28,7 +28,7 @@ weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const ch
     return WEFT_OK;
 }
 
-/* --- arrivals -------------------------------------------------------------------------------------------------------------------------- */
+/* --- arrivals -------------------------------------------------------------------------------------------------------------- */
 
 void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from)
 {
@@ -36,7 +36,7 @@ void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *fro
     weft_runtime_t *rt = conn->rt;
     if (l->hellos + l->n_ready >= l->backlog) {
         wefti_info("turned %s away: %u connections are in their hello or wait to be accepted", from, l->hellos + l->n_ready);
-        wefti_shake_turn_away(conn, wire, WEFT_ERR_REFUSED, "the listener has as many newcomers as it can take at a time; try again");
+        wefti_shake_turn_away(conn, wire, WEFT_ERR_REFUSED, "the listener has as many newcomers as it can take; try again");
         return;
     }
     wefti_link_t *link = wefti_link_new(conn, WEFTI_SIDE_LISTENER, from);
@@ -78,7 +78,7 @@ void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep)
     wefti_list_push_back(&l->ready, &ep->ready);
 }
 
-/* --- opening and closing ------------------------------------------------------------------------------------------------------------------ */
+/* --- opening and closing --------------------------------------------------------------------------------------------------- */
 
 static weft_status_t add_uris(weft_listener_t *l, const char *uris)
 {
@@ -201,7 +201,7 @@ void wefti_listener_free(weft_listener_t *l)
         wefti_op_complete(op, WEFT_OK);
 }
 
-/* --- the calls ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- the calls ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct listen_call {
     wefti_conn_t *conn;

@@ -1,11 +1,12 @@
 /* conn/reconnect.c - a lost endpoint that is to come back, under the same id.
  *
- * The dialling side calls again, with pauses that double and jitter; the accepting side waits for a hello that shows the cookie it gave out.
- * Both for reconnect_ns at most, counted from the hook's answer. Operations that were under way have failed by then; those
- * posted meanwhile wait, and go with the endpoint: up, or down when time is over.
+ * The dialling side calls again, with pauses that double and jitter; the accepting side waits for a hello that shows the cookie
+ * it gave out. Both for reconnect_ns at most, counted from the hook's answer. Operations that were under way have failed by
+ * then; those posted meanwhile wait, and go with the endpoint: up, or down when time is over.
  *
- * A peer may come back before we have noticed that it left. Its join is then held (ep->resumer) until the old lane is read empty and closed and the
- * hook has answered; if the answer is no, or the cookie fits nothing that can be resumed, it becomes a new endpoint.
+ * A peer may come back before we have noticed that it left. Its join is then held (ep->resumer) until the old lane is read
+ * empty and closed and the hook has answered; if the answer is no, or the cookie fits nothing that can be resumed, it becomes a
+ * new endpoint.
  *
  * Promise: nothing is sent twice; an endpoint is resumed only by who was given its cookie. tests/wire/conn_reconnect.c. */
 #include <sodium.h>
@@ -73,7 +74,8 @@ wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out)
     pthread_mutex_lock(&conn->lock);
     wefti_epx_t *ep = wefti_slots_get(&conn->slots, h->resume_id);
     pthread_mutex_unlock(&conn->lock);
-    if (!ep || ep->dial || !ep->was_up || ep->close_stage != WEFTI_CLOSE_NOT || sodium_memcmp(ep->cookie, h->cookie, sizeof ep->cookie))
+    if (!ep || ep->dial || !ep->was_up || ep->close_stage != WEFTI_CLOSE_NOT ||
+        sodium_memcmp(ep->cookie, h->cookie, sizeof ep->cookie))
         return NULL;
     weft_ep_state_t state = wefti_ep_state(ep);
     if (state == WEFT_EP_RECONNECTING)

@@ -46,7 +46,7 @@ typedef struct real {
     bool look_now;
     uint32_t calls;
     uint64_t looked; /* ticks */
-    wefti_watch_t wake_watch, rail_watch;
+    wefti_watch_t wake_watch, shm_watch, ucx_watch;
     uint8_t random[256]; /* unpredictable bytes in stock */
     size_t random_left;
 } real_t;
@@ -67,18 +67,25 @@ static void woken(wefti_watch_t *w, uint32_t events)
     (void)n; /* nothing to read: someone was faster */
 }
 
-static void rail_event(wefti_watch_t *w, uint32_t events)
+static void shm_event(wefti_watch_t *w, uint32_t events)
 {
-    (void)w; /* their descriptors only end a sleep: progress asks the rails themselves */
+    (void)w; /* its descriptor only ends a sleep: progress asks the rail itself */
     (void)events;
 }
 
+static void ucx_event(wefti_watch_t *w, uint32_t events)
+{
+    real_t *r = wefti_container_of(w, real_t, ucx_watch);
+    (void)events;
+    wefti_ucx_events(r->ucx);
+}
+
 /* The rails' descriptors exist from their first lane on. */
-static void watch_rail(real_t *r, int fd, int *watched)
+static void watch_rail(real_t *r, int fd, wefti_watch_t *w, int *watched)
 {
     if (fd < 0 || *watched >= 0)
         return;
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &r->rail_watch};
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = w};
     if (epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
         wefti_warn("fabric: a rail's events cannot be watched: %s", strerror(errno));
     else
@@ -91,11 +98,13 @@ static unsigned look(real_t *r, uint64_t now)
     unsigned n = 0;
     r->looked = now;
     r->look_now = false;
+    if (r->ucx && r->ucx_fd < 0)
+        watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
     int got = epoll_wait(r->epoll_fd, events, EVENTS, 0);
     for (int i = 0; i < got; i++) {
         wefti_watch_t *w = events[i].data.ptr;
         w->fn(w, events[i].events);
-        n += w != &r->rail_watch;
+        n += w != &r->shm_watch && w != &r->ucx_watch;
     }
     return n + wefti_sock_sweep(r->sock);
 }
@@ -128,12 +137,12 @@ static weft_status_t arm(wefti_fabric_t *f)
     if (wefti_sock_pending(r->sock))
         return WEFT_ERR_AGAIN;
     if (r->shm) {
-        watch_rail(r, wefti_shm_fd(r->shm), &r->shm_fd);
+        watch_rail(r, wefti_shm_fd(r->shm), &r->shm_watch, &r->shm_fd);
         if (wefti_shm_arm(r->shm))
             return WEFT_ERR_AGAIN;
     }
     if (r->ucx) {
-        watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_fd);
+        watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
         if (wefti_ucx_arm(r->ucx)) {
             if (r->shm)
                 wefti_shm_disarm(r->shm);
@@ -278,7 +287,8 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
     r->base.ops = &real_ops;
     r->shm_fd = r->ucx_fd = r->epoll_fd = r->wake_fd = -1;
     r->wake_watch.fn = woken;
-    r->rail_watch.fn = rail_event;
+    r->shm_watch.fn = shm_event;
+    r->ucx_watch.fn = ucx_event;
     r->look_now = true;
     st = open_descriptors(r);
     if (!st)

@@ -1,5 +1,5 @@
-/* Garbage at the listening port, at every stage of the protocol: it ends the connection it came by and nothing else. Beside it a good
- * connection lives and works all the time. */
+/* Garbage at the listening port, at every stage of the protocol: it ends the connection it came by and nothing else. Beside it
+ * a good connection lives and works all the time. */
 #include <sys/socket.h>
 
 #include "base/rng.h"
@@ -78,7 +78,8 @@ static bool hung_up(int fd)
 
 TEST(bytes_that_are_no_frames)
 {
-    static const char *texts[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "SSH-2.0-x\r\n", "WFT2xxxxxxxx", "\0\0\0\0\0\0\0\0\0"};
+    static const char *texts[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "SSH-2.0-x\r\n",
+                                  "WFT2xxxxxxxx", "\0\0\0\0\0\0\0\0\0"};
     start();
     for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
         int fd = raw_connect(weft_listener_port(l));
@@ -220,7 +221,7 @@ TEST(bytes_on_a_wire_that_should_be_silent_fail_that_connection_only)
     for (int i = 0; i < 2; i++) {
         start();
         int sent = 0;
-        for (int fd = 3; fd < 256 && !sent; fd++) { /* our own end of the good connection's wire: its kernel peer is the listener */
+        for (int fd = 3; fd < 256 && !sent; fd++) { /* our own end of the good connection's wire */
             struct sockaddr_storage a;
             socklen_t len = sizeof a;
             if (!getpeername(fd, (struct sockaddr *)&a, &len) && a.ss_family == AF_INET)

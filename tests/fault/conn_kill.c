@@ -1,4 +1,5 @@
-/* The peer's process is killed at every stage of a connection: both roles learn it at once, in any state, and every operation ends. */
+/* The peer's process is killed at every stage of a connection: both roles learn it at once, in any state, and every operation
+ * ends. */
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,5 +1,5 @@
-/* Memory runs out at every single allocation of a connection's life, one after the other: each time everything ends with a status, nothing is
- * lost or left, and afterwards the same runtimes connect. */
+/* Memory runs out at every single allocation of a connection's life, one after the other: each time everything ends with a
+ * status, nothing is lost or left, and afterwards the same runtimes connect. */
 #include "base/alloc.h"
 #include "lib/raw.h"
 #include "test.h"

@@ -1,5 +1,6 @@
-/* The network between two hosts is cut without a word: two network namespaces with a veth pair between them, and the link taken down. Both sides lose
- * the other within the bound; with hooks that say so they are together again once the link is back. Needs root and ip(8). */
+/* The network between two hosts is cut without a word: two network namespaces with a veth pair between them, and the link taken
+ * down. Both sides lose the other within the bound; with hooks that say so they are together again once the link is back. Needs
+ * root and ip(8). */
 #define TEST_SECONDS 120
 #include <fcntl.h>
 #include <sched.h>

@@ -180,7 +180,8 @@ TEST(joins_lanes_retries_and_refusals_are_read_back_and_not_when_cut)
     n = wefti_lane_msg_encode(&l, buf, sizeof buf);
     CHECK_EQ(n, WEFTI_LANE_HEAD + sizeof addr);
     CHECK_OK(wefti_lane_msg_decode(buf, n, &l2, &what));
-    CHECK(l2.attempt == 3 && l2.resumed && l2.id == l.id && !memcmp(l2.cookie, l.cookie, 16) && !memcmp(l2.addr, addr, sizeof addr));
+    CHECK(l2.attempt == 3 && l2.resumed && l2.id == l.id && !memcmp(l2.cookie, l.cookie, 16));
+    CHECK(!memcmp(l2.addr, addr, sizeof addr));
     for (size_t cut = 0; cut < n; cut++)
         CHECK_EQ(wefti_lane_msg_decode(buf, cut, &l2, &what), WEFT_ERR_PROTOCOL);
 
@@ -219,7 +220,7 @@ TEST(a_refusal_is_never_a_success_and_never_an_unknown_status)
     CHECK_EQ(wefti_refuse_encode(WEFT_ERR_AUTH, text, buf, sizeof buf), WEFTI_REFUSE_MAX);
 }
 
-/* --- the key ----------------------------------------------------------------------------------------------------------------- */
+/* --- the key --------------------------------------------------------------------------------------------------------------- */
 
 static const uint8_t key[32] = "0123456789abcdef0123456789abcde", other[32] = "0123456789abcdef0123456789abcdX";
 static const uint8_t hello[] = "hello", welcome[] = "welcome", nc[32] = {1}, ns[32] = {2};

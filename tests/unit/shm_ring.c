@@ -1,4 +1,5 @@
-/* tests/unit/shm_ring.c - the ring alone: against a model, at its edges, with a producer and a consumer that lie, and with two threads.
+/* tests/unit/shm_ring.c - the ring alone: against a model, at its edges, with a producer and a consumer that lie, and with
+ * two threads.
  *
  * ctest: label=thread */
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Endings of an endpoint, in every state it can be in and from both sides at once: the close completes once, in time, with what it
- * came to, and the closed hooks are called once. What becomes of messages is in msg_close.c. */
+/* Endings of an endpoint, in every state it can be in and from both sides at once: the close completes once, in time, with what
+ * it came to, and the closed hooks are called once. What becomes of messages is in msg_close.c. */
 #include <sys/socket.h>
 #include <sys/un.h>
 

@@ -217,7 +217,8 @@ TEST(an_endpoint_can_be_closed_in_its_connect_callback_whatever_it_says)
             memset(&deed_op, 0, sizeof deed_op);
             two_open(NULL, NULL);
             op.fn = connect_done;
-            CHECK_OK(weft_ep_open(two.client, refused ? "tcp://127.0.0.1:1" : weft_listener_uri(two.listener), NULL, &op, &opened));
+            const char *uri = refused ? "tcp://127.0.0.1:1" : weft_listener_uri(two.listener);
+            CHECK_OK(weft_ep_open(two.client, uri, NULL, &op, &opened));
             TWO_UNTIL(n_accept == 1, 5);
             two_run(0.05);
             weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;

@@ -89,8 +89,8 @@ static void crowd(const char *transports, int n)
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
     weft_runtime_get_stats(two.server, &s);
     CHECK_EQ(s.endpoints, 0);
-    printf("# %s: %d endpoints: %.0f us to open, %.0f us to close, %zu bytes of heap each, idle second %.0f ms of CPU\n", transports, n,
-           up / n * 1e6, down / n * 1e6, each, idle * 1e3);
+    printf("# %s: %d endpoints: %.0f us to open, %.0f us to close, %zu bytes of heap each, idle second %.0f ms of CPU\n",
+           transports, n, up / n * 1e6, down / n * 1e6, each, idle * 1e3);
     CHECK(each < 32768);
     two_close();
     free(ops);

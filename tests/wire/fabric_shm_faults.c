@@ -1,5 +1,5 @@
-/* tests/wire/fabric_shm_faults.c - the shm rail when the process on the other side is killed, stopped, becomes another program, or may not
- * be read.
+/* tests/wire/fabric_shm_faults.c - the shm rail when the process on the other side is killed, stopped, becomes another
+ * program, or may not be read.
  *
  * The wire tells a runtime that its peer died; here there is none, so these tests close the lane where a runtime would. */
 #include <linux/filter.h>

@@ -1,15 +1,16 @@
 /* fabric/shm/bell.c - how a runtime that does not look at a lane learns that it should, and how a sleeping one wakes.
  *
- * The bell is a shared bitmap in two levels: looking at all of it costs one load while nothing rang. Ringing sets the lane's bit, then
- * the bit of its line, then looks at `sleeping`. The owner clears the upper bit, then the lower one, and then looks at the lane; before
- * it sleeps it sets `sleeping` and looks at the upper level. All of it is sequentially consistent, so a ring is never lost.
+ * The bell is a shared bitmap in two levels: looking at all of it costs one load while nothing rang. Ringing sets the lane's
+ * bit, then the bit of its line, then looks at `sleeping`. The owner clears the upper bit, then the lower one, and then looks
+ * at the lane; before it sleeps it sets `sleeping` and looks at the upper level. All of it is sequentially consistent, so a
+ * ring is never lost.
  *
- * The wake-up itself is one byte in an anonymous pipe, which peers open through /proc like the regions: unlike a socket it needs no name that
- * strangers could know, and opened for reading and writing it never raises SIGPIPE after its owner died. Whoever takes `sleeping`
- * from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
+ * The wake-up itself is one byte in an anonymous pipe, which peers open through /proc like the regions: unlike a socket it
+ * needs no name that strangers could know, and opened for reading and writing it never raises SIGPIPE after its owner died.
+ * Whoever takes `sleeping` from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
  *
- * What a bad peer can do here: ring for nothing, wake for nothing, and make rings of others late: the next record of that lane rings
- * again, and a heartbeat is one. tests/wire/fabric_shm.c (200,000 random sleeps) holds us to no lost wake-up. */
+ * What a bad peer can do here: ring for nothing, wake for nothing, and make rings of others late: the next record of that
+ * lane rings again, and a heartbeat is one. tests/wire/fabric_shm.c (200,000 random sleeps) holds us to no lost wake-up. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

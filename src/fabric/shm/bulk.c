@@ -5,15 +5,17 @@
  *                                            pull: reads the sender's memory (copy.c)
  *     x done OK                         <--  DONE {id, OK}
  *
- * Where reading is not allowed, or WEFT_SHM_COPY says so, pull sends PULL {id, want} and the sender streams DATA {id, bytes} through
- * the ring. refuse: DONE {id, taken or refused}. withdraw: WITHDRAW {id}; the receiver answers WITHDRAWN {id} if it had neither pulled
- * nor refused, and nothing otherwise: its DONE is on the way. So each announcement gets exactly one answer.
+ * Where reading is not allowed, or WEFT_SHM_COPY says so, pull sends PULL {id, want} and the sender streams DATA {id, bytes}
+ * through the ring. refuse: DONE {id, taken or refused}. withdraw: WITHDRAW {id}; the receiver answers WITHDRAWN {id} if it
+ * had neither pulled nor refused, and nothing otherwise: its DONE is on the way. So each announcement gets exactly one
+ * answer.
  *
- * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state, breaks
- * the protocol. Control records that find no room wait in lane->out, in objects that exist anyway: answering never needs memory.
+ * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its
+ * state, breaks the protocol. Control records that find no room wait in lane->out, in objects that exist anyway: answering
+ * never needs memory.
  *
- * Only progress moves these states, except that pull, refuse, withdraw and announce start them.
- * tests/wire/fabric_lanes.c and tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
+ * Only progress moves these states, except that pull, refuse, withdraw and announce start them. tests/wire/fabric_lanes.c and
+ * tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,9 +1,9 @@
 /* fabric/shm/card.c - who can share memory with whom.
  *
- * Two processes can when each may open the other's descriptors through /proc: same running kernel (boot id), same process and user
- * namespace, same user and group in every sense, same capabilities, and both dumpable; that is the kernel's own rule (ptrace access,
- * read mode). Both sides compare the same two cards byte by byte, so both come to the same answer. Whether the peer's memory may
- * be read directly is a stricter rule with local policy (Yama, seccomp): lanes find that out by trying.
+ * Two processes can when each may open the other's descriptors through /proc: same running kernel (boot id), same process and
+ * user namespace, same user and group in every sense, same capabilities, and both dumpable; that is the kernel's own rule
+ * (ptrace access, read mode). Both sides compare the same two cards byte by byte, so both come to the same answer. Whether
+ * the peer's memory may be read directly is a stricter rule with local policy (Yama, seccomp): lanes find that out by trying.
  *
  * tests/wire/fabric_shm.c: equal cards match, a child under another user does not. */
 #include <fcntl.h>

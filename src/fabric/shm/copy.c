@@ -1,12 +1,13 @@
 /* fabric/shm/copy.c - bytes from the sender's memory into the receiver's pieces.
  *
- * The receiver reads with process_vm_readv, a bounded number of bytes at a time, so that other lanes and heartbeats live meanwhile. The
- * last call of a payload also reads the word that names the sender's runtime, after the payload: a process that died and whose
- * number was given to another, or that became another program, does not have it. So bytes of a stranger are never reported as good, at
- * no cost. A sender that takes its buffer back by closing the lane sets `closed` first; we look at it after the last byte.
+ * The receiver reads with process_vm_readv, a bounded number of bytes at a time, so that other lanes and heartbeats live
+ * meanwhile. The last call of a payload also reads the word that names the sender's runtime, after the payload: a process
+ * that died and whose number was given to another, or that became another program, does not have it. So bytes of a stranger
+ * are never reported as good, at no cost. A sender that takes its buffer back by closing the lane sets `closed` first; we
+ * look at it after the last byte.
  *
- * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the list costs
- * budget, so that a list of nothing but empty pieces cannot hold us up.
+ * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the
+ * list costs budget, so that a list of nothing but empty pieces cannot hold us up.
  *
  * tests/wire/fabric_shm.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* fabric/shm/internal.h - what the files of the rail share: rail, lane, peer, bell, and transfers.
  *
- * Each lane has one region per direction, made by its consumer. Each runtime has one bell, which every peer of it maps: a bit per lane that
- * says "look at this one", and whether its owner sleeps. The consumer polls only the few lanes that are hot; the others are parked,
- * which tells their producers to ring. So the cost of a record does not grow with the number of lanes. */
+ * Each lane has one region per direction, made by its consumer. Each runtime has one bell, which every peer of it maps: a bit
+ * per lane that says "look at this one", and whether its owner sleeps. The consumer polls only the few lanes that are hot;
+ * the others are parked, which tells their producers to ring. So the cost of a record does not grow with the number of lanes.
+ * */
 #ifndef WEFTI_SHM_INTERNAL_H
 #define WEFTI_SHM_INTERNAL_H
 
@@ -84,9 +85,9 @@ void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer);
 /* Does `nonce` stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
 weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce);
 
-/* Say "look at lane `index`" to a runtime. What was published before is visible first (the exchange is a fence). A bit of the upper level
- * that is found set has not been looked at yet, since the owner clears it before it looks below. Where the lower word was empty the
- * upper bit is most likely clear, and looking first would fetch its line twice. */
+/* Say "look at lane `index`" to a runtime. What was published before is visible first (the exchange is a fence). A bit of the
+ * upper level that is found set has not been looked at yet, since the owner clears it before it looks below. Where the lower
+ * word was empty the upper bit is most likely clear, and looking first would fetch its line twice. */
 static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
 {
     wefti_bell_t *bell = peer->bell;
@@ -133,8 +134,8 @@ typedef struct wefti_shm_send {
     bool withdrawing;
 } wefti_shm_send_t;
 
-/* One of theirs: WAITING (for pull or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED (until DONE is
- * on its way). */
+/* One of theirs: WAITING (for pull or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED
+ * (until DONE is on its way). */
 enum { WEFTI_SHM_WAITING, WEFTI_SHM_COPYING, WEFTI_SHM_ARRIVING, WEFTI_SHM_ANSWERED };
 typedef struct wefti_shm_piece {
     uint64_t base, len;
@@ -248,6 +249,7 @@ struct wefti_shm_rail {
     wefti_rail_t rail;
     wefti_bell_t *bell;          /* ours; NULL before the first lane */
     uint32_t n_hot;
+    uint32_t bell_rest;
     bool armed;
     wefti_list_t work, closing;
     wefti_shm_lane_t *hot[WEFTI_SHM_HOT_MAX];

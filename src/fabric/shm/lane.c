@@ -1,15 +1,15 @@
 /* fabric/shm/lane.c - a lane: two rings, the peer's bell, and the order in which things end.
  *
- * States: NEW --connect--> UP --fail--> FAILED; CLOSING from any of them by lane_close() alone; the next progress frees it. A lane found
- * broken inside a call (a consumer position that makes no sense) is marked FAILED there and reported from the work list,
- * since upcalls come from progress only.
+ * States: NEW --connect--> UP --fail--> FAILED; CLOSING from any of them by lane_close() alone; the next progress frees it. A
+ * lane found broken inside a call (a consumer position that makes no sense) is marked FAILED there and reported from the work
+ * list, since upcalls come from progress only.
  *
- * A lane is born parked, so that the first record rings. It is polled (hot) after its bell rang, as long as there is a place; without
- * a place it stays parked and every record rings: then the bell batches them.
+ * A lane is born parked, so that the first record rings. It is polled (hot) after its bell rang, as long as there is a place;
+ * without a place it stays parked and every record rings: then the bell batches them.
  *
- * Closing writes `closed` into the region the PEER reads (its inbound one) before any transfer ends here. So a peer that finished
- * reading our memory and then still finds closed == 0 has read bytes that nobody had taken back. The peer delivers what was in the ring
- * before it reports the lane lost.
+ * Closing writes `closed` into the region the PEER reads (its inbound one) before any transfer ends here. So a peer that
+ * finished reading our memory and then still finds closed == 0 has read bytes that nobody had taken back. The peer delivers
+ * what was in the ring before it reports the lane lost.
  *
  * Promise: no upcall but lane_closed, done and withdrawn after lane_close(), nothing touched after lane_closed.
  * tests/wire/fabric_lanes.c and tests/wire/fabric_shm.c hold us to it. */

@@ -1,20 +1,22 @@
 /* fabric/shm/park.c - which lanes are polled, and how a lane stops being polled without losing a record.
  *
- * A lane is hot (polled by every progress, `parked` 0) or parked (`parked` 1: its producer rings). A parked lane that has something becomes
- * hot when one of the few places is free, or held by a lane that was quiet for long; a quiet lane is parked when others are hot too,
- * so the last one is polled until we sleep.
+ * A lane is hot (polled by every progress, `parked` 0) or parked (`parked` 1: its producer rings). A parked lane that has
+ * something becomes hot when one of the few places is free, or held by a lane that was quiet for long; a quiet lane is parked
+ * when others are hot too, so the last one is polled until we sleep.
  *
- * The producer stores a record and then looks at `parked`; the consumer stores `parked` and then looks at the ring. One of them must see
- * the other's store, which takes a barrier between store and look on BOTH sides. The producer's would be paid for every record, the
- * consumer's only when it parks. So where the kernel offers it the consumer pays both: membarrier() makes every running thread of the
- * registered processes execute one. A producer whose consumer does that publishes light (ring.h).
+ * The producer stores a record and then looks at `parked`; the consumer stores `parked` and then looks at the ring. One of
+ * them must see the other's store, which takes a barrier between store and look on BOTH sides. The producer's would be paid
+ * for every record, the consumer's only when it parks. So where the kernel offers it the consumer pays both: membarrier()
+ * makes every running thread of the registered processes execute one. A producer whose consumer does that publishes light
+ * (ring.h).
  *
- * A light lane is parked in two steps, because membarrier() is a system call and interrupts the peer: first the flag, and the lane is
- * cooling: still looked at now and then, since a producer may not have seen the flag; then, when many are cooling or we go to sleep,
- * one barrier for all of them and the last look. While records flow on a few lanes this never enters the kernel.
+ * A light lane is parked in two steps, because membarrier() is a system call and interrupts the peer: first the flag, and the
+ * lane is cooling: still looked at now and then, since a producer may not have seen the flag; then, when many are cooling or
+ * we go to sleep, one barrier for all of them and the last look. While records flow on a few lanes this never enters the
+ * kernel.
  *
- * Only progress, arm and disarm move these states. tests/wire/fabric_shm.c (200,000 random sleeps over 12 lanes, with and without
- * barriers) holds us to no lost record. */
+ * Only progress, arm and disarm move these states. tests/wire/fabric_shm.c (200,000 random sleeps over 12 lanes, with and
+ * without barriers) holds us to no lost record. */
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <string.h>

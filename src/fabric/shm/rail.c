@@ -1,12 +1,13 @@
 /* fabric/shm/rail.c - what every progress does: closings, bells, hot lanes, work; and how the rail goes to sleep.
  *
- * To sleep is to say so (`sleeping`), to park every lane, and to look once more at all that could have come meanwhile; a peer publishes,
- * rings, and then looks at `sleeping`. park.c and bell.c say why one of the two always sees the other.
+ * To sleep is to say so (`sleeping`), to park every lane, and to look once more at all that could have come meanwhile; a peer
+ * publishes, rings, and then looks at `sleeping`. park.c and bell.c say why one of the two always sees the other.
  *
- * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will ring.
- * Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
+ * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will
+ * ring. Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
  *
- * Promise: an armed rail whose fd stays unreadable has nothing to do. tests/wire/fabric_shm.c (200,000 random sleeps) holds us to it. */
+ * Promise: an armed rail whose fd stays unreadable has nothing to do. tests/wire/fabric_shm.c (200,000 random sleeps) holds
+ * us to it. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,10 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
+
+/* Progress calls without a look at the bell after it was answered: bells then come in batches, and the line they are in does
+ * not go back and forth for each (100 lanes: 20 M/s instead of 13). A lone ring finds no rest under way. */
+#define BELL_REST 16u
 
 const wefti_rail_ops_t wefti_shm_ops = {
     .card = wefti_shm_card,
@@ -156,8 +161,12 @@ unsigned wefti_shm_progress(wefti_rail_t *rail)
         return 0;
     if (WEFTI_UNLIKELY(!wefti_list_empty(&r->closing)))
         n += do_closing(r);
-    if (WEFTI_UNLIKELY(atomic_load_explicit(&r->bell->top, memory_order_relaxed)))
+    if (WEFTI_UNLIKELY(r->bell_rest)) {
+        r->bell_rest--;
+    } else if (WEFTI_UNLIKELY(atomic_load_explicit(&r->bell->top, memory_order_relaxed))) {
         n += answer_bells(r);
+        r->bell_rest = BELL_REST;
+    }
     n += wefti_shm_poll_hot(r);
     if (WEFTI_UNLIKELY(!wefti_list_empty(&r->work)))
         n += do_work(r);
@@ -170,6 +179,9 @@ weft_status_t wefti_shm_arm(wefti_rail_t *rail)
     if (!r->bell)
         return WEFT_OK;
     if (!wefti_list_empty(&r->work) || !wefti_list_empty(&r->closing))
+        return WEFT_ERR_AGAIN;
+    r->bell_rest = 0;
+    if (atomic_load_explicit(&r->bell->top, memory_order_relaxed))
         return WEFT_ERR_AGAIN;
     r->armed = true;
     atomic_exchange(&r->bell->sleeping, 1);
@@ -186,10 +198,11 @@ void wefti_shm_disarm(wefti_rail_t *rail)
     if (!r->armed)
         return;
     r->armed = false;
+    r->bell_rest = 0;
     atomic_store(&r->bell->sleeping, 0);
     wefti_shm_unpark_hot(r);
-    /* Whoever took the flag has written its byte, or does so soon: then the sleep after this one may end for nothing. Reading even when
-     * nobody took it keeps bytes that came from nowhere from ending every sleep. */
+    /* Whoever took the flag has written its byte, or does so soon: then the sleep after this one may end for nothing. Reading
+     * even when nobody took it keeps bytes that came from nowhere from ending every sleep. */
     while (read(r->self.wake_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
         ;
 }

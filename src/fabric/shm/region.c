@@ -3,8 +3,8 @@
  * A region is a memfd: it has no name in any file system and is gone with the last process that has it. The peer opens it as
  * /proc/PID/fd/N, which the kernel allows to the same user only, and only as long as the owner keeps the descriptor.
  *
- * Promise: touching a mapped region never raises SIGBUS. That is what the seals are for: a region that could shrink is not mapped.
- * tests/wire/fabric_shm.c (addresses that are nonsense) holds us to it. */
+ * Promise: touching a mapped region never raises SIGBUS. That is what the seals are for: a region that could shrink is not
+ * mapped. tests/wire/fabric_shm.c (addresses that are nonsense) holds us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,24 +20,9 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-static weft_status_t status_of_errno(int err)
+static weft_status_t status_of_errno(int err, weft_status_t otherwise)
 {
-    switch (err) {
-    case EMFILE:
-    case ENFILE:
-        return WEFT_ERR_LIMIT;
-    case ENOMEM:
-        return WEFT_ERR_NOMEM;
-    case ENOENT:
-    case ESRCH:
-    case EACCES:
-    case EPERM:
-    case ENXIO:
-    case ELOOP:
-        return WEFT_ERR_UNREACHABLE;
-    default:
-        return WEFT_ERR_SYSTEM;
-    }
+    return err == EMFILE || err == ENFILE ? WEFT_ERR_LIMIT : err == ENOMEM ? WEFT_ERR_NOMEM : otherwise;
 }
 
 weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void **map_out)
@@ -48,14 +33,14 @@ weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void 
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return wefti_fail(status_of_errno(errno), "shared memory (memfd_create): %s", strerror(errno));
+        return wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory (memfd_create): %s", strerror(errno));
     if (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-        st = wefti_fail(status_of_errno(errno), "shared memory of %zu bytes: %s", size, strerror(errno));
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory of %zu bytes: %s", size, strerror(errno));
         goto err_close;
     }
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
-        st = wefti_fail(status_of_errno(errno), "mapping %zu bytes of shared memory: %s", size, strerror(errno));
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of shared memory: %s", size, strerror(errno));
         goto err_close;
     }
     *fd_out = fd;
@@ -74,7 +59,7 @@ weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out)
     /* NONBLOCK, NOCTTY: what a peer calls its region may be anything. */
     int got = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (got < 0)
-        return wefti_fail(status_of_errno(errno), "opening %s of the peer: %s", path, strerror(errno));
+        return wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening %s of the peer: %s", path, strerror(errno));
     *fd_out = got;
     return WEFT_OK;
 }
@@ -93,7 +78,7 @@ weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out)
     }
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0);
     if (map == MAP_FAILED) {
-        st = wefti_fail(status_of_errno(errno), "mapping %zu bytes of the peer's memory: %s", size, strerror(errno));
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of the peer's memory: %s", size, strerror(errno));
         goto out_close;
     }
     *map_out = map;

@@ -1,18 +1,20 @@
 /* fabric/shm/ring.h - one direction of a lane: records from one producer to one consumer through shared memory.
  *
  * A region is one page of words (wefti_ring_page_t) and then the ring, a power of two of bytes. Records start at multiples of
- * WEFTI_RING_GRAIN; the first 8 bytes are the head word: length (low 32 bits) and type (next 8; the rest is zero). The head word
- * is stored last, so the consumer polls exactly one word, and a small record moves in the very cache line that is polled: a tail
- * pointer would be a second line per record. The grain is half a line because lines are what costs: a tagged message of 8 bytes
- * takes one grain, and two share a line (39 M/s where one per line gives 24 and raw UCX 20).
+ * WEFTI_RING_GRAIN; the first 8 bytes are the head word: length (low 32 bits) and type (next 8; the rest is zero). The head
+ * word is stored last, so the consumer polls exactly one word, and a small record moves in the very cache line that is
+ * polled: a tail pointer would be a second line per record. The grain is half a line because lines are what costs: a tagged
+ * message of 8 bytes takes one grain, and two share a line (39 M/s where one per line gives 24 and raw UCX 20).
  *
- * Why the bytes of an earlier lap do no harm: before a head word is published the NEXT one is zeroed, so the word the consumer polls
- * is always zero or a head of this lap. A record never wraps: where it does not fit before the end, a SKIP record fills the rest.
+ * Why the bytes of an earlier lap do no harm: before a head word is published the NEXT one is zeroed, so the word the
+ * consumer polls is always zero or a head of this lap. A record never wraps: where it does not fit before the end, a SKIP
+ * record fills the rest.
  *
- * Positions count bytes for ever and never wrap in practice. The producer keeps `limit`, what it knows it may fill, and looks at the
- * consumer's position only when that is used up; the consumer publishes its position only every 1/8 of the ring. Since a record and a
- * skip take little more than 1/2 of the smallest ring, what is consumed and not yet published never keeps a record from fitting for ever.
- * A producer without room leaves the position it waits for in `want_at`; the consumer that passes it says so (the caller rings).
+ * Positions count bytes for ever and never wrap in practice. The producer keeps `limit`, what it knows it may fill, and looks
+ * at the consumer's position only when that is used up; the consumer publishes its position only every 1/8 of the ring. Since
+ * a record and a skip take little more than 1/2 of the smallest ring, what is consumed and not yet published never keeps a
+ * record from fitting for ever. A producer without room leaves the position it waits for in `want_at`; the consumer that
+ * passes it says so (the caller rings).
  *
  * Who writes what: consumer: consumed, parked. Producer: the ring, want_at (the consumer takes it back to 0), mapped, closed.
  * Neither believes the other: the consumer reads a head word once and checks it against the ring before it uses it, and the
@@ -112,9 +114,9 @@ static inline void *wefti_ring_reserve(wefti_ring_tx_t *tx, uint64_t n)
     return wefti_ring_reserve_slow(tx, n);
 }
 
-/* Publish the first n bytes of what was reserved; the look at `parked` follows. Not light: that look is never done early. Light: it may
- * be, and park.c says why that does no harm. The difference is whether the next record waits until this one's cache line has been
- * taken back from the consumer that polls it: light moves half as many records again. */
+/* Publish the first n bytes of what was reserved; the look at `parked` follows. Not light: that look is never done early.
+ * Light: it may be, and park.c says why that does no harm. The difference is whether the next record waits until this one's
+ * cache line has been taken back from the consumer that polls it: light moves half as many records again. */
 static inline void wefti_ring_commit(wefti_ring_tx_t *tx, uint64_t n, uint32_t type)
 {
     uint64_t at = tx->tail & (tx->size - 1), head = n | (uint64_t)type << 32;

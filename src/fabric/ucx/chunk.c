@@ -185,7 +185,7 @@ void wefti_ux_pump(ux_rail_t *r)
 
 void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
 {
-    uint64_t nums[3];
+    uint64_t nums[4];
     if (n != sizeof nums) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a pull of the wrong length");
         return;
@@ -200,8 +200,20 @@ void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
     a->slot = nums[1];
     a->want = nums[2];
     wefti_list_remove(&a->link);
+    if (nums[3]) { /* the peer has the second connection; ours may be a moment from it */
+        if (!l->bulk) {
+            wefti_list_push_back(&l->announces, &a->link);
+            wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a pull over a connection that is not there");
+            return;
+        }
+        wefti_list_push_back(&l->bulk_out, &a->link);
+        wefti_ux_bulk_busy(l);
+        return;
+    }
     wefti_list_push_back(&l->pumping, &a->link);
     may_pump(l);
+    if (a->want >= UX_BULK_MIN)
+        wefti_ux_bulk_want(l);
 }
 
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
@@ -217,6 +229,7 @@ void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
 
 void wefti_ux_chunks_abandon(ux_lane_t *l)
 {
+    wefti_ux_bulk_close_lane(l);
     wefti_list_splice(&l->announces, &l->pumping);
     wefti_list_each_safe(it, &l->announces) {
         ux_announce_t *a = wefti_container_of(it, ux_announce_t, link);
@@ -285,26 +298,53 @@ weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t io
         wefti_ux_pull_end(p, l->failed ? WEFT_ERR_PEER : WEFT_ERR_CANCELLED);
         return WEFT_OK;
     }
-    uint64_t nums[3] = {p->id, slot, want};
+    p->bulk = want >= UX_BULK_MIN && wefti_ux_bulk_up(l);
+    uint64_t nums[4] = {p->id, slot, want, p->bulk};
     wefti_ux_control_bytes(l, UX_REC_PULL, nums, sizeof nums);
+    if (p->bulk) {
+        l->bulk_in++;
+        wefti_ux_bulk_busy(l);
+    } else if (want >= UX_BULK_MIN) {
+        wefti_ux_bulk_want(l); /* for the next one */
+    }
     return WEFT_OK;
 }
 
-static void copy_in(ux_pull_t *p, const uint8_t *at, size_t n)
+static void copy_in(const ux_pull_t *p, const uint8_t *from, size_t n)
 {
+    for (size_t at = p->iov_at, skip = p->piece_at; n; at++, skip = 0) {
+        size_t left = p->iov[at].length - skip, part = n < left ? n : left;
+        if (part)
+            memcpy((uint8_t *)p->iov[at].buffer + skip, from, part);
+        from += part;
+        n -= part;
+    }
+}
+
+bool wefti_ux_pull_advance(ux_pull_t *p, size_t n)
+{
+    ux_lane_t *l = p->lane;
     p->got += n;
     while (n) {
-        ucp_dt_iov_t *piece = &p->iov[p->iov_at];
-        size_t left = piece->length - p->piece_at, part = n < left ? n : left;
-        memcpy((uint8_t *)piece->buffer + p->piece_at, at, part);
+        size_t left = p->iov[p->iov_at].length - p->piece_at, part = n < left ? n : left;
         p->piece_at += part;
-        at += part;
         n -= part;
-        if (p->piece_at == piece->length) {
+        if (p->piece_at == p->iov[p->iov_at].length) {
             p->iov_at++;
             p->piece_at = 0;
         }
     }
+    if (p->got < p->want)
+        return false;
+    wefti_ux_pull_end(p, WEFT_OK);
+    uint8_t *at = wefti_ux_make_room(l, 8, true);
+    if (at) {
+        memcpy(at, &p->id, 8);
+        wefti_ux_put(l, UX_REC_TAKEN, 8);
+    } else {
+        wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
+    }
+    return true;
 }
 
 void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const void *data, size_t n)
@@ -323,19 +363,10 @@ void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const
     if (l->state >= UX_CLOSING || l->failed)
         return;
     ux_pull_t *p = wefti_slots_get(&r->pulls, nums[1]);
-    if (!p || p->lane != l || nums[2] != p->got || !n || n > p->want - p->got) {
+    if (!p || p->lane != l || p->bulk || nums[2] != p->got || !n || n > p->want - p->got) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a chunk of what is not being pulled");
         return;
     }
     copy_in(p, data, n);
-    if (p->got < p->want)
-        return;
-    wefti_ux_pull_end(p, WEFT_OK);
-    uint8_t *at = wefti_ux_make_room(l, 8, true);
-    if (!at) {
-        wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
-        return;
-    }
-    memcpy(at, &p->id, 8);
-    wefti_ux_put(l, UX_REC_TAKEN, 8);
+    wefti_ux_pull_advance(p, n);
 }

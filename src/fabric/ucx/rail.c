@@ -223,7 +223,7 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
         status = wefti_fail(wefti_ux_status(st), "UCX's worker is of no use: %s", ucs_status_string(st));
         goto err_worker;
     }
-    if (attr.max_am_header < UX_ANNOUNCE_HEAD + WEFTI_REC_MAX / 2 || r->address_n + 32 > WEFTI_LANE_ADDR_MAX) {
+    if (attr.max_am_header < UX_ANNOUNCE_HEAD + WEFTI_REC_MAX / 2 || r->address_n + 256 > WEFTI_LANE_ADDR_MAX) {
         status = wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX's transports (%s) allow headers of %zu bytes and have an address of %zu",
                             r->tls, (size_t)attr.max_am_header, r->address_n);
         goto err_address;
@@ -234,6 +234,8 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
         .cb.send = frame_sent,
     };
     r->base.fabric->ops->random(r->base.fabric, &r->id, sizeof r->id);
+    if (r->chunked)
+        wefti_ux_bulk_open(r);
     return WEFT_OK;
 
 err_address:
@@ -314,6 +316,8 @@ unsigned wefti_ucx_progress(wefti_rail_t *rail)
     if (!wefti_list_empty(&r->pumps))
         wefti_ux_pump(r);
     unsigned n = ucp_worker_progress(r->worker);
+    if (!wefti_list_empty(&r->bulk_busy))
+        n += wefti_ux_bulk_run(r);
     if (__builtin_expect(!wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) ||
                              !wefti_list_empty(&r->ep_events),
                          0))
@@ -339,6 +343,8 @@ weft_status_t wefti_ucx_arm(wefti_rail_t *rail)
     if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
         !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events))
         return WEFT_ERR_AGAIN;
+    if (!wefti_ux_bulk_arm(r))
+        return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
 }
@@ -348,9 +354,17 @@ void wefti_ucx_disarm(wefti_rail_t *rail)
     (void)rail; /* UCX's arming ends by itself */
 }
 
+void wefti_ucx_events(wefti_rail_t *rail)
+{
+    ux_rail_t *r = ux_rail(rail);
+    if (r->epoll_fd >= 0)
+        wefti_ux_bulk_events(r);
+}
+
 int wefti_ucx_fd(const wefti_rail_t *rail)
 {
-    return ((const ux_rail_t *)(const void *)rail)->fd;
+    const ux_rail_t *r = (const ux_rail_t *)(const void *)rail;
+    return r->epoll_fd >= 0 ? r->epoll_fd : r->fd;
 }
 
 /* --- the rail ---------------------------------------------------------------------------------------------------------------- */
@@ -396,7 +410,7 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     r->base.fabric = f;
     r->base.kind = 2;
     r->base.name = "ucx";
-    r->fd = -1;
+    r->fd = r->epoll_fd = r->bulk_fd = -1;
     r->pid = getpid();
     r->tls = wefti_strdup(tls);
     bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
@@ -411,6 +425,9 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     wefti_slots_init(&r->pulls, UINT32_MAX - 1);
     wefti_list_init(&r->pumps);
     wefti_list_init(&r->free_chunks);
+    wefti_list_init(&r->strangers_list);
+    wefti_list_init(&r->bulk_busy);
+    wefti_list_init(&r->bulk_dead);
     wefti_list_init(&r->open);
     wefti_list_init(&r->events);
     wefti_list_init(&r->ep_events);
@@ -447,6 +464,7 @@ void wefti_ucx_close(wefti_rail_t *rail)
     ux_rail_t *r = ux_rail(rail);
     if (r->worker && getpid() == r->pid) {
         close_peers(r);
+        wefti_ux_bulk_close(r);
         ucp_worker_release_address(r->worker, r->address);
         ucp_worker_destroy(r->worker);
         ucp_cleanup(r->context);

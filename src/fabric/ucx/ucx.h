@@ -16,6 +16,8 @@ unsigned wefti_ucx_progress(wefti_rail_t *rail);
 /* WEFT_OK: an event will make the fd readable. WEFT_ERR_AGAIN: progress first. */
 weft_status_t wefti_ucx_arm(wefti_rail_t *rail);
 void wefti_ucx_disarm(wefti_rail_t *rail);
+/* Its fd was readable: look who is there. */
+void wefti_ucx_events(wefti_rail_t *rail);
 /* -1 until UCX is open. It then stays the same until close. */
 int wefti_ucx_fd(const wefti_rail_t *rail);
 

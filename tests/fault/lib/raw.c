@@ -41,7 +41,8 @@ int raw_listen(uint16_t *port_out)
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    must(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 16) && !getsockname(fd, (struct sockaddr *)&a, &len),
+    must(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 16) &&
+             !getsockname(fd, (struct sockaddr *)&a, &len),
          "raw listen");
     *port_out = ntohs(a.sin_port);
     return fd;

@@ -11,8 +11,8 @@
 
 #include "heap_count.h"
 
-#define SEED_SECONDS 30 /* of real time: a seed takes about a millisecond */
-#define TWICE_EVERY 32  /* one seed in so many is run twice */
+#define SEED_SECONDS 120 /* of real time for 256 seeds, which take about a quarter of a second */
+#define TWICE_EVERY 32   /* one seed in so many is run twice */
 
 bool sim_tell;
 static const char *program = "program";

@@ -18,8 +18,8 @@ typedef struct two {
 
 extern two_t two;
 
-/* Both runtimes, with `opts` for each (NULL: defaults), and a listener on tcp://127.0.0.1:0 whose endpoints go to accepted[]. Ends the
- * test if that fails. */
+/* Both runtimes, with `opts` for each (NULL: defaults), and a listener on tcp://127.0.0.1:0 whose endpoints go to accepted[].
+ * Ends the test if that fails. */
 void two_open(const weft_runtime_opts_t *server, const weft_runtime_opts_t *client);
 /* Options for an endpoint of the client with the recording hooks. */
 weft_ep_opts_t two_ep_opts(void);
