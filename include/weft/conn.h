@@ -117,7 +117,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_open(weft_runtime_t *rt, const ch
 
 /* Close gracefully: no new operations; sends already posted are finished and everything sent reaches the peer; then op completes
  * with WEFT_OK and op->len = how many of our messages the peer holds that its program has not yet received. Receives still
- * posted on it complete with WEFT_ERR_CLOSED at once. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
+ * posted on it complete with WEFT_ERR_CLOSED at once. Closing before the peer has answered gives the connection up: what waits for it completes
+ * with WEFT_ERR_CANCELLED. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
  * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is freed when op completes: do not
  * use `ep` after this call. op may be NULL. */
 WEFT_API weft_status_t weft_ep_close(weft_ep_t *ep, weft_op_t *op);

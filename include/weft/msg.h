@@ -53,7 +53,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_with(weft_ep_t *ep, const w
  * WEFT_ERR_CLOSED if the endpoint ends first. Messages that had arrived before the end are still received. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op);
 
-/* The same from whichever endpoint of the runtime has a match. It does not fail because one peer is lost. */
+/* The same from whichever endpoint of the runtime has a match. It does not fail because one peer is lost, except when that peer's message had
+ * matched it and was still on its way: then it completes with WEFT_ERR_PEER, and op->from says whose it was. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_any(weft_runtime_t *rt, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                                                          weft_op_t *op);
 

@@ -60,6 +60,16 @@ bool wefti_msg_deliver_bytes(msg_state_t *ms, weft_op_t *op, weft_ep_id_t from, 
     return st != WEFT_ERR_NOMEM;
 }
 
+/* Why a payload did not come: the lane went down under it, and the endpoint knows more than the fabric. */
+static weft_status_t pull_failure(const weft_ep_t *ep, weft_status_t status)
+{
+    if (status != WEFT_ERR_CANCELLED)
+        return status;
+    if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)
+        return WEFT_ERR_CLOSED;
+    return ep->why ? ep->why : WEFT_ERR_PEER;
+}
+
 static void pull_done(wefti_xfer_t *x, weft_status_t status)
 {
     msg_recv_t *r = wefti_container_of(x, msg_recv_t, x);
@@ -69,12 +79,13 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     if (status == WEFT_OK) {
         count_received(msg_state(ep->rt), op->len);
     } else {
-        if (status == WEFT_ERR_CANCELLED) /* the lane went down under it: the endpoint knows why */
-            status = ep->why ? ep->why : WEFT_ERR_PEER;
+        status = pull_failure(ep, status);
         if (r->alloc) {
             wefti_free(op->buf);
             op->buf = NULL;
         }
+        if (op->status) /* it was cancelled meanwhile, or its time is over */
+            status = op->status;
     }
     wefti_op_complete(op, status);
     wefti_ep_drained(ep);
@@ -162,8 +173,10 @@ static weft_status_t recv_start(weft_op_t *op)
 static void recv_cancel(weft_op_t *op, weft_status_t why)
 {
     msg_recv_t *r = msg_recv(op);
-    if (!wefti_list_linked(&r->owner_link))
-        return; /* the fabric is writing to its buffer */
+    if (!wefti_list_linked(&r->owner_link)) { /* the fabric is writing to its buffer */
+        op->status = why;
+        return;
+    }
     wefti_msg_unpost(msg_state(wefti_opx(op)->rt), op);
     wefti_op_complete(op, why);
 }
@@ -174,6 +187,7 @@ static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint6
 {
     msg_recv_t *r = msg_recv(op);
     op->tag = tag;
+    op->status = WEFT_OK; /* while it is under way: what it was asked to end with */
     r->ep = ep;
     r->owner_link.next = NULL;
     r->mask = mask;

@@ -1,15 +1,17 @@
 /* Address blobs: found without a listener, over the machine's addresses or its Unix socket, and only by whom it is of. */
+#include <stdatomic.h>
+
 #include "lib/two.h"
 #include "test.h"
 
-static int n_taken;
-static weft_ep_t *taken;
+static atomic_int n_taken;
+static _Atomic(weft_ep_t *) taken;
 
 static void take(weft_listener_t *l, weft_ep_t *ep, void *user)
 {
     (void)l, (void)user;
-    n_taken++;
     taken = ep;
+    n_taken++;
 }
 
 static size_t address_of(weft_runtime_t *rt, void *buf, size_t cap)
@@ -47,7 +49,7 @@ TEST(a_runtime_is_found_by_its_address)
         size_t len = address_of(two.server, blob, sizeof blob);
         weft_ep_t *ep = call(blob, len, &op);
         CHECK_OK(two_wait(&op, 5));
-        TWO_UNTIL(*(volatile int *)&n_taken == 1, 2);
+        TWO_UNTIL(n_taken == 1, 2);
         CHECK_OK(weft_ep_get_info(ep, &info));
         CHECK(!strncmp(info.peer_address, "unix://@", 8)); /* the nearest way first */
         CHECK_OK(weft_msg_send(ep, "found", 6, 1, &send));

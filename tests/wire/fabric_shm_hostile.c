@@ -92,8 +92,8 @@ TEST(garbage_in_the_ring_fails_that_lane_alone)
 
 TEST(records_that_make_no_sense_fail_the_lane)
 {
-    enum { DONE_UNKNOWN, DONE_ODD, WITHDRAWN_UNASKED, PULL_UNKNOWN, PULL_TOO_MUCH, PULL_NOTHING, PULL_TWICE, DATA_UNASKED, DATA_SHORT,
-           RTS_SHORT, RTS_LONG_REC, RTS_WRONG_SIZE, RTS_TWICE, CTL_SHORT, CTL_LONG, TYPE_UNKNOWN, N };
+    enum { DONE_UNKNOWN, DONE_ODD, WITHDRAWN_UNASKED, PULL_UNKNOWN, PULL_TOO_MUCH, PULL_NOTHING, PULL_TWICE, DATA_UNASKED,
+           DATA_SHORT, RTS_SHORT, RTS_LONG_REC, RTS_WRONG_SIZE, RTS_TWICE, CTL_SHORT, CTL_LONG, TYPE_UNKNOWN, N };
     for (int what = 0; what < N; what++) {
         scene_t s;
         shm_xfer_t x;

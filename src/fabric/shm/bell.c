@@ -10,7 +10,7 @@
  * Whoever takes `sleeping` from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
  *
  * What a bad peer can do here: ring for nothing, wake for nothing, and make rings of others late: the next record of that
- * lane rings again, and a heartbeat is one. tests/wire/fabric_shm.c (200,000 random sleeps) holds us to no lost wake-up. */
+ * lane rings again, and a heartbeat is one. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -265,7 +265,8 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     memcpy(&rts, bytes, sizeof rts);
     __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
     uint32_t n_here = rts.n_pieces < WEFTI_SHM_PIECES ? rts.n_pieces : WEFTI_SHM_PIECES;
-    if (rts.n_rec > n || sizeof rts + n_here * sizeof(wefti_shm_piece_t) + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
+    size_t rec_at = sizeof rts + n_here * sizeof(wefti_shm_piece_t);
+    if (rts.n_rec > n || rec_at + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
         return WEFT_ERR_PROTOCOL;
     wefti_shm_pull_t *p = pull_new(r);
     if (!p)
@@ -284,7 +285,7 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     memcpy(p->piece, bytes + sizeof rts, n_here * sizeof p->piece[0]);
     p->state = WEFTI_SHM_WAITING;
     wefti_list_push_back(&lane->waiting, &p->link);
-    r->rail.fabric->up->announced(lane->lane.user, bytes + sizeof rts + n_here * sizeof p->piece[0], rts.n_rec, rts.total, &p->pull);
+    r->rail.fabric->up->announced(lane->lane.user, bytes + rec_at, rts.n_rec, rts.total, &p->pull);
     return WEFT_OK;
 }
 

@@ -5,7 +5,7 @@
  * (ptrace access, read mode). Both sides compare the same two cards byte by byte, so both come to the same answer. Whether
  * the peer's memory may be read directly is a stricter rule with local policy (Yama, seccomp): lanes find that out by trying.
  *
- * tests/wire/fabric_shm.c: equal cards match, a child under another user does not. */
+ * tests/wire/fabric_shm_faults.c: equal cards match, a child under another user does not. */
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <stdio.h>
@@ -58,9 +58,9 @@ size_t wefti_shm_card(wefti_rail_t *rail, void *buf)
     uint64_t pid_ns, user_ns, caps;
     const wefti_shm_rail_t *r = (const wefti_shm_rail_t *)rail;
     wefti_writer_t w = wefti_writer(buf, WEFTI_CARD_MAX);
-    if (getresuid(&ruid, &euid, &suid) || getresgid(&rgid, &egid, &sgid) || ruid != euid || euid != suid || rgid != egid || egid != sgid ||
-        prctl(PR_GET_DUMPABLE) != 1 || !ns_inode("/proc/self/ns/pid", &pid_ns) || !ns_inode("/proc/self/ns/user", &user_ns) ||
-        !capabilities(&caps) || !r->has_boot_id) {
+    if (getresuid(&ruid, &euid, &suid) || getresgid(&rgid, &egid, &sgid) || ruid != euid || euid != suid || rgid != egid ||
+        egid != sgid || prctl(PR_GET_DUMPABLE) != 1 || !ns_inode("/proc/self/ns/pid", &pid_ns) ||
+        !ns_inode("/proc/self/ns/user", &user_ns) || !capabilities(&caps) || !r->has_boot_id) {
         wefti_put_u8(&w, 0);
         return 1;
     }

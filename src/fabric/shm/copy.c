@@ -9,7 +9,7 @@
  * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the
  * list costs budget, so that a list of nothing but empty pieces cannot hold us up.
  *
- * tests/wire/fabric_shm.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
+ * tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>

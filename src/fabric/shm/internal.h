@@ -106,7 +106,7 @@ void wefti_shm_boot_id(wefti_shm_rail_t *r);
 size_t wefti_shm_card(wefti_rail_t *rail, void *buf);
 bool wefti_shm_match(wefti_rail_t *rail, const void *card, size_t n);
 
-/* --- transfers: bulk.c, stream.c ---------------------------------------------------------------------------------------- */
+/* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------------ */
 
 /* A control record that could wait for room. */
 typedef struct wefti_shm_ctl {
@@ -156,8 +156,8 @@ typedef struct wefti_shm_pull {
     wefti_shm_piece_t piece[WEFTI_SHM_PIECES];
 } wefti_shm_pull_t;
 
-weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                 wefti_xfer_t *x);
+weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                 uint64_t total, wefti_xfer_t *x);
 void wefti_shm_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_shm_refuse(wefti_pull_t *p, bool taken);

@@ -107,8 +107,10 @@ weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n
     if (rd.bad || wefti_reader_left(&rd) || version != ADDR_VERSION)
         return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes and version %u is none of ours", n, version);
     if (ring < RING_MIN || ring > RING_MAX || (ring & (ring - 1)))
-        return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring, RING_MIN, RING_MAX);
-    if (peer_addr.pid == 0 || peer_addr.pid > INT32_MAX || fd > INT32_MAX || peer_addr.bell_fd > INT32_MAX || peer_addr.wake_fd > INT32_MAX)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring,
+                          RING_MIN, RING_MAX);
+    if (peer_addr.pid == 0 || peer_addr.pid > INT32_MAX || fd > INT32_MAX || peer_addr.bell_fd > INT32_MAX ||
+        peer_addr.wake_fd > INT32_MAX)
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's process %u or descriptor %u cannot be", peer_addr.pid, fd);
 
     weft_status_t st = wefti_shm_peer_hold(r, &peer_addr, &lane->peer);

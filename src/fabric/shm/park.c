@@ -15,8 +15,8 @@
  * we go to sleep, one barrier for all of them and the last look. While records flow on a few lanes this never enters the
  * kernel.
  *
- * Only progress, arm and disarm move these states. tests/wire/fabric_shm.c (200,000 random sleeps over 12 lanes, with and
- * without barriers) holds us to no lost record. */
+ * Only progress, arm and disarm move these states. tests/wire/fabric_shm_sleep.c (sleeps and races, with and without
+ * barriers) holds us to no lost record. */
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <string.h>
@@ -49,7 +49,10 @@ static void barrier_everywhere(wefti_shm_rail_t *r)
     nanosleep(&pause, NULL);
 }
 
-static bool has_something(const wefti_shm_lane_t *lane) { return lane->state == WEFTI_SHM_LANE_UP && !wefti_ring_empty(&lane->rx); }
+static bool has_something(const wefti_shm_lane_t *lane)
+{
+    return lane->state == WEFTI_SHM_LANE_UP && !wefti_ring_empty(&lane->rx);
+}
 
 /* --- cooling -------------------------------------------------------------------------------------------------------------- */
 

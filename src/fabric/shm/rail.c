@@ -6,7 +6,7 @@
  * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will
  * ring. Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
  *
- * Promise: an armed rail whose fd stays unreadable has nothing to do. tests/wire/fabric_shm.c (200,000 random sleeps) holds
+ * Promise: an armed rail whose fd stays unreadable has nothing to do. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds
  * us to it. */
 #include <errno.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * /proc/PID/fd/N, which the kernel allows to the same user only, and only as long as the owner keeps the descriptor.
  *
  * Promise: touching a mapped region never raises SIGBUS. That is what the seals are for: a region that could shrink is not
- * mapped. tests/wire/fabric_shm.c (addresses that are nonsense) holds us to it. */
+ * mapped. tests/wire/fabric_shm_hostile.c (addresses that are nonsense) holds us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -78,7 +78,8 @@ weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out)
     }
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0);
     if (map == MAP_FAILED) {
-        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of the peer's memory: %s", size, strerror(errno));
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of the peer's memory: %s", size,
+                        strerror(errno));
         goto out_close;
     }
     *map_out = map;

@@ -152,7 +152,8 @@ static inline wefti_ring_got_t wefti_ring_peek(wefti_ring_rx_t *rx, wefti_ring_r
         return WEFTI_RING_EMPTY;
     uint32_t n = (uint32_t)head, type = (uint32_t)(head >> 32);
     uint64_t step = wefti_ring_span(n);
-    if (WEFTI_UNLIKELY(n - 1 >= rx->max || step > rx->size - at || type - WEFTI_RING_TYPE_MIN > WEFTI_RING_TYPE_MAX - WEFTI_RING_TYPE_MIN))
+    if (WEFTI_UNLIKELY(n - 1 >= rx->max || step > rx->size - at ||
+                       type - WEFTI_RING_TYPE_MIN > WEFTI_RING_TYPE_MAX - WEFTI_RING_TYPE_MIN))
         return wefti_ring_peek_slow(rx, rec);
     rx->step = (uint32_t)step;
     rec->bytes = rx->base + at + WEFTI_RING_HEAD;

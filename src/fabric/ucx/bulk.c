@@ -284,7 +284,9 @@ static void accept_all(ux_rail_t *r)
             bulk_drop(b);
     }
     for (int i = 0; i < 32; i++) {
-        int fd = accept4(r->bulk_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage from;
+        socklen_t n = sizeof from;
+        int fd = accept4(r->bulk_fd, (void *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0)
             return;
         ux_bulk_t *b = r->n_strangers < STRANGERS_MAX ? bulk_new(r, fd, STRANGER) : NULL;

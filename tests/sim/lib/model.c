@@ -233,7 +233,8 @@ static void check_peace(model_t *m, const act_t *a)
                     (st == WEFT_ERR_TRUNCATED && (a->kind == ACT_RECV || a->kind == ACT_RECV_ALLOC));
     /* closing an endpoint ends its connect; a claimed message may be withdrawn by its sender */
     expected = expected || (a->kind == ACT_CONNECT && st == WEFT_ERR_CANCELLED) || a->claimed;
-    expected = expected || (st == WEFT_ERR_PEER && a->kind <= ACT_RECV_ALLOC && (a->end < 0 || m->ends[a->end].closed));
+    /* a receive from any endpoint whose message was on its way when that endpoint was closed here */
+    expected = expected || (st == WEFT_ERR_CLOSED && a->kind <= ACT_RECV_ALLOC && a->end < 0);
     /* when both sides close, neither receives what the other still has to send */
     if (a->kind == ACT_CLOSE && a->end >= 0) {
         const end_t *peer = model_peer(m, &m->ends[a->end]);

@@ -159,7 +159,8 @@ void shm_join(shm_side_t *a, shm_end_t *ea, shm_side_t *b, shm_end_t *eb)
 {
     shm_end_new(a, ea);
     shm_end_new(b, eb);
-    if (ea->lane->ops->lane_connect(ea->lane, eb->addr, eb->addr_n) || eb->lane->ops->lane_connect(eb->lane, ea->addr, ea->addr_n))
+    if (ea->lane->ops->lane_connect(ea->lane, eb->addr, eb->addr_n) ||
+        eb->lane->ops->lane_connect(eb->lane, ea->addr, ea->addr_n))
         DIE("lane_connect");
 }
 
