@@ -146,7 +146,7 @@ typedef struct weft_ep_info {
     uint64_t peer_capabilities;
     bool authenticated;        /* both sides proved the key */
     bool same_host;
-    uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received;
+    uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received; /* received: arrived here, taken by a receive or not */
 } weft_ep_info_t;
 #define WEFT_EP_INFO_INIT WEFT_INIT(weft_ep_info_t)
 /* Strings are valid until the endpoint is closed. */

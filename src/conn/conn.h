@@ -70,11 +70,9 @@ struct weft_ep {
 /* Register traffic with a runtime; once per room, when it is attached. */
 void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic);
 
-/* May a send be posted on it, and with what status if not: WEFT_OK in CONNECTING, UP, RECONNECTING; _CLOSED in CLOSING and
- * PEER_CLOSED; ep->why in FAILED. Receives may also be posted in PEER_CLOSED and FAILED, where they only find what has arrived.
- * */
-weft_status_t wefti_ep_may_send(const weft_ep_t *ep);
-weft_status_t wefti_ep_may_recv(const weft_ep_t *ep);
+/* May an operation wait for the peer, and with what status does it end if not: WEFT_OK in CONNECTING, UP, RECONNECTING, and in FAILED until the
+ * hook has been asked; _CLOSED in CLOSING and PEER_CLOSED; ep->why in FAILED. Receives look among what has arrived first. */
+weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
 
 /* From traffic: sends_pending or busy turned false. Cheap to call too often. */
 void wefti_ep_drained(weft_ep_t *ep);

@@ -278,28 +278,18 @@ void wefti_ep_step(wefti_epx_t *ep)
 
 /* --- for the rooms above --------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_ep_may_send(const weft_ep_t *ep)
+weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
 {
-    switch (atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed)) {
+    const wefti_epx_t *ep = wefti_epx((weft_ep_t *)(uintptr_t)pub);
+    switch (wefti_ep_state(ep)) {
     case WEFT_EP_CONNECTING:
     case WEFT_EP_UP:
     case WEFT_EP_RECONNECTING:
         return WEFT_OK;
-    case WEFT_EP_FAILED:
-        return ep->why ? ep->why : WEFT_ERR_PEER;
+    case WEFT_EP_FAILED: /* whoever reacts to the failure by posting again must not be faster than the hook that may save it */
+        return ep->asking && ep->hooks.failed ? WEFT_OK : pub->why ? pub->why : WEFT_ERR_PEER;
     default:
         return WEFT_ERR_CLOSED;
-    }
-}
-
-weft_status_t wefti_ep_may_recv(const weft_ep_t *ep)
-{
-    switch (atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed)) {
-    case WEFT_EP_CLOSING:
-    case WEFT_EP_GONE:
-        return WEFT_ERR_CLOSED;
-    default:
-        return WEFT_OK;
     }
 }
 

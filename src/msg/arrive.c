@@ -95,8 +95,8 @@ static bool unwanted(const weft_ep_t *ep)
     return __builtin_expect(atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING, 0);
 }
 
-/* Take `cost` from what we granted. */
-static bool admit(weft_ep_t *ep, uint64_t cost)
+/* Take `cost` from what we granted, and count the message. */
+static bool admit(weft_ep_t *ep, uint64_t cost, uint64_t len)
 {
     msg_ep_t *m = msg_ep(ep);
     if (__builtin_expect(cost > m->granted, 0)) {
@@ -104,7 +104,8 @@ static bool admit(weft_ep_t *ep, uint64_t cost)
         return false;
     }
     m->granted -= cost;
-    m->received++;
+    m->count.msgs_received++;
+    m->count.bytes_received += len;
     return true;
 }
 
@@ -126,10 +127,10 @@ void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
         memcpy(&head, rec, sizeof head);
         if (head.word.credit)
             credit_came(ep, &head.word);
-        if (!admit(ep, cost))
+        if (!admit(ep, cost, len))
             return;
         for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head.tag));) {
-            if (wefti_msg_deliver_bytes(ms, op, ep->id, head.tag, bytes, len)) {
+            if (wefti_msg_deliver_bytes(op, ep->id, head.tag, bytes, len)) {
                 wefti_msg_flow_consumed(ep, cost);
                 return;
             }
@@ -161,7 +162,7 @@ void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t tota
     }
     if (head.word.credit)
         credit_came(ep, &head.word);
-    if (!admit(ep, MSG_COST)) {
+    if (!admit(ep, MSG_COST, total)) {
         p->ops->refuse(p, false);
         return;
     }

@@ -23,7 +23,7 @@ static void ep_up(weft_ep_t *ep)
     msg_ep_t *m = msg_ep(ep);
     uint32_t max = ep->lane->frame_max - (uint32_t)sizeof(msg_head_t);
     m->eager_max = max < EAGER_LIMIT ? max : EAGER_LIMIT;
-    m->sent = m->received = 0;
+    m->sent_before = m->count.msgs_sent;
     wefti_msg_flow_up(ep);
     wefti_msg_send_flush(ep);
 }
@@ -48,13 +48,32 @@ static bool ep_sends_pending(weft_ep_t *ep)
 }
 
 static bool ep_busy(weft_ep_t *ep) { return ep_sends_pending(ep) || msg_ep(ep)->pulling; }
-static uint64_t ep_sent(weft_ep_t *ep) { return msg_ep(ep)->sent; }
+static uint64_t ep_sent(weft_ep_t *ep) { return msg_ep(ep)->count.msgs_sent - msg_ep(ep)->sent_before; }
 static uint64_t ep_unreceived(weft_ep_t *ep) { return msg_ep(ep)->n_arrived; }
+
+static void add(msg_count_t *to, const msg_count_t *c)
+{
+    to->msgs_sent += c->msgs_sent;
+    to->bytes_sent += c->bytes_sent;
+    to->msgs_received += c->msgs_received;
+    to->bytes_received += c->bytes_received;
+}
 
 static void ep_free(weft_ep_t *ep)
 {
+    add(&msg_state(ep->rt)->gone, &msg_ep(ep)->count);
     wefti_msg_arrive_down(ep, true);
     wefti_msg_arrive_orphan(ep);
+}
+
+/* Any thread: the counters may be a little old. */
+static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
+{
+    const msg_count_t *c = &msg_ep(ep)->count;
+    info->msgs_sent = __atomic_load_n(&c->msgs_sent, __ATOMIC_RELAXED);
+    info->msgs_received = __atomic_load_n(&c->msgs_received, __ATOMIC_RELAXED);
+    info->bytes_sent = __atomic_load_n(&c->bytes_sent, __ATOMIC_RELAXED);
+    info->bytes_received = __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED);
 }
 
 static const wefti_traffic_t traffic = {
@@ -73,6 +92,7 @@ static const wefti_traffic_t traffic = {
     .ep_unreceived = ep_unreceived,
     .ep_busy = ep_busy,
     .ep_free = ep_free,
+    .ep_info = ep_info,
 };
 
 /* --- the room, for core ------------------------------------------------------------------------------------------------------ */
@@ -100,10 +120,14 @@ static void room_free(weft_runtime_t *rt)
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
     const msg_state_t *ms = msg_state(rt);
-    out->msgs_sent = ms->msgs_sent;
-    out->msgs_received = ms->msgs_received;
-    out->bytes_sent = ms->bytes_sent;
-    out->bytes_received = ms->bytes_received;
+    msg_count_t sum = ms->gone;
+    uint32_t at = 0;
+    for (weft_ep_t *ep; (ep = wefti_ep_next(rt, &at));)
+        add(&sum, &msg_ep(ep)->count);
+    out->msgs_sent = sum.msgs_sent;
+    out->msgs_received = sum.msgs_received;
+    out->bytes_sent = sum.bytes_sent;
+    out->bytes_received = sum.bytes_received;
     out->unexpected_bytes = ms->held_bytes;
 }
 

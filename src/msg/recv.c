@@ -38,13 +38,7 @@ static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, ui
     return WEFT_OK;
 }
 
-static void count_received(msg_state_t *ms, uint64_t len)
-{
-    ms->msgs_received++;
-    ms->bytes_received += len;
-}
-
-bool wefti_msg_deliver_bytes(msg_state_t *ms, weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
+bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
 {
     msg_recv_t *r = msg_recv(op);
     weft_status_t st = envelope(op, from, tag, len);
@@ -54,8 +48,6 @@ bool wefti_msg_deliver_bytes(msg_state_t *ms, weft_op_t *op, weft_ep_id_t from, 
         else
             scatter(r->iov, (const uint8_t *)bytes, len);
     }
-    if (st != WEFT_ERR_NOMEM)
-        count_received(ms, len);
     wefti_op_complete(op, st);
     return st != WEFT_ERR_NOMEM;
 }
@@ -76,9 +68,7 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     weft_op_t *op = wefti_op_of_room(r);
     weft_ep_t *ep = r->source;
     msg_ep(ep)->pulling--;
-    if (status == WEFT_OK) {
-        count_received(msg_state(ep->rt), op->len);
-    } else {
+    if (status) {
         status = pull_failure(ep, status);
         if (r->alloc) {
             wefti_free(op->buf);
@@ -109,7 +99,6 @@ bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pu
         }
     } else if (st == WEFT_ERR_TRUNCATED) {
         pull->ops->refuse(pull, true);
-        count_received(msg_state(ep->rt), total);
         wefti_op_complete(op, st);
         return true;
     }
@@ -123,28 +112,13 @@ bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg)
     if (msg->pull)
         taken = wefti_msg_deliver_pull(op, msg->ep, msg->tag, msg->pull, msg->len);
     else
-        taken = wefti_msg_deliver_bytes(msg->ms, op, msg->from, msg->tag, msg_bytes(msg), msg->len);
+        taken = wefti_msg_deliver_bytes(op, msg->from, msg->tag, msg_bytes(msg), msg->len);
     if (taken)
         wefti_msg_let_go(msg);
     return taken;
 }
 
 /* --- posting -------------------------------------------------------------------------------------------------------------- */
-
-/* Could a message still come on this endpoint, after what has arrived? */
-static weft_status_t nothing_will_come(const weft_ep_t *ep)
-{
-    switch (atomic_load_explicit(&ep->state, memory_order_relaxed)) {
-    case WEFT_EP_CONNECTING:
-    case WEFT_EP_UP:
-    case WEFT_EP_RECONNECTING:
-        return WEFT_OK;
-    case WEFT_EP_FAILED:
-        return ep->why ? ep->why : WEFT_ERR_PEER;
-    default:
-        return WEFT_ERR_CLOSED;
-    }
-}
 
 static weft_status_t recv_start(weft_op_t *op)
 {
@@ -157,9 +131,7 @@ static weft_status_t recv_start(weft_op_t *op)
         return WEFT_OK;
     }
     if (r->ep) {
-        st = wefti_ep_may_recv(r->ep);
-        if (!st)
-            st = nothing_will_come(r->ep);
+        st = wefti_ep_may_wait(r->ep);
         if (st)
             return st;
     }

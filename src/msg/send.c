@@ -86,9 +86,8 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
         return WEFT_ERR_AGAIN;
     }
     ep->spoke = 1;
-    m->sent++;
-    msg_state(ep->rt)->msgs_sent++;
-    msg_state(ep->rt)->bytes_sent += len;
+    m->count.msgs_sent++;
+    m->count.bytes_sent += len;
     return WEFT_OK;
 }
 
@@ -98,7 +97,7 @@ static weft_status_t send_start(weft_op_t *op)
     weft_ep_t *ep = s->ep;
     msg_ep_t *m = msg_ep(ep);
     bool copied = false;
-    weft_status_t st = wefti_ep_may_send(ep);
+    weft_status_t st = wefti_ep_may_wait(ep);
     if (st)
         return st;
     st = wefti_list_empty(&m->pending) ? put(ep, op, &copied) : WEFT_ERR_AGAIN;
@@ -218,10 +217,8 @@ static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint
     lane->ops->commit(lane, sizeof *head + len);
     m->credit -= MSG_COST + len;
     ep->spoke = 1;
-    m->sent++;
-    msg_state_t *ms = msg_state(ep->rt);
-    ms->msgs_sent++;
-    ms->bytes_sent += len;
+    m->count.msgs_sent++;
+    m->count.bytes_sent += len;
     return true;
 }
 

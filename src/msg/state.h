@@ -35,6 +35,11 @@ typedef struct msg_head {
 /* What one message nobody asked for costs its receiver beside its bytes; both sides count with it. */
 #define MSG_COST 128
 
+/* What went and came; what came is counted when it arrives. */
+typedef struct msg_count {
+    uint64_t msgs_sent, bytes_sent, msgs_received, bytes_received;
+} msg_count_t;
+
 /* --- per runtime ------------------------------------------------------------------------------------------------------- */
 
 /* Chains of posted exact receives, or of unexpected messages: a power of two of list heads. */
@@ -61,7 +66,8 @@ typedef struct msg_state {
     uint32_t n_spare;
 
     _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
-    uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received, held_bytes;
+    uint64_t held_bytes;
+    msg_count_t gone;             /* of endpoints that are no more */
 } msg_state_t;
 
 static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *)rt->room_state[WEFTI_ROOM_MSG]; }
@@ -87,7 +93,8 @@ typedef struct msg_ep {
     wefti_list_t claimed;     /* and those claimed */
     uint32_t pulling;         /* receives whose payload is on its way */
     uint32_t n_arrived;       /* length of `arrived` and `claimed` */
-    uint64_t sent, received;  /* messages over this lane */
+    msg_count_t count;        /* since it exists */
+    uint64_t sent_before;     /* of them, sent over earlier lanes */
 } msg_ep_t;
 
 static inline msg_ep_t *msg_ep(const weft_ep_t *ep) { return (msg_ep_t *)ep->traffic[WEFTI_TRAFFIC_MSG]; }
@@ -181,7 +188,7 @@ void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why);
 
 /* Give a message to a receive that matches: copies or pulls, and completes `op` now or later. If memory runs out, op completes with
  * WEFT_ERR_NOMEM, the message is untouched, and false is returned. Credit is the caller's to count. */
-bool wefti_msg_deliver_bytes(msg_state_t *ms, weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len);
+bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len);
 bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pull_t *pull, uint64_t total);
 /* The same for a message that was held; it is freed and its credit returned. */
 bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg);

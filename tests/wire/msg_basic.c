@@ -335,3 +335,22 @@ TEST(bad_arguments_get_a_sentence_and_start_nothing)
     CHECK_EQ(pair_wait(&pair, &busy, 5), WEFT_ERR_CANCELLED);
     pair_close(&pair);
 }
+
+TEST(endpoint_and_runtime_count_what_went_and_came)
+{
+    each_way(way) {
+        weft_ep_info_t info[2] = {WEFT_EP_INFO_INIT, WEFT_EP_INFO_INIT};
+        weft_runtime_stats_t stats = WEFT_RUNTIME_STATS_INIT;
+        pair_open(&pair, way, NULL);
+        round_of(100, 1, true);
+        round_of(100000, 1, true);
+        round_of(7, 0, true);
+        for (int i = 0; i < 2; i++)
+            CHECK_OK(weft_ep_get_info(pair.ep[i], &info[i]));
+        CHECK(info[1].msgs_sent == 2 && info[1].bytes_sent == 100100 && info[1].msgs_received == 1 && info[1].bytes_received == 7);
+        CHECK(info[0].msgs_sent == 1 && info[0].bytes_sent == 7 && info[0].msgs_received == 2 && info[0].bytes_received == 100100);
+        weft_runtime_get_stats(pair.rt[0], &stats);
+        CHECK(stats.msgs_received == 2 && stats.bytes_received == 100100 && stats.msgs_sent == 1);
+        pair_close(&pair);
+    }
+}
