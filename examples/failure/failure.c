@@ -127,7 +127,8 @@ int main(void)
         return 1;
 
     MUST(ask(ep, &answered)); /* waits until the endpoint is back */
-    printf("the %s server answered, on the same endpoint: %s\n", answered == second ? "second" : "wrong", weft_ep_id(ep) == id ? "yes" : "no");
+    printf("the %s server answered, on the same endpoint: %s\n", answered == second ? "second" : "wrong",
+           weft_ep_id(ep) == id ? "yes" : "no");
 
     MUST(weft_ep_close(ep, &op));
     MUST(weft_op_wait(&op, 10 * WEFT_SECOND));

@@ -16,7 +16,8 @@ static void must(weft_status_t status, const char *what)
 #define MUST(call) must(call, #call)
 #define WAIT(op) MUST(weft_op_wait(&(op), 10 * WEFT_SECOND))
 
-static void connect_two(weft_runtime_t *server, weft_runtime_t *client, weft_listener_t **listener, weft_ep_t **accepted, weft_ep_t **opened)
+static void connect_two(weft_runtime_t *server, weft_runtime_t *client, weft_listener_t **listener, weft_ep_t **accepted,
+                        weft_ep_t **opened)
 {
     weft_op_t accept = WEFT_OP_INIT, connect = WEFT_OP_INIT;
     MUST(weft_listen(server, "tcp://127.0.0.1:0", NULL, listener));

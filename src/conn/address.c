@@ -235,8 +235,9 @@ static void address_run(void *arg)
     address_call_t *c = arg;
     wefti_conn_t *conn = c->conn;
     if (!conn->own) {
-        c->st = c->opts->accept ? listen_own(conn, c->opts)
-                                : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept for what comes");
+        c->st = c->opts->accept
+                    ? listen_own(conn, c->opts)
+                    : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept for what comes");
         if (c->st) {
             strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
             return;

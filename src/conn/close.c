@@ -23,7 +23,7 @@ bool wefti_close_tell(wefti_epx_t *ep)
         return false;
     ep->told = true;
     /* A close here has its status; otherwise it was the peer's (OK) or a failure. */
-    weft_status_t why = ep->close_stage == WEFTI_CLOSE_DOWN                ? ep->close_status
+    weft_status_t why = ep->close_stage == WEFTI_CLOSE_DOWN         ? ep->close_status
                         : wefti_ep_state(ep) == WEFT_EP_PEER_CLOSED ? WEFT_OK
                                                                     : ep->pub.why;
     if (ep->hooks.closed)

@@ -296,8 +296,8 @@ static void up_wire_message(void *wire_user, const void *bytes, size_t n)
         /* It is silent from here on, except for a peer whose half of the lane broke just when ours came up. */
         uint8_t type = wefti_shake_type(bytes, n);
         bool sorry = type == WEFTI_SHAKE_RETRY || type == WEFTI_SHAKE_REFUSE;
-        wefti_link_lost(link, sorry ? WEFT_ERR_PEER : WEFT_ERR_PROTOCOL, sorry ? "the peer took the connection back"
-                                                                            : "bytes arrived on a wire that should be silent");
+        wefti_link_lost(link, sorry ? WEFT_ERR_PEER : WEFT_ERR_PROTOCOL,
+                        sorry ? "the peer took the connection back" : "bytes arrived on a wire that should be silent");
     }
 }
 

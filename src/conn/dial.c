@@ -213,8 +213,8 @@ static weft_status_t canonical(const char *text, char **out)
 static weft_status_t targets(wefti_conn_t *conn, const char *uri, const weft_ep_opts_t *o, char **uris_out, wefti_blob_t *blob)
 {
     if (!uri == !o->address)
-        return wefti_fail(WEFT_ERR_INVALID, uri ? "both a uri and an address are given"
-                                                : "neither a uri nor an address is given");
+        return wefti_fail(WEFT_ERR_INVALID,
+                          uri ? "both a uri and an address are given" : "neither a uri nor an address is given");
     if (o->source && strlen(o->source) > 255)
         return wefti_fail(WEFT_ERR_INVALID, "the source address is %zu bytes long", strlen(o->source));
     if (uri)

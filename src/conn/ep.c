@@ -12,7 +12,7 @@
 
 #include "conn/ep.h"
 
-#define DYING_LOOK (200 * WEFT_MICROSECOND)  /* silence on the lane after the wire's end that counts as empty */
+#define DYING_LOOK (200 * WEFT_MICROSECOND) /* silence on the lane after the wire's end that counts as empty */
 #define DYING_MOST (100 * WEFT_MILLISECOND)
 #define RECONNECT_DEFAULT (30 * WEFT_SECOND)
 #define RAIL_SHM 1 /* memory is shared across the network namespaces that make hosts differ in the hello */
@@ -21,7 +21,10 @@
     for (int t##_i = 0; t##_i < WEFTI_TRAFFIC_N; t##_i++) \
         for (const wefti_traffic_t *t = (ep)->conn->traffic[t##_i]; t; t = NULL)
 
-static size_t round_up(size_t n) { return (n + 63) & ~(size_t)63; }
+static size_t round_up(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
 
 weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, wefti_epx_t **ep_out)
 {
@@ -51,7 +54,7 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     pthread_mutex_unlock(&conn->lock);
     if (st) {
         EACH_TRAFFIC(ep, t)
-            t->ep_free(&ep->pub);
+        t->ep_free(&ep->pub);
         wefti_free(ep);
         return st == WEFT_ERR_LIMIT ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)",
                                                  conn->rt->max_endpoints)
@@ -74,7 +77,7 @@ void wefti_ep_free(wefti_epx_t *ep)
     if (wefti_list_linked(&ep->ready))
         wefti_list_remove(&ep->ready);
     EACH_TRAFFIC(ep, t)
-        t->ep_free(&ep->pub);
+    t->ep_free(&ep->pub);
     pthread_mutex_lock(&conn->lock);
     wefti_slots_remove(&conn->slots, ep->pub.id);
     pthread_mutex_unlock(&conn->lock);
@@ -100,22 +103,22 @@ void wefti_ep_kick(wefti_epx_t *ep)
 void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
 {
     EACH_TRAFFIC(ep, t)
-        t->ep_down(&ep->pub, why, discard);
+    t->ep_down(&ep->pub, why, discard);
 }
 
 bool wefti_ep_any_sends(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-        if (t->ep_sends_pending(&ep->pub))
-            return true;
+    if (t->ep_sends_pending(&ep->pub))
+        return true;
     return false;
 }
 
 bool wefti_ep_any_busy(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-        if (t->ep_busy(&ep->pub))
-            return true;
+    if (t->ep_busy(&ep->pub))
+        return true;
     return false;
 }
 
@@ -169,7 +172,7 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->rail->name);
     wefti_ep_connects_done(ep, WEFT_OK);
     EACH_TRAFFIC(ep, t)
-        t->ep_up(&ep->pub);
+    t->ep_up(&ep->pub);
     if (ep->listener && !wefti_list_linked(&ep->ready)) /* else it reconnected while it waited there to be taken */
         wefti_listener_deliver(ep->listener, ep);
 }
@@ -273,7 +276,7 @@ void wefti_ep_step(wefti_epx_t *ep)
         ask(ep);
     if (ep->resumer && wefti_ep_state(ep) != WEFT_EP_UP && !ep->asking && !ep->link)
         wefti_shake_unheld(ep->resumer); /* it gets this endpoint, or a new one */
-    wefti_close_step(ep); /* last: it may free it */
+    wefti_close_step(ep);                /* last: it may free it */
 }
 
 /* --- for the rooms above --------------------------------------------------------------------------------------------------- */
@@ -370,8 +373,8 @@ weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
     info.authenticated = p && p->authenticated;
     info.same_host = p && p->same_host;
     EACH_TRAFFIC(x, t)
-        if (t->ep_info)
-            t->ep_info(&x->pub, &info);
+    if (t->ep_info)
+        t->ep_info(&x->pub, &info);
     info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
     memcpy(info_out, &info, info.size);
     return WEFT_OK;

@@ -179,8 +179,9 @@ static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
     else if (st)
         wefti_link_lost(link, st, what);
     else if (!(s->peer.flags & WEFTI_HELLO_KEYED) != !rt->has_key)
-        wefti_link_lost(link, WEFT_ERR_AUTH, rt->has_key ? "the dialler has a key and the listener has none"
-                                                         : "the listener has a key and the dialler has none");
+        wefti_link_lost(link, WEFT_ERR_AUTH,
+                        rt->has_key ? "the dialler has a key and the listener has none"
+                                    : "the listener has a key and the dialler has none");
     if (link->state == WEFTI_LINK_DEAD)
         return;
     wefti_auth_begin(&s->auth, rt->has_key ? rt->key : NULL, s->hello, s->hello_len, bytes, body, s->nonce, s->peer.nonce);
@@ -253,8 +254,9 @@ static void got_hello(wefti_link_t *link, const void *bytes, size_t n)
     } else if (st) {
         wefti_link_lost(link, st, what);
     } else if (!(s->peer.flags & WEFTI_HELLO_KEYED) != !rt->has_key) {
-        wefti_link_lost(link, WEFT_ERR_AUTH, rt->has_key ? "the listener has a key and the dialler has none"
-                                                         : "the dialler has a key and the listener has none");
+        wefti_link_lost(link, WEFT_ERR_AUTH,
+                        rt->has_key ? "the listener has a key and the dialler has none"
+                                    : "the dialler has a key and the listener has none");
     } else {
         fill_hello(link, &h);
         size_t len = wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf);
@@ -304,8 +306,8 @@ static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
         }
         st = wefti_ep_new(link->conn, &l->hooks, 0, &ep);
         if (st) {
-            wefti_link_lost(link, st, st == WEFT_ERR_LIMIT ? "the listener has as many endpoints as it may"
-                                                           : "no memory for an endpoint");
+            wefti_link_lost(link, st,
+                            st == WEFT_ERR_LIMIT ? "the listener has as many endpoints as it may" : "no memory for an endpoint");
             return false;
         }
         wefti_list_push_back(&link->conn->eps, &ep->all);
@@ -404,8 +406,9 @@ void wefti_shake_message(wefti_link_t *link, const void *bytes, size_t n)
         return;
     }
     if (!wefti_auth_check(&link->shake->auth, dialler ? WEFTI_SIDE_LISTENER : WEFTI_SIDE_DIALLER, bytes, n, &n)) {
-        wefti_link_lost(link, WEFT_ERR_AUTH, dialler ? "the listener's proof does not fit: the two keys differ"
-                                                     : "the dialler's proof does not fit: the two keys differ");
+        wefti_link_lost(link, WEFT_ERR_AUTH,
+                        dialler ? "the listener's proof does not fit: the two keys differ"
+                                : "the dialler's proof does not fit: the two keys differ");
         return;
     }
     if (type == WEFTI_SHAKE_REFUSE)

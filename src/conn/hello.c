@@ -7,8 +7,8 @@
 
 #include "base/bytes.h"
 
-#define HEARTBEAT_LEAST UINT64_C(1000000)          /* 1 ms: less would make us tick for the peer's amusement */
-#define HEARTBEAT_MOST UINT64_C(86400000000000)    /* a day */
+#define HEARTBEAT_LEAST UINT64_C(1000000)       /* 1 ms: less would make us tick for the peer's amusement */
+#define HEARTBEAT_MOST UINT64_C(86400000000000) /* a day */
 #define WINDOW_LEAST UINT64_C(1024)
 #define WINDOW_MOST UINT64_C(0xffffffff)
 

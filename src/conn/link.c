@@ -33,8 +33,8 @@ static void link_patience(wefti_timer_t *t)
             break;
         } /* fall through */
     default:
-        wefti_link_lost(link, WEFT_ERR_TIMEOUT, link->state == WEFTI_LINK_DIALLING ? "no answer to the call"
-                                                                                  : "no answer in the hello");
+        wefti_link_lost(link, WEFT_ERR_TIMEOUT,
+                        link->state == WEFTI_LINK_DIALLING ? "no answer to the call" : "no answer in the hello");
     }
 }
 

@@ -17,7 +17,7 @@
 #include "core/local.h"
 
 #define CLOSE_BOUND (10 * WEFT_SECOND)
-#define ROUND_NS    WEFT_MILLISECOND
+#define ROUND_NS WEFT_MILLISECOND
 enum { VIRTUAL_ROUNDS = 4096 };
 
 /* Everything of core's own ends now. A group asks its members, which end with their rooms. */

@@ -118,7 +118,10 @@ weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn po
 {
     if (!rt || !first || !post || !next)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
-                          !rt ? "the runtime" : !first ? "first" : !post ? "the post function" : "next");
+                          !rt      ? "the runtime"
+                          : !first ? "first"
+                          : !post  ? "the post function"
+                                   : "next");
     if (first == next)
         return wefti_fail(WEFT_ERR_INVALID, "first and next are the same operation");
     if (first->fn || first->queue)

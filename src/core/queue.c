@@ -19,15 +19,15 @@
 #include "core/local.h"
 
 struct weft_queue {
-    weft_runtime_t *_Atomic rt;   /* NULL once the runtime is closed */
-    _Atomic(weft_op_t *) pushed;  /* newest first */
-    _Atomic(weft_op_t *) taken;   /* oldest first; only the popping thread changes it */
-    _Atomic uint32_t waited;      /* a popper sleeps */
-    _Atomic uint32_t lit;         /* the fd is readable, or about to be */
-    _Atomic int fd;               /* -1 before weft_queue_fd() */
-    _Atomic int64_t under_way;    /* posted with this queue and not popped */
-    _Atomic uint32_t pushing;     /* the driver is in wefti_queue_push() */
-    wefti_list_t link;            /* rt->queues */
+    weft_runtime_t *_Atomic rt;  /* NULL once the runtime is closed */
+    _Atomic(weft_op_t *) pushed; /* newest first */
+    _Atomic(weft_op_t *) taken;  /* oldest first; only the popping thread changes it */
+    _Atomic uint32_t waited;     /* a popper sleeps */
+    _Atomic uint32_t lit;        /* the fd is readable, or about to be */
+    _Atomic int fd;              /* -1 before weft_queue_fd() */
+    _Atomic int64_t under_way;   /* posted with this queue and not popped */
+    _Atomic uint32_t pushing;    /* the driver is in wefti_queue_push() */
+    wefti_list_t link;           /* rt->queues */
 };
 
 weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue)

@@ -56,8 +56,14 @@ static bool any_is(several_t *s, bool (*is)(void *))
         }
     return false;
 }
-static bool any_done(void *arg) { return any_is((several_t *)arg, op_done); }
-static bool any_mark(void *arg) { return any_is((several_t *)arg, op_mark); }
+static bool any_done(void *arg)
+{
+    return any_is((several_t *)arg, op_done);
+}
+static bool any_mark(void *arg)
+{
+    return any_is((several_t *)arg, op_mark);
+}
 
 static bool all_are(several_t *s, bool (*is)(void *))
 {
@@ -65,8 +71,14 @@ static bool all_are(several_t *s, bool (*is)(void *))
         s->at++;
     return s->at == s->n;
 }
-static bool all_done(void *arg) { return all_are((several_t *)arg, op_done); }
-static bool all_mark(void *arg) { return all_are((several_t *)arg, op_mark); } /* the first will do: it is looked at first, too */
+static bool all_done(void *arg)
+{
+    return all_are((several_t *)arg, op_done);
+}
+static bool all_mark(void *arg)
+{
+    return all_are((several_t *)arg, op_mark);
+} /* the first will do: it is looked at first, too */
 
 /* --- driving --------------------------------------------------------------------------------------------------------------- */
 

@@ -147,7 +147,10 @@ static uint64_t held_key_of_ep(wefti_list_t *l)
     return key_of(msg->from, msg->tag);
 }
 
-static uint64_t held_key_of_any(wefti_list_t *l) { return key_of(0, wefti_container_of(l, weft_msg_t, of_any_link)->tag); }
+static uint64_t held_key_of_any(wefti_list_t *l)
+{
+    return key_of(0, wefti_container_of(l, weft_msg_t, of_any_link)->tag);
+}
 
 void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg)
 {

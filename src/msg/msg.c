@@ -47,9 +47,18 @@ static bool ep_sends_pending(weft_ep_t *ep)
     return !wefti_list_empty(&msg_ep(ep)->pending) || !wefti_list_empty(&msg_ep(ep)->announced);
 }
 
-static bool ep_busy(weft_ep_t *ep) { return ep_sends_pending(ep) || msg_ep(ep)->pulling; }
-static uint64_t ep_sent(weft_ep_t *ep) { return msg_ep(ep)->count.msgs_sent - msg_ep(ep)->sent_before; }
-static uint64_t ep_unreceived(weft_ep_t *ep) { return msg_ep(ep)->n_arrived; }
+static bool ep_busy(weft_ep_t *ep)
+{
+    return ep_sends_pending(ep) || msg_ep(ep)->pulling;
+}
+static uint64_t ep_sent(weft_ep_t *ep)
+{
+    return msg_ep(ep)->count.msgs_sent - msg_ep(ep)->sent_before;
+}
+static uint64_t ep_unreceived(weft_ep_t *ep)
+{
+    return msg_ep(ep)->n_arrived;
+}
 
 static void add(msg_count_t *to, const msg_count_t *c)
 {
@@ -97,9 +106,15 @@ static const wefti_traffic_t traffic = {
 
 /* --- the room, for core ------------------------------------------------------------------------------------------------------ */
 
-static void shutdown(weft_runtime_t *rt) { wefti_msg_recv_shutdown(msg_state(rt)); }
+static void shutdown(weft_runtime_t *rt)
+{
+    wefti_msg_recv_shutdown(msg_state(rt));
+}
 
-static bool idle(weft_runtime_t *rt) { return wefti_list_empty(&msg_state(rt)->of_any); }
+static bool idle(weft_runtime_t *rt)
+{
+    return wefti_list_empty(&msg_state(rt)->of_any);
+}
 
 static void room_free(weft_runtime_t *rt)
 {

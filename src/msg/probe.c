@@ -134,7 +134,8 @@ void weft_msg_drop_claimed(weft_msg_t *msg)
     }
     drop_later_t *later = (drop_later_t *)wefti_calloc(1, sizeof *later);
     if (!later) {
-        wefti_warn("no memory to drop a claimed message of %llu bytes now; it goes with its endpoint", (unsigned long long)msg->len);
+        wefti_warn("no memory to drop a claimed message of %llu bytes now; it goes with its endpoint",
+                   (unsigned long long)msg->len);
         return;
     }
     later->call.fn = drop_on_driver;

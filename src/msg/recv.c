@@ -166,10 +166,12 @@ static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint6
     return wefti_op_go(rt, op);
 }
 
-static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op)
+static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
+                              weft_op_t *op)
 {
     if (__builtin_expect(!op || (!buf && cap), 0))
-        return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu", cap);
+        return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu",
+                          cap);
     weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
@@ -282,6 +284,12 @@ static void end_all(msg_state_t *ms, wefti_list_t *posted, weft_status_t why)
     }
 }
 
-void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why) { end_all(msg_state(ep->rt), &msg_ep(ep)->posted, why); }
+void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why)
+{
+    end_all(msg_state(ep->rt), &msg_ep(ep)->posted, why);
+}
 
-void wefti_msg_recv_shutdown(msg_state_t *ms) { end_all(ms, &ms->of_any, WEFT_ERR_CLOSED); }
+void wefti_msg_recv_shutdown(msg_state_t *ms)
+{
+    end_all(ms, &ms->of_any, WEFT_ERR_CLOSED);
+}

@@ -259,7 +259,8 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
     uint64_t bytes = copy + sizeof(detached_t);
     if (atomic_fetch_add_explicit(&ms->detached_bytes, bytes, memory_order_relaxed) + bytes > DETACHED_MAX && !rel) {
         atomic_fetch_sub_explicit(&ms->detached_bytes, bytes, memory_order_relaxed);
-        return wefti_fail(WEFT_ERR_AGAIN, "%zu bytes without an operation would have to wait, and too many such wait already", len);
+        return wefti_fail(WEFT_ERR_AGAIN, "%zu bytes without an operation would have to wait, and too many such wait already",
+                          len);
     }
     weft_status_t st = WEFT_ERR_NOMEM;
     detached_t *d = (detached_t *)wefti_calloc(1, bytes);
@@ -344,7 +345,8 @@ weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *give
     uint64_t len = opts.len;
     if (opts.iov) {
         if (opts.buf || !opts.iov_n || opts.iov_n > UINT32_MAX)
-            return wefti_fail(WEFT_ERR_INVALID, "a send has either one buffer or 1 to 2^32 - 1 pieces, not %zu pieces", opts.iov_n);
+            return wefti_fail(WEFT_ERR_INVALID, "a send has either one buffer or 1 to 2^32 - 1 pieces, not %zu pieces",
+                              opts.iov_n);
         len = 0;
         for (size_t i = 0; i < opts.iov_n; i++) {
             if (!opts.iov[i].base && opts.iov[i].len)

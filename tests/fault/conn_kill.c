@@ -42,7 +42,8 @@ static pid_t server(const char *tls, char *uri, size_t cap)
 
 TEST(the_accepting_side_learns_of_a_killed_peer_at_once)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         weft_op_t recv = WEFT_OP_INIT, close_op = WEFT_OP_INIT;
         char buf[8];
@@ -62,7 +63,8 @@ TEST(the_accepting_side_learns_of_a_killed_peer_at_once)
 
 TEST(the_dialling_side_learns_of_a_killed_server_at_once_and_reconnecting_to_it_ends)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         char uri[256];
         pid_t pid = server(transports[t], uri, sizeof uri);
         weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
@@ -87,7 +89,8 @@ TEST(the_dialling_side_learns_of_a_killed_server_at_once_and_reconnecting_to_it_
 
 TEST(a_close_under_way_ends_when_the_peer_is_killed)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         weft_op_t op = WEFT_OP_INIT;
         peer_start(&p, transports[t], 0, life_idle);
@@ -104,7 +107,8 @@ TEST(a_close_under_way_ends_when_the_peer_is_killed)
 
 TEST(a_listener_survives_peers_killed_at_every_moment_of_their_hello)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
         weft_runtime_t *rt;
         weft_listener_t *l;

@@ -16,7 +16,8 @@ static void life_idle(weft_runtime_t *rt, weft_ep_t *ep)
 
 TEST(a_stopped_peer_is_lost_within_the_bound_and_not_much_before)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         weft_op_t recv = WEFT_OP_INIT;
         char buf[8];
@@ -36,7 +37,8 @@ TEST(a_stopped_peer_is_lost_within_the_bound_and_not_much_before)
 
 TEST(an_idle_connection_lives_on_heartbeats)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         peer_start(&p, transports[t], WEFT_SECOND, life_idle);
         peer_run(&p, 3);
@@ -47,7 +49,8 @@ TEST(an_idle_connection_lives_on_heartbeats)
 
 TEST(a_peer_that_hiccups_is_not_lost)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         peer_start(&p, transports[t], BOUND, life_idle);
         for (int i = 0; i < 4; i++) {
@@ -63,7 +66,8 @@ TEST(a_peer_that_hiccups_is_not_lost)
 
 TEST(a_graceful_close_does_not_wait_for_a_stopped_peer_longer_than_the_heartbeat_bound)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         weft_op_t op = WEFT_OP_INIT;
         peer_start(&p, transports[t], BOUND, life_idle);
@@ -79,7 +83,8 @@ TEST(a_graceful_close_does_not_wait_for_a_stopped_peer_longer_than_the_heartbeat
 
 TEST(a_graceful_close_has_its_own_deadline)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         weft_op_t op = WEFT_OP_INIT;
         peer_start(&p, transports[t], 0, life_idle);
@@ -96,7 +101,8 @@ TEST(a_graceful_close_has_its_own_deadline)
 
 TEST(a_runtime_closes_with_a_stopped_peer)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         peer_t p;
         peer_start(&p, transports[t], 0, life_idle);
         peer_signal(&p, SIGSTOP);

@@ -16,7 +16,10 @@ static uint8_t *buf, *in;
 /* One bound, a quarter of it for the tick, and time for a busy machine. */
 #define BOUND_S (0.7 * 1.25 + 1.5)
 
-static double limit_for(int sig) { return sig == SIGKILL ? 1.0 : BOUND_S; }
+static double limit_for(int sig)
+{
+    return sig == SIGKILL ? 1.0 : BOUND_S;
+}
 
 static void set_up(void)
 {
@@ -90,8 +93,14 @@ static void lost_while_nothing_moves(int sig)
     }
 }
 
-TEST(a_killed_peer_ends_posted_receives_at_once) { lost_while_nothing_moves(SIGKILL); }
-TEST(a_stopped_peer_ends_posted_receives_within_the_heartbeat_bound) { lost_while_nothing_moves(SIGSTOP); }
+TEST(a_killed_peer_ends_posted_receives_at_once)
+{
+    lost_while_nothing_moves(SIGKILL);
+}
+TEST(a_stopped_peer_ends_posted_receives_within_the_heartbeat_bound)
+{
+    lost_while_nothing_moves(SIGSTOP);
+}
 
 /* We send; the peer is lost before it received, while it receives, and then we send once more. */
 static void lost_receiver(int sig, bool receiving)
@@ -128,10 +137,22 @@ static void lost_receiver(int sig, bool receiving)
     }
 }
 
-TEST(sends_to_a_peer_killed_before_it_received_end) { lost_receiver(SIGKILL, false); }
-TEST(sends_to_a_peer_stopped_before_it_received_end) { lost_receiver(SIGSTOP, false); }
-TEST(sends_to_a_peer_killed_while_it_receives_end) { lost_receiver(SIGKILL, true); }
-TEST(sends_to_a_peer_stopped_while_it_receives_end) { lost_receiver(SIGSTOP, true); }
+TEST(sends_to_a_peer_killed_before_it_received_end)
+{
+    lost_receiver(SIGKILL, false);
+}
+TEST(sends_to_a_peer_stopped_before_it_received_end)
+{
+    lost_receiver(SIGSTOP, false);
+}
+TEST(sends_to_a_peer_killed_while_it_receives_end)
+{
+    lost_receiver(SIGKILL, true);
+}
+TEST(sends_to_a_peer_stopped_while_it_receives_end)
+{
+    lost_receiver(SIGSTOP, true);
+}
 
 /* We receive; the peer is lost while it sends. What had arrived whole can be received, the rest ends. */
 static void lost_sender(int sig)
@@ -167,8 +188,14 @@ static void lost_sender(int sig)
     }
 }
 
-TEST(receives_from_a_peer_killed_while_it_sends_end) { lost_sender(SIGKILL); }
-TEST(receives_from_a_peer_stopped_while_it_sends_end) { lost_sender(SIGSTOP); }
+TEST(receives_from_a_peer_killed_while_it_sends_end)
+{
+    lost_sender(SIGKILL);
+}
+TEST(receives_from_a_peer_stopped_while_it_sends_end)
+{
+    lost_sender(SIGSTOP);
+}
 
 TEST(a_peer_that_was_stopped_and_goes_on_within_the_bound_is_not_lost)
 {

@@ -158,16 +158,16 @@ TEST(heads_that_cannot_be_are_refused)
         uint64_t at, head;
     } bad[] = {
         {0, UINT64_C(0xffffffffffffffff)},
-        {0, 1},                                                   /* no type */
-        {0, (uint64_t)REC << 32},                                 /* no length */
-        {0, (MAX + 1) | (uint64_t)REC << 32},                     /* too long */
-        {0, 8 | (uint64_t)(WEFTI_RING_TYPE_MAX + 1) << 32},       /* no such type */
-        {0, 8 | (uint64_t)REC << 32 | UINT64_C(1) << 63},         /* bits that must be zero */
-        {RING - 64, 57 | (uint64_t)REC << 32},                    /* over the end */
-        {RING - 4096, 4096 | (uint64_t)REC << 32},                /* over the end */
-        {0, (RING - 8) | (uint64_t)WEFTI_RING_SKIP << 32},        /* a skip of everything */
-        {64, 56 | (uint64_t)WEFTI_RING_SKIP << 32},               /* a skip that is too short */
-        {64, (RING - 8) | (uint64_t)WEFTI_RING_SKIP << 32},       /* a skip that is too long */
+        {0, 1},                                             /* no type */
+        {0, (uint64_t)REC << 32},                           /* no length */
+        {0, (MAX + 1) | (uint64_t)REC << 32},               /* too long */
+        {0, 8 | (uint64_t)(WEFTI_RING_TYPE_MAX + 1) << 32}, /* no such type */
+        {0, 8 | (uint64_t)REC << 32 | UINT64_C(1) << 63},   /* bits that must be zero */
+        {RING - 64, 57 | (uint64_t)REC << 32},              /* over the end */
+        {RING - 4096, 4096 | (uint64_t)REC << 32},          /* over the end */
+        {0, (RING - 8) | (uint64_t)WEFTI_RING_SKIP << 32},  /* a skip of everything */
+        {64, 56 | (uint64_t)WEFTI_RING_SKIP << 32},         /* a skip that is too short */
+        {64, (RING - 8) | (uint64_t)WEFTI_RING_SKIP << 32}, /* a skip that is too long */
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ring_t r;

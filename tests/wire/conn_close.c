@@ -18,7 +18,8 @@ static weft_runtime_opts_t over(int t)
 
 TEST(a_close_is_told_to_both_sides_once_and_frees_the_id)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = over(t);
         weft_op_t op = WEFT_OP_INIT, op2 = WEFT_OP_INIT;
         two_open(&o, &o);
@@ -45,7 +46,8 @@ TEST(a_close_is_told_to_both_sides_once_and_frees_the_id)
 
 TEST(both_sides_may_close_at_once)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = over(t);
         two_open(&o, &o);
         for (int i = 0; i < 20; i++) {
@@ -89,7 +91,8 @@ TEST(a_close_while_connecting_cancels_the_connect)
 
 TEST(a_close_at_every_moment_of_a_connect_ends_it)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = over(t);
         two_open(&o, &o);
         for (int after = 0; after < 60; after++) {
@@ -119,7 +122,8 @@ TEST(a_close_at_every_moment_of_a_connect_ends_it)
 
 TEST(an_abort_is_a_lost_peer_to_the_other_side)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = over(t);
         weft_op_t op = WEFT_OP_INIT;
         two_open(&o, &o);
@@ -142,7 +146,8 @@ TEST(an_abort_is_a_lost_peer_to_the_other_side)
 
 TEST(a_close_that_the_peer_does_not_answer_is_forced_at_the_timeout)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         for (int own = 0; own < 2; own++) { /* the runtime's bound, and the operation's */
             weft_runtime_opts_t o = over(t);
             weft_op_t op = WEFT_OP_INIT;
@@ -188,7 +193,8 @@ TEST(a_close_with_the_peer_lost_meanwhile_says_so)
 
 TEST(closing_a_runtime_ends_its_endpoints_and_the_peers_hear_of_it)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = over(t);
         two_open(&o, &o);
         for (int i = 0; i < 3; i++)
@@ -203,7 +209,8 @@ TEST(closing_a_runtime_ends_its_endpoints_and_the_peers_hear_of_it)
 
 TEST(nothing_is_left_open_after_a_thousand_connections)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_runtime_opts_t o = over(t);
         two_open(&o, &o);
         int fds = 0;

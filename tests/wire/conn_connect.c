@@ -48,7 +48,8 @@ TEST(a_port_is_picked_and_can_be_read)
 
 TEST(every_kind_of_address_connects)
 {
-    static const char *uris[] = {"tcp://127.0.0.1:0", "tcp://lo:0", "tcp://localhost:0", "tcp://[::1]:0",
+    static const char *uris[] = {"tcp://127.0.0.1:0",         "tcp://lo:0",
+                                 "tcp://localhost:0",         "tcp://[::1]:0",
                                  "unix://@weft-test-connect", "unix:///tmp/weft-test-connect.sock"};
     two_open(NULL, NULL);
     for (unsigned i = 0; i < sizeof uris / sizeof *uris; i++) {
@@ -189,8 +190,8 @@ TEST(a_connect_ends_by_its_own_deadline_and_by_cancel_and_the_endpoint_is_then_c
 
 TEST(bad_arguments_are_refused_with_a_sentence_and_nothing_begins)
 {
-    static const char *bad[] = {"", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "ftp://x:1", "127.0.0.1:80",
-                                "tcp://[::1:5", "unix://"};
+    static const char *bad[] = {"",          "tcp://",       "tcp://127.0.0.1", "tcp://127.0.0.1:99999",
+                                "ftp://x:1", "127.0.0.1:80", "tcp://[::1:5",    "unix://"};
     weft_ep_t *ep = (weft_ep_t *)0x1;
     weft_listener_t *l = (weft_listener_t *)0x1;
     weft_op_t op = WEFT_OP_INIT;

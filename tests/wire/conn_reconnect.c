@@ -50,7 +50,8 @@ static void talk(weft_ep_t *from, weft_ep_t *to)
 
 TEST(a_cut_connection_comes_back_under_the_same_ids_and_works)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_ep_t *ep = begin(t, WEFT_RECONNECT, WEFT_RECONNECT, 0);
         weft_ep_id_t id = weft_ep_id(ep), server_id = weft_ep_id(two.accepted[0]);
         for (int round = 1; round <= 5; round++) {
@@ -92,7 +93,8 @@ TEST(operations_posted_while_it_reconnects_wait_for_it)
 
 TEST(a_peer_that_returns_before_its_loss_was_noticed_is_the_same_endpoint)
 {
-    EACH_TRANSPORT(t) {
+    EACH_TRANSPORT(t)
+    {
         weft_ep_t *ep = begin(t, WEFT_RECONNECT, WEFT_RECONNECT, 0);
         cut(weft_listener_port(two.listener));
         for (double end = test_now() + 0.3; test_now() < end;)

@@ -16,7 +16,10 @@ typedef struct scene {
     shm_end_t ea, eb, fa, fb;
 } scene_t;
 
-static wefti_shm_lane_t *lane_of(shm_end_t *e) { return (wefti_shm_lane_t *)e->lane; }
+static wefti_shm_lane_t *lane_of(shm_end_t *e)
+{
+    return (wefti_shm_lane_t *)e->lane;
+}
 
 static void scene_open(scene_t *s, const char *copy)
 {
@@ -92,8 +95,25 @@ TEST(garbage_in_the_ring_fails_that_lane_alone)
 
 TEST(records_that_make_no_sense_fail_the_lane)
 {
-    enum { DONE_UNKNOWN, DONE_ODD, WITHDRAWN_UNASKED, PULL_UNKNOWN, PULL_TOO_MUCH, PULL_NOTHING, PULL_TWICE, DATA_UNASKED,
-           DATA_SHORT, RTS_SHORT, RTS_LONG_REC, RTS_WRONG_SIZE, RTS_TWICE, CTL_SHORT, CTL_LONG, TYPE_UNKNOWN, N };
+    enum {
+        DONE_UNKNOWN,
+        DONE_ODD,
+        WITHDRAWN_UNASKED,
+        PULL_UNKNOWN,
+        PULL_TOO_MUCH,
+        PULL_NOTHING,
+        PULL_TWICE,
+        DATA_UNASKED,
+        DATA_SHORT,
+        RTS_SHORT,
+        RTS_LONG_REC,
+        RTS_WRONG_SIZE,
+        RTS_TWICE,
+        CTL_SHORT,
+        CTL_LONG,
+        TYPE_UNKNOWN,
+        N
+    };
     for (int what = 0; what < N; what++) {
         scene_t s;
         shm_xfer_t x;
@@ -105,19 +125,37 @@ TEST(records_that_make_no_sense_fail_the_lane)
         uint64_t id = ((wefti_shm_send_t *)(uintptr_t)x.x.impl[0])->id;
         rts_t rts = {.id = 7, .total = 100, .n_pieces = 1, .n_rec = 0, .piece = {{(uint64_t)(uintptr_t)src, 100}}};
         switch (what) {
-        case DONE_UNKNOWN: put_ctl(&s.eb, WEFTI_SHM_DONE, id + 1, 0); break;
-        case DONE_ODD: put_ctl(&s.eb, WEFTI_SHM_DONE, id, 77); break;
-        case WITHDRAWN_UNASKED: put_ctl(&s.eb, WEFTI_SHM_WITHDRAWN, id, 0); break;
-        case PULL_UNKNOWN: put_ctl(&s.eb, WEFTI_SHM_PULL, id ^ UINT64_C(2) << 32, 10); break;
-        case PULL_TOO_MUCH: put_ctl(&s.eb, WEFTI_SHM_PULL, id, sizeof src + 1); break;
-        case PULL_NOTHING: put_ctl(&s.eb, WEFTI_SHM_PULL, id, 0); break;
+        case DONE_UNKNOWN:
+            put_ctl(&s.eb, WEFTI_SHM_DONE, id + 1, 0);
+            break;
+        case DONE_ODD:
+            put_ctl(&s.eb, WEFTI_SHM_DONE, id, 77);
+            break;
+        case WITHDRAWN_UNASKED:
+            put_ctl(&s.eb, WEFTI_SHM_WITHDRAWN, id, 0);
+            break;
+        case PULL_UNKNOWN:
+            put_ctl(&s.eb, WEFTI_SHM_PULL, id ^ UINT64_C(2) << 32, 10);
+            break;
+        case PULL_TOO_MUCH:
+            put_ctl(&s.eb, WEFTI_SHM_PULL, id, sizeof src + 1);
+            break;
+        case PULL_NOTHING:
+            put_ctl(&s.eb, WEFTI_SHM_PULL, id, 0);
+            break;
         case PULL_TWICE:
             put_ctl(&s.eb, WEFTI_SHM_PULL, id, 10);
             put_ctl(&s.eb, WEFTI_SHM_PULL, id, 10);
             break;
-        case DATA_UNASKED: put_ctl(&s.eb, WEFTI_SHM_DATA, id, 0); break;
-        case DATA_SHORT: put(&s.eb, WEFTI_SHM_DATA, &id, 8); break;
-        case RTS_SHORT: put(&s.eb, WEFTI_SHM_RTS, &rts, 12); break;
+        case DATA_UNASKED:
+            put_ctl(&s.eb, WEFTI_SHM_DATA, id, 0);
+            break;
+        case DATA_SHORT:
+            put(&s.eb, WEFTI_SHM_DATA, &id, 8);
+            break;
+        case RTS_SHORT:
+            put(&s.eb, WEFTI_SHM_RTS, &rts, 12);
+            break;
         case RTS_LONG_REC:
             rts.n_rec = UINT32_MAX;
             put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
@@ -130,9 +168,15 @@ TEST(records_that_make_no_sense_fail_the_lane)
             put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
             put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
             break;
-        case CTL_SHORT: put(&s.eb, WEFTI_SHM_DONE, &id, 8); break;
-        case CTL_LONG: put(&s.eb, WEFTI_SHM_DONE, src, 24); break;
-        case TYPE_UNKNOWN: put_ctl(&s.eb, WEFTI_RING_TYPE_MAX, id, 0); break;
+        case CTL_SHORT:
+            put(&s.eb, WEFTI_SHM_DONE, &id, 8);
+            break;
+        case CTL_LONG:
+            put(&s.eb, WEFTI_SHM_DONE, src, 24);
+            break;
+        case TYPE_UNKNOWN:
+            put_ctl(&s.eb, WEFTI_RING_TYPE_MAX, id, 0);
+            break;
         }
         SHM_UNTIL(&s.a, s.ea.failed);
         if (s.ea.why != WEFT_ERR_PROTOCOL)
@@ -159,9 +203,14 @@ TEST(pieces_that_are_not_there_fail_the_pull)
         scene_open(&s, "kernel");
         rts_t rts = {.id = 9, .total = sizeof dst, .n_pieces = 1, .piece = {{(uint64_t)(uintptr_t)src, sizeof src}}};
         switch (what) {
-        case NOWHERE: rts.piece[0] = (wefti_shm_piece_t){4096, sizeof dst}; break;
-        case TOO_FEW: break;
-        case NONE: rts.n_pieces = 0; break;
+        case NOWHERE:
+            rts.piece[0] = (wefti_shm_piece_t){4096, sizeof dst};
+            break;
+        case TOO_FEW:
+            break;
+        case NONE:
+            rts.n_pieces = 0;
+            break;
         case LIST_NOWHERE:
             rts.n_pieces = 1000;
             rts.pieces_at = 64;

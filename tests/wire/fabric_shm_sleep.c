@@ -62,7 +62,10 @@ static void sleepy(int fd, bool first, bool barriers)
     shm_side_close(&s);
 }
 
-static void sleepy_child(int fd, void *arg) { sleepy(fd, false, *(bool *)arg); }
+static void sleepy_child(int fd, void *arg)
+{
+    sleepy(fd, false, *(bool *)arg);
+}
 
 static void sleep_on_both_sides(bool barriers)
 {
@@ -72,9 +75,15 @@ static void sleep_on_both_sides(bool barriers)
     shm_child_end(pid);
 }
 
-TEST(no_wake_up_is_lost_in_200000_random_sleeps) { sleep_on_both_sides(true); }
+TEST(no_wake_up_is_lost_in_200000_random_sleeps)
+{
+    sleep_on_both_sides(true);
+}
 
-TEST(no_wake_up_is_lost_without_barriers_either) { sleep_on_both_sides(false); }
+TEST(no_wake_up_is_lost_without_barriers_either)
+{
+    sleep_on_both_sides(false);
+}
 
 /* The same race without the kernel in between, a million times: one side arms while the other publishes. Either the record is
  * seen by the last look before the sleep, or the bell is rung. */
@@ -154,9 +163,15 @@ static void race_once(bool barriers)
     shm_side_close(&s);
 }
 
-TEST(a_record_published_while_the_other_side_parks_is_never_missed) { race_once(true); }
+TEST(a_record_published_while_the_other_side_parks_is_never_missed)
+{
+    race_once(true);
+}
 
-TEST(a_record_published_while_the_other_side_parks_is_never_missed_without_barriers) { race_once(false); }
+TEST(a_record_published_while_the_other_side_parks_is_never_missed_without_barriers)
+{
+    race_once(false);
+}
 
 TEST(an_armed_rail_is_woken_by_its_own_work_too)
 {

@@ -32,7 +32,8 @@ static void round_of(size_t len, int from, bool recv_first)
 
 TEST(messages_of_every_size_class_arrive_whole_in_both_directions)
 {
-    static const size_t sizes[] = {0, 1, 7, 8, 63, 64, 65, 1000, 4000, 4096, 8000, 8176, 8192, 8193, 16384, 65536, 1000003, 9000001};
+    static const size_t sizes[] = {0,    1,    7,    8,    63,   64,    65,    1000,    4000,
+                                   4096, 8000, 8176, 8192, 8193, 16384, 65536, 1000003, 9000001};
     each_way(way) {
         pair_open(&pair, way, NULL);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -347,8 +348,10 @@ TEST(endpoint_and_runtime_count_what_went_and_came)
         round_of(7, 0, true);
         for (int i = 0; i < 2; i++)
             CHECK_OK(weft_ep_get_info(pair.ep[i], &info[i]));
-        CHECK(info[1].msgs_sent == 2 && info[1].bytes_sent == 100100 && info[1].msgs_received == 1 && info[1].bytes_received == 7);
-        CHECK(info[0].msgs_sent == 1 && info[0].bytes_sent == 7 && info[0].msgs_received == 2 && info[0].bytes_received == 100100);
+        CHECK(info[1].msgs_sent == 2 && info[1].bytes_sent == 100100 && info[1].msgs_received == 1 &&
+              info[1].bytes_received == 7);
+        CHECK(info[0].msgs_sent == 1 && info[0].bytes_sent == 7 && info[0].msgs_received == 2 &&
+              info[0].bytes_received == 100100);
         weft_runtime_get_stats(pair.rt[0], &stats);
         CHECK(stats.msgs_received == 2 && stats.bytes_received == 100100 && stats.msgs_sent == 1);
         pair_close(&pair);

@@ -5,7 +5,10 @@
 static pair_t pair;
 
 /* A thread that does not drive the runtime learns of an error by the completion, one that does by the call. */
-static weft_status_t outcome(weft_status_t posted, weft_op_t *op) { return posted ? posted : pair_wait(&pair, op, 5); }
+static weft_status_t outcome(weft_status_t posted, weft_op_t *op)
+{
+    return posted ? posted : pair_wait(&pair, op, 5);
+}
 
 TEST(a_graceful_close_loses_no_message_and_counts_what_is_not_yet_received)
 {

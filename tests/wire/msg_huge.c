@@ -33,5 +33,11 @@ static void one_huge(const pair_way_t *way)
     pair_close(&pair);
 }
 
-TEST(a_message_past_4_gib_arrives_over_shared_memory) { one_huge(&pair_ways[0]); }
-TEST(a_message_past_4_gib_arrives_over_tcp) { one_huge(&pair_ways[1]); }
+TEST(a_message_past_4_gib_arrives_over_shared_memory)
+{
+    one_huge(&pair_ways[0]);
+}
+TEST(a_message_past_4_gib_arrives_over_tcp)
+{
+    one_huge(&pair_ways[1]);
+}

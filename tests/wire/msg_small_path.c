@@ -71,7 +71,10 @@ TEST(a_small_message_over_shared_memory_allocates_nothing)
 }
 
 /* Marks the stretch that counts: a system call nobody else makes. */
-static void mark(long word) { syscall(SYS_getppid, 0x57454654L, word); }
+static void mark(long word)
+{
+    syscall(SYS_getppid, 0x57454654L, word);
+}
 
 static void traced_child(void)
 {

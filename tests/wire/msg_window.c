@@ -50,17 +50,20 @@ static void flood(const pair_way_t *way, unsigned n, size_t len, size_t window)
 
 TEST(small_messages_wait_in_the_sender_when_the_window_is_full)
 {
-    each_way(way) flood(way, 5000, 8, 65536);
+    each_way(way)
+        flood(way, 5000, 8, 65536);
 }
 
 TEST(middle_messages_wait_in_the_sender_when_the_window_is_full)
 {
-    each_way(way) flood(way, 600, 4000, 65536);
+    each_way(way)
+        flood(way, 600, 4000, 65536);
 }
 
 TEST(large_messages_wait_in_the_sender_and_cost_the_receiver_only_their_envelope)
 {
-    each_way(way) flood(way, 300, 100000, 16384);
+    each_way(way)
+        flood(way, 300, 100000, 16384);
 }
 
 TEST(a_receive_for_a_tag_behind_the_window_still_finds_its_message)

@@ -55,8 +55,13 @@ weft_status_t wefti_bell_open(wefti_shm_rail_t *r)
     bell->nonce = r->probe;
     r->bell = bell;
     r->bell_fd = bell_fd;
-    r->self = (wefti_shm_peer_t){.bell = bell, .wake_fd = wake_fd, .pid = getpid(), .nonce = r->probe,
-                                 .probe_at = (uint64_t)(uintptr_t)&r->probe, .readable = true, .refs = 1};
+    r->self = (wefti_shm_peer_t){.bell = bell,
+                                 .wake_fd = wake_fd,
+                                 .pid = getpid(),
+                                 .nonce = r->probe,
+                                 .probe_at = (uint64_t)(uintptr_t)&r->probe,
+                                 .readable = true,
+                                 .refs = 1};
     wefti_shm_barriers_open(r);
     return WEFT_OK;
 
@@ -121,8 +126,13 @@ static weft_status_t peer_open(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t 
     }
     if (probed == WEFT_ERR_UNSUPPORTED && !r->copy_ring)
         wefti_info("shm: not allowed to read the memory of process %u: large messages go through the ring", addr->pid);
-    *peer = (wefti_shm_peer_t){.bell = bell, .wake_fd = wake_fd, .pid = (pid_t)addr->pid, .nonce = addr->nonce,
-                               .probe_at = addr->probe_at, .readable = probed == WEFT_OK, .refs = 1};
+    *peer = (wefti_shm_peer_t){.bell = bell,
+                               .wake_fd = wake_fd,
+                               .pid = (pid_t)addr->pid,
+                               .nonce = addr->nonce,
+                               .probe_at = addr->probe_at,
+                               .readable = probed == WEFT_OK,
+                               .refs = 1};
     return WEFT_OK;
 
 err_close:

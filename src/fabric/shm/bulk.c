@@ -378,8 +378,7 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
 
 static wefti_shm_pull_t *first_copying(wefti_shm_lane_t *lane)
 {
-    wefti_list_each(it, &lane->pulls)
-    {
+    wefti_list_each(it, &lane->pulls) {
         wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
         if (p->state == WEFTI_SHM_COPYING)
             return p;
@@ -470,7 +469,10 @@ static void end_pulls(wefti_shm_lane_t *lane, weft_status_t status, bool quietly
     }
 }
 
-void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane) { end_pulls(lane, WEFT_ERR_PEER, false); }
+void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane)
+{
+    end_pulls(lane, WEFT_ERR_PEER, false);
+}
 
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly)
 {

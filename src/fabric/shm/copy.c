@@ -20,7 +20,10 @@
 #define IOV_MANY 32
 #define LIST_COST 4096u /* of the budget, for one look at more of the sender's list */
 
-static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 static void advance(wefti_shm_cursor_t *c, uint64_t n)
 {

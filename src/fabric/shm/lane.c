@@ -227,7 +227,10 @@ void *wefti_shm_reserve(wefti_lane_t *l, size_t n)
     return at;
 }
 
-void wefti_shm_commit(wefti_lane_t *l, size_t n) { wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC); }
+void wefti_shm_commit(wefti_lane_t *l, size_t n)
+{
+    wefti_shm_lane_commit((wefti_shm_lane_t *)l, n, WEFTI_SHM_REC);
+}
 
 /* --- receiving ---------------------------------------------------------------------------------------------------------- */
 

@@ -29,7 +29,10 @@
 
 #define COOLING_LOOK 64u /* progress calls between two looks at cooling lanes */
 
-static int membarrier(int cmd) { return (int)syscall(SYS_membarrier, cmd, 0, 0); }
+static int membarrier(int cmd)
+{
+    return (int)syscall(SYS_membarrier, cmd, 0, 0);
+}
 
 void wefti_shm_barriers_open(wefti_shm_rail_t *r)
 {
@@ -68,8 +71,7 @@ static void uncool(wefti_shm_rail_t *r, wefti_shm_lane_t *lane)
 static bool look_at_cooling(wefti_shm_rail_t *r, bool last)
 {
     bool any = false;
-    wefti_list_each_safe(it, &r->cooling)
-    {
+    wefti_list_each_safe(it, &r->cooling) {
         wefti_shm_lane_t *lane = wefti_container_of(it, wefti_shm_lane_t, cool_link);
         if (has_something(lane)) {
             wefti_bell_ring(&r->self, wefti_shm_lane_index(lane));

@@ -165,8 +165,15 @@ static void close_it(wefti_fabric_t *base)
 }
 
 static const wefti_fabric_ops_t ops = {
-    .name = "fake", .close = close_it, .progress = progress, .arm = arm, .disarm = disarm,
-    .event_fd = event_fd, .wake = wake, .now = now, .random = random_bytes,
+    .name = "fake",
+    .close = close_it,
+    .progress = progress,
+    .arm = arm,
+    .disarm = disarm,
+    .event_fd = event_fd,
+    .wake = wake,
+    .now = now,
+    .random = random_bytes,
 };
 
 /* --- the room -------------------------------------------------------------------------------------------------------------- */

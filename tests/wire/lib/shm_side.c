@@ -95,7 +95,10 @@ static void on_lane_failed(void *user, weft_status_t why)
     e->why = why;
 }
 
-static void on_lane_closed(void *user) { end_of(user)->closed++; }
+static void on_lane_closed(void *user)
+{
+    end_of(user)->closed++;
+}
 
 static void give_random(wefti_fabric_t *f, void *buf, size_t n)
 {
@@ -104,8 +107,12 @@ static void give_random(wefti_fabric_t *f, void *buf, size_t n)
         DIE("getrandom");
 }
 
-static const wefti_fabric_up_t up = {.record = on_record, .announced = on_announced, .withdrawn = on_withdrawn, .room = on_room,
-                                     .lane_failed = on_lane_failed, .lane_closed = on_lane_closed};
+static const wefti_fabric_up_t up = {.record = on_record,
+                                     .announced = on_announced,
+                                     .withdrawn = on_withdrawn,
+                                     .room = on_room,
+                                     .lane_failed = on_lane_failed,
+                                     .lane_closed = on_lane_closed};
 static const wefti_fabric_ops_t ops = {.name = "shm alone", .random = give_random};
 
 /* --- sides -------------------------------------------------------------------------------------------------------------- */
@@ -123,7 +130,10 @@ void shm_side_open(shm_side_t *s, uint64_t ring, const char *copy)
         DIE("wefti_shm_open");
 }
 
-void shm_side_close(shm_side_t *s) { wefti_shm_close(s->rail); }
+void shm_side_close(shm_side_t *s)
+{
+    wefti_shm_close(s->rail);
+}
 
 unsigned shm_progress(shm_side_t *s)
 {
