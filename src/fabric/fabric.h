@@ -105,7 +105,7 @@ typedef struct wefti_fabric_ops {
     /* Bound addresses as URIs joined by commas. */
     const char *(*post_uri)(wefti_post_t *post);
     void (*post_close)(wefti_post_t *post);
-    /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. Errors at once: INVALID, NOMEM, LIMIT. */
+    /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. At once: INVALID, NOMEM, LIMIT. */
     weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
     /* Queue one message (at most WEFTI_WIRE_MAX). WEFT_ERR_NOMEM; a broken wire says so by wire_closed. */
     weft_status_t (*wire_send)(wefti_wire_t *wire, const void *bytes, size_t n);

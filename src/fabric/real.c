@@ -4,7 +4,7 @@
  * lane. It is also what a runtime sleeps on.
  *
  * How often it is looked at: a system call costs more than a message, so while messages flow the sockets are looked at every few
- * milliseconds, and when nothing flows every few tens of microseconds; at once after a sleep, after a call that will have an answer
+ * milliseconds, and when nothing flows every few hundred microseconds; at once after a sleep, after a call that will have an answer
  * soon (a dial, a send on a wire), and always while there is no lane whose progress could be delayed. Time between looks is measured
  * with the processor's counter, whose rate only matters roughly. tests/wire/fabric_sock.c: wires_are_looked_at_while_a_lane_is_busy. */
 #include <errno.h>
@@ -32,10 +32,11 @@
 #define TICKS_BUSY 6000000u /* 1.5 to 6 ms */
 #else
 #define TICKS() wefti_clock_ns()
-#define TICKS_IDLE 25000u
+#define TICKS_IDLE 250000u
 #define TICKS_BUSY 2000000u
 #endif
 #define BUSY_CALLS 64 /* progress calls that found something, between two readings of the counter */
+#define EMPTY_CALLS 8 /* and those that found nothing, though not for long: reading it costs as much as polling a ring */
 
 typedef struct real {
     wefti_fabric_t base;
@@ -119,11 +120,10 @@ static unsigned progress(wefti_fabric_t *f, bool idle)
     if (ucx_live)
         n += wefti_ucx_progress(r->ucx);
     if (!r->look_now) {
-        if (n && ++r->calls % BUSY_CALLS)
+        bool any_lane = ucx_live || (r->shm && wefti_shm_fd(r->shm) >= 0);
+        if (any_lane && !idle && ++r->calls % (n ? BUSY_CALLS : EMPTY_CALLS))
             return n;
-        uint64_t wait = idle && !n ? TICKS_IDLE : TICKS_BUSY;
-        if (!ucx_live && (!r->shm || wefti_shm_fd(r->shm) < 0))
-            wait = 0;
+        uint64_t wait = !any_lane ? 0 : idle && !n ? TICKS_IDLE : TICKS_BUSY;
         uint64_t now = TICKS();
         if (now - r->looked < wait)
             return n;

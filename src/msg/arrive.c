@@ -1,7 +1,8 @@
 /* msg/arrive.c - what comes from the peer: messages that meet a receive, and messages that have to wait for one.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is copied once and then believed. A record that is too short, of a kind we do not know, or that costs more than the
- * window we granted fails the endpoint with WEFT_ERR_PROTOCOL; nothing else happens. */
+ * Every field read here was written by the peer, who may still change it in shared memory: it is copied once and then believed. A
+ * record that is too short, of a kind we do not know, or that costs more than the window we granted fails the endpoint with
+ * WEFT_ERR_PROTOCOL; nothing else happens. */
 #include "msg/state.h"
 
 #define SPARE_BYTES 256 /* payload of the blocks kept for reuse */

@@ -41,7 +41,7 @@ weft_status_t wefti_sim_fault(sim_host_t *h, int at, uint32_t ppm, const weft_st
         h->forced[at].times--;
         st = h->forced[at].status;
     } else if (sim_chance(h->world, ppm)) {
-        unsigned n = 0;
+        unsigned n = 1; /* there is one at least */
         while (statuses[n])
             n++;
         st = statuses[sim_below(h->world, n)];

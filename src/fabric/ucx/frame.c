@@ -50,7 +50,9 @@ static bool send_frame(ux_lane_t *l, ux_frame_t *f)
     memcpy(f->bytes, head, sizeof head);
     f->lane = l;
     r->frame_param.user_data = f;
-    ucs_status_ptr_t p = ucp_am_send_nbx(l->ep->ucp, UX_AM_ID, NULL, 0, f->bytes, f->n, &r->frame_param);
+    f->piece = (ucp_dt_iov_t){f->bytes, f->n};
+    ucs_status_ptr_t p = r->chunked ? ucp_am_send_nbx(l->ep->ucp, UX_AM_ID, NULL, 0, &f->piece, 1, &r->frame_param)
+                                    : ucp_am_send_nbx(l->ep->ucp, UX_AM_ID, NULL, 0, f->bytes, f->n, &r->frame_param);
     if (__builtin_expect(p == NULL, 1))
         return true;
     if (UCS_PTR_IS_ERR(p)) {

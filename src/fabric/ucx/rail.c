@@ -229,7 +229,9 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
         goto err_address;
     }
     r->frame_param = (ucp_request_param_t){
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_DATATYPE,
+        .datatype = r->chunked ? UCP_DATATYPE_IOV : ucp_dt_make_contig(1), /* ux_frame_t says why */
         .flags = UCP_AM_SEND_FLAG_EAGER,
         .cb.send = frame_sent,
     };

@@ -69,6 +69,8 @@ typedef struct ux_frame {
     wefti_list_t link; /* freelist, or a lane's backlog */
     ux_lane_t *lane;
     uint32_t n;
+    ucp_dt_iov_t piece; /* all of it, as UCX is given it over TCP: an array of one makes it copy and send(), which costs less
+                           than the sendmsg() of its short messages. It has to live as long as the send */
     _Alignas(16) uint8_t bytes[UX_FRAME];
 } ux_frame_t;
 
