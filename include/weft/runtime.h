@@ -3,8 +3,10 @@
  * A process may have several (one per core is a good number); they share nothing but the log sink.
  *
  * Three ways to be driven:
- *   WEFT_PROGRESS_CALLER  no thread. Whoever waits, or calls weft_runtime_progress(), drives. Lowest latency. Silence is
- *                         death to a peer: call progress at least a few times per heartbeat bound.
+ *   WEFT_PROGRESS_CALLER  no thread. Whoever waits, or calls weft_runtime_progress(), drives. Lowest latency. Nothing moves
+ *                         unless someone does: of several messages posted in a row the first leaves at once, the others
+ *                         may leave together with the next progress. Silence is death to a peer: call progress at least a
+ *                         few times per heartbeat bound.
  *   WEFT_PROGRESS_THREAD  a thread of the runtime's own drives: it spins for spin_ns after the last event, then sleeps
  *                         until the kernel wakes it. Callbacks run on it. An idle runtime uses no CPU.
  *   WEFT_PROGRESS_LOOP    a foreign event loop drives: poll weft_runtime_fd(), call weft_runtime_progress() until it
