@@ -65,12 +65,13 @@ typedef struct __attribute__((may_alias)) wefti_opx {
     weft_runtime_t *rt;
     const wefti_op_kind_t *kind;
     wefti_list_t link;            /* the room's list while POSTED, the ready list while READY */
+    wefti_watch_fn watch;         /* set while a group or link watches */
+    uint64_t room[17];            /* the room's own state: see wefti_op_room() */
+    /* From here on what most operations never touch: with many under way, every line touched is a cache miss. */
+    void *watch_arg;
     _Atomic(weft_op_t *) inbox_next;
     wefti_list_t token_link;
     wefti_heap_node_t timer;
-    wefti_watch_fn watch;         /* set while a group or link watches */
-    void *watch_arg;
-    uint64_t room[17];            /* the room's own state: see wefti_op_room() */
 } wefti_opx_t;
 
 enum {
@@ -129,6 +130,7 @@ struct weft_runtime {
     uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
     weft_status_t told;            /* status of the operation whose watch runs */
     uint64_t ops_completed;
+    uint64_t ops_at_once;          /* of them, those never counted in ops_posted */
     uint32_t armed;                /* weft_runtime_arm() succeeded and nobody progressed since. Not beside `delivering`: a load of
                                       both would wait for the store of one */
 
@@ -316,6 +318,25 @@ static inline void wefti_op_complete_at_once(weft_op_t *op, weft_status_t status
         wefti_op_complete_slow(op);
     else
         atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
+}
+
+/* The way of a small message, which is sent within the call that posts it: if the operation can be posted and nobody is to be told,
+ * none of the above is needed, only to say that it is done. */
+static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
+    return (state == WEFTI_OP_IDLE || state == WEFTI_OP_DONE) && !rt->closing && !wefti_forked(rt) && !op->fn && !op->queue &&
+           !op->token && !x->watch;
+}
+static inline void wefti_op_plain_done(weft_runtime_t *rt, weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    op->status = WEFT_OK;
+    x->rt = rt;
+    rt->ops_at_once++;
+    rt->ops_completed++;
+    atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
 }
 
 /* --- timers, time ----------------------------------------------------------------------------------------------------------- */

@@ -71,7 +71,7 @@ typedef struct asked {
 
 static void collect(weft_runtime_t *rt, weft_runtime_stats_t *stats)
 {
-    stats->ops_posted = atomic_load_explicit(&rt->ops_posted, memory_order_relaxed);
+    stats->ops_posted = atomic_load_explicit(&rt->ops_posted, memory_order_relaxed) + rt->ops_at_once;
     stats->ops_completed = rt->ops_completed;
     stats->sleeps = rt->sleeps;
     stats->wakeups = rt->wakeups;

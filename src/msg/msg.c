@@ -37,6 +37,7 @@ static void ep_room(weft_ep_t *ep)
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     wefti_msg_recv_down(ep, why);
+    wefti_msg_flow_fed(ep);
     if (!ep->lane) /* with a lane, it closes gracefully: sends go on */
         wefti_msg_send_down(ep, why);
     wefti_msg_arrive_down(ep, discard);

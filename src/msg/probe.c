@@ -25,13 +25,17 @@ static void take_out(msg_state_t *ms, weft_msg_t *msg)
 
 static weft_status_t look(weft_runtime_t *rt, uint64_t tag, question_t *q)
 {
-    weft_msg_t *msg = wefti_msg_find_held(msg_state(rt), q->ep, tag, q->mask);
-    if (!msg)
+    msg_state_t *ms = msg_state(rt);
+    weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, tag, q->mask);
+    if (!msg) {
+        if (ms->n_starving) /* who asks in a loop waits too */
+            wefti_msg_flow_waits(ms, q->ep);
         return WEFT_ERR_NOTFOUND;
+    }
     q->envelope = (weft_msg_envelope_t){msg->tag, msg->len, msg->from};
     q->msg = msg;
     if (q->claim)
-        take_out(msg_state(rt), msg);
+        take_out(ms, msg);
     return WEFT_OK;
 }
 

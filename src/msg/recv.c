@@ -139,6 +139,8 @@ static weft_status_t recv_start(weft_op_t *op)
     if (st)
         return st;
     wefti_msg_post(ms, op);
+    if (__builtin_expect(ms->n_starving, 0))
+        wefti_msg_flow_waits(ms, r->ep);
     return WEFT_OK;
 }
 

@@ -164,6 +164,12 @@ static weft_status_t send_start_later(weft_op_t *op)
 
 static const wefti_op_kind_t send_kind = {"msg send", send_start_later, send_cancel};
 
+/* Whoever has posts in the inbox must not overtake them. */
+static inline bool may_pass_inbox(weft_runtime_t *rt, weft_runtime_t *was)
+{
+    return was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed);
+}
+
 /* wefti_op_go() with the errors of a direct start returned. */
 static weft_status_t go(weft_runtime_t *rt, weft_op_t *op)
 {
@@ -173,7 +179,7 @@ static weft_status_t go(weft_runtime_t *rt, weft_op_t *op)
         wefti_op_inbox(op);
         return WEFT_OK;
     }
-    if (was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed)) {
+    if (may_pass_inbox(rt, was)) {
         st = send_start(op);
         if (st)
             wefti_op_unprepare(op);
@@ -300,6 +306,18 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         return wefti_fail(WEFT_ERR_INVALID, !ep ? "the endpoint is NULL" : "the buffer is NULL with a length of %zu", len);
     weft_runtime_t *rt = ep->rt, *was;
     weft_status_t st = WEFT_OK;
+    if (__builtin_expect(op && wefti_op_plain(rt, op) && wefti_enter(rt, &was), 1)) {
+        bool sent = may_pass_inbox(rt, was) && send_at_once(ep, buf, len, tag);
+        if (sent) {
+            op->len = len;
+            op->tag = tag;
+            op->from = ep->id;
+            wefti_op_plain_done(rt, op);
+        }
+        wefti_leave(rt, was);
+        if (__builtin_expect(sent, 1))
+            return WEFT_OK;
+    }
     if (op) {
         st = wefti_op_prepare(rt, op, &send_kind);
         if (__builtin_expect(st != WEFT_OK, 0))
@@ -312,10 +330,9 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
     } else if (wefti_forked(rt)) {
         return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
     }
-    if (__builtin_expect(wefti_enter(rt, &was), 1)) {
-        /* whoever has posts in the inbox must not overtake them */
-        bool direct = was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed);
-        if (__builtin_expect(direct && send_at_once(ep, buf, len, tag), 1)) {
+    if (wefti_enter(rt, &was)) {
+        bool direct = may_pass_inbox(rt, was);
+        if (direct && send_at_once(ep, buf, len, tag)) {
             if (op)
                 wefti_op_complete_at_once(op, WEFT_OK);
         } else if (op && direct) {

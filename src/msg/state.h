@@ -17,7 +17,7 @@
 enum {
     REC_EAGER = WEFTI_REC_MSG_FIRST, /* msg_head_t, then the bytes */
     REC_ANNOUNCE,                    /* msg_head_t; the payload is announced */
-    REC_CREDIT,                      /* msg_word_t: more window; none: what you miss is held by messages nobody has asked for */
+    REC_CREDIT,                      /* msg_word_t: more window; none: it is full, and a receive waits for something else */
     REC_STARVED                      /* msg_word_t: send what credit you owe, sends wait here */
 };
 
@@ -62,6 +62,7 @@ typedef struct msg_state {
     wefti_list_t claimed;         /* messages taken out by weft_msg_claim() (by weft_msg_t.all_link) */
     msg_table_t arrived_of_ep;    /* the same by (endpoint, tag) */
     msg_table_t arrived_of_any;   /* the same by tag */
+    uint32_t n_starving;          /* endpoints whose peer_starving is set */
     weft_msg_t *spare;            /* small message blocks to use again */
     uint32_t n_spare;
 
@@ -79,8 +80,9 @@ typedef struct msg_ep {
     uint64_t reserve;         /* the last of the window: only for announcements, and for small messages announced while `held_up` */
     uint32_t eager_max;       /* longest message that travels in a record of this lane */
     bool starving;            /* we told the peer that sends wait for credit */
-    bool held_up;             /* it answered that it owes none: its program has to receive first */
-    bool peer_starving;       /* it told us */
+    bool held_up;             /* it answered that its window is full and its program waits for something else */
+    bool peer_starving;       /* it told us, and we owed nothing */
+    bool peer_told;           /* and we told it that the window is full of what nobody asked for */
     bool credit_blocked;      /* credit is due and found no room on the lane */
     uint64_t granted;         /* window of ours that the peer has not used yet */
     uint64_t owed;            /* window to return */
@@ -170,6 +172,8 @@ weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, ui
 void wefti_msg_flow_up(weft_ep_t *ep);                                   /* a new lane: grant our window */
 void wefti_msg_flow_consumed(weft_ep_t *ep, uint64_t cost);              /* a message was taken: owe its cost, and return it when due */
 void wefti_msg_flow_room(weft_ep_t *ep);                                 /* retry credit that found no room */
+void wefti_msg_flow_fed(weft_ep_t *ep);                                  /* the peer does not starve (any more) */
+void wefti_msg_flow_waits(msg_state_t *ms, weft_ep_t *ep);               /* a receive waits (NULL: for any): do starving peers have it? */
 bool wefti_msg_flow_starved(weft_ep_t *ep);                              /* sends wait for credit: tell the peer; false: no room to */
 bool wefti_msg_flow_word(weft_ep_t *ep, const msg_word_t *word);         /* credit that came with a record; false: nonsense */
 

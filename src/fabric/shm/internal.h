@@ -16,7 +16,7 @@
 #include "fabric/shm/shm.h"
 
 #define WEFTI_SHM_KIND 1u
-#define WEFTI_SHM_HOT_MAX 8u         /* lanes polled on every progress */
+#define WEFTI_SHM_HOT_MAX 16u        /* lanes polled on every progress, while records flow on them */
 #define WEFTI_SHM_QUIET 256u         /* polls that found nothing before a lane is parked */
 #define WEFTI_SHM_COOLING_MAX 64u    /* lanes parked with one barrier */
 #define WEFTI_SHM_POLL_BUDGET 64u    /* records of one lane per progress */
