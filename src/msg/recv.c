@@ -157,6 +157,16 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t recv_kind = {"msg receive", recv_start, recv_cancel};
 
+static void into_one(weft_op_t *op, void *buf, size_t cap, bool alloc)
+{
+    msg_recv_t *r = msg_recv(op);
+    r->one = (weft_iov_t){buf, cap};
+    r->iov = NULL;
+    r->iov_n = 1;
+    r->alloc = alloc;
+    r->cap = cap;
+}
+
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
 {
     msg_recv_t *r = msg_recv(op);
@@ -177,12 +187,7 @@ static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size
     weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
-    msg_recv_t *r = msg_recv(op);
-    r->one = (weft_iov_t){buf, cap};
-    r->iov = NULL;
-    r->iov_n = 1;
-    r->alloc = false;
-    r->cap = cap;
+    into_one(op, buf, cap, false);
     return post(rt, ep, tag, mask, op);
 }
 
@@ -231,12 +236,8 @@ weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_
     weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
-    msg_recv_t *r = msg_recv(op);
     op->buf = NULL;
-    r->iov = NULL;
-    r->iov_n = 1;
-    r->alloc = true;
-    r->cap = max_len;
+    into_one(op, NULL, max_len, true);
     return post(rt, ep, tag, mask, op);
 }
 
@@ -266,12 +267,7 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
     weft_status_t st = wefti_op_prepare(rt, op, &wefti_msg_claimed_kind);
     if (st)
         return st;
-    msg_recv_t *r = msg_recv(op);
-    r->one = (weft_iov_t){buf, cap};
-    r->iov = NULL;
-    r->iov_n = 1;
-    r->alloc = false;
-    r->cap = cap;
+    into_one(op, buf, cap, false);
     return post(rt, (weft_ep_t *)(void *)msg, 0, 0, op);
 }
 

@@ -30,22 +30,15 @@ typedef struct chunk {
 weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                              wefti_xfer_t *x)
 {
-    ux_rail_t *r = l->rail;
     if (l->failed)
         return WEFT_ERR_AGAIN;
     uint8_t *at = wefti_ux_make_room(l, 16 + n, false);
     if (!at)
         return WEFT_ERR_AGAIN;
-    ux_announce_t *a = wefti_calloc(1, sizeof *a);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
-    weft_status_t st = wefti_slots_add(&r->announces, a, &a->id);
-    if (st) {
-        wefti_free(a);
+    ux_announce_t *a;
+    weft_status_t st = wefti_ux_announce_new(l, x, 0, &a);
+    if (st)
         return st;
-    }
-    a->lane = l;
-    a->x = x;
     a->chunked = true;
     a->iov = iov;
     a->iov_n = iov_n;

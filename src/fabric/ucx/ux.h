@@ -253,6 +253,8 @@ static inline ux_lane_t *wefti_ux_lane_of(ux_rail_t *r, uint64_t token)
 }
 
 /* chunk.c */
+/* An announcement of x on the lane, in the table of those, with room for `head` bytes that UCX sends. */
+weft_status_t wefti_ux_announce_new(ux_lane_t *l, wefti_xfer_t *x, size_t head, ux_announce_t **announce_out);
 weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_ux_offer_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);

@@ -53,6 +53,22 @@ static void announce_sent(void *request, ucs_status_t status, void *user)
     announce_end(user, status);
 }
 
+weft_status_t wefti_ux_announce_new(ux_lane_t *l, wefti_xfer_t *x, size_t head, ux_announce_t **announce_out)
+{
+    ux_announce_t *a = wefti_calloc(1, sizeof *a + head);
+    if (!a)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
+    weft_status_t st = wefti_slots_add(&l->rail->announces, a, &a->id);
+    if (st) {
+        wefti_free(a);
+        return st;
+    }
+    a->lane = l;
+    a->x = x;
+    *announce_out = a;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
                                 uint64_t total, wefti_xfer_t *x)
 {
@@ -65,16 +81,10 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
         l->want_room = true;
         return WEFT_ERR_AGAIN;
     }
-    ux_announce_t *a = wefti_calloc(1, sizeof *a + UX_ANNOUNCE_HEAD + n);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
-    weft_status_t st = wefti_slots_add(&r->announces, a, &a->id);
-    if (st) {
-        wefti_free(a);
+    ux_announce_t *a;
+    weft_status_t st = wefti_ux_announce_new(l, x, UX_ANNOUNCE_HEAD + n, &a);
+    if (st)
         return st;
-    }
-    a->lane = l;
-    a->x = x;
     wefti_ux_flush(l); /* the records before it go before it */
     uint32_t head[6] = {0, 0, l->tx_seq++, (uint32_t)n, 0, 0};
     memcpy(head, &l->peer_token, 8);

@@ -2,28 +2,12 @@
 #include "peer.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-static double now(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static void must(weft_status_t st, const char *what)
-{
-    if (!st)
-        return;
-    fprintf(stderr, "%s: %s (%s)\n", what, weft_status_name(st), weft_last_error());
-    exit(1);
-}
+#include "must.h"
 
 static weft_runtime_t *open_runtime(const char *transports, uint64_t heartbeat_ns)
 {

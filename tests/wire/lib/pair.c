@@ -1,9 +1,7 @@
 /* tests/wire/lib/pair.c - see pair.h. */
 #include "pair.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "must.h"
 
 const pair_way_t pair_ways[4] = {
     {"shm", WEFT_PROGRESS_CALLER},
@@ -11,21 +9,6 @@ const pair_way_t pair_ways[4] = {
     {"shm", WEFT_PROGRESS_THREAD},
     {"tcp", WEFT_PROGRESS_THREAD},
 };
-
-static double now(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static void must(weft_status_t st, const char *what)
-{
-    if (!st)
-        return;
-    fprintf(stderr, "%s: %s (%s)\n", what, weft_status_name(st), weft_last_error());
-    exit(1);
-}
 
 static void drive(pair_t *pair)
 {

@@ -2,26 +2,10 @@
 #include "two.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+
+#include "must.h"
 
 two_t two;
-
-static double now(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static void must(weft_status_t st, const char *what)
-{
-    if (!st)
-        return;
-    fprintf(stderr, "%s: %s (%s)\n", what, weft_status_name(st), weft_last_error());
-    exit(1);
-}
 
 static void accepted(weft_listener_t *l, weft_ep_t *ep, void *user)
 {
