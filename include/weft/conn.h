@@ -136,6 +136,9 @@ WEFT_API weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id);
 WEFT_API weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep);
 WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);
 
+/* What a peer can do, from its hello. */
+#define WEFT_CAN_MSG UINT64_C(1) /* tag messages */
+
 typedef struct weft_ep_info {
     size_t size;
     weft_ep_id_t id;
@@ -143,7 +146,7 @@ typedef struct weft_ep_info {
     const char *peer_name;     /* instance name from the hello; "" before */
     const char *peer_address;  /* where it is, as a URI */
     const char *transport;     /* "shm", "ucx" ...; "" before */
-    uint64_t peer_capabilities;
+    uint64_t peer_capabilities; /* WEFT_CAN_* */
     bool authenticated;        /* both sides proved the key */
     bool same_host;
     uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received; /* received: arrived here, taken by a receive or not */

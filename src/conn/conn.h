@@ -30,6 +30,7 @@ typedef struct wefti_inbound {
 /* Traffic on endpoints: one table per room above, all called on the driver except ep_new. */
 typedef struct wefti_traffic {
     uint8_t first_kind, last_kind;
+    uint64_t capability;                           /* what the hello says of it: WEFT_CAN_* */
     size_t ep_state_size;                          /* bytes of ep->traffic[i] conn allocates, zeroed */
     void (*ep_new)(weft_ep_t *ep);                 /* initialise that, and nothing else: runs on the thread that opens */
     void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits */

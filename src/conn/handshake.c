@@ -71,6 +71,8 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     memcpy(h->nonce, link->shake->nonce, sizeof h->nonce);
     memcpy(h->uuid, conn->uuid, sizeof h->uuid);
     memcpy(h->host, conn->host, sizeof h->host);
+    for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
+        h->capabilities |= conn->traffic[i] ? conn->traffic[i]->capability : 0;
     h->heartbeat_ns = rt->heartbeat_ns;
     h->recv_window = rt->recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);

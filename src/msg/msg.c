@@ -89,6 +89,7 @@ static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 static const wefti_traffic_t traffic = {
     .first_kind = WEFTI_REC_MSG_FIRST,
     .last_kind = WEFTI_REC_MSG_LAST,
+    .capability = WEFT_CAN_MSG,
     .ep_state_size = sizeof(msg_ep_t),
     .ep_new = ep_new,
     .ep_up = ep_up,

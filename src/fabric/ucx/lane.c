@@ -150,7 +150,9 @@ static weft_status_t take_index(ux_rail_t *r, ux_lane_t *l, uint32_t *index_out)
 weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
 {
     ux_rail_t *r = ux_rail(rail);
-    weft_status_t st = wefti_ux_start(r);
+    weft_status_t st = wefti_ux_spare_fds(r->worker ? UX_FDS_LANE : UX_FDS_WORKER);
+    if (!st)
+        st = wefti_ux_start(r);
     if (st)
         return st;
     ux_lane_t *l = wefti_calloc(1, sizeof *l);
@@ -254,6 +256,9 @@ weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t
         return wefti_fail(WEFT_ERR_PROTOCOL, "a lane's address of %zu bytes is not one of ours", n);
     if (l->state != UX_NEW)
         return wefti_fail(WEFT_ERR_STATE, "the lane is connected");
+    weft_status_t spare = wefti_ux_spare_fds(UX_FDS_LANE);
+    if (spare)
+        return spare;
     size_t left = wefti_reader_left(&rd);
     l->peer = peer_of(r, id);
     l->peer_addr = wefti_calloc(1, left + ADDR_SLACK);

@@ -1,9 +1,12 @@
-/* fabric/ucx/process.c - what UCX does to the process it is loaded into, undone: its signal handlers and its lines on stderr.
+/* fabric/ucx/process.c - what UCX does to the process it is loaded into, undone or kept from happening: its signal handlers, its lines on
+ * stderr, its abort() where it finds no file descriptor for a socket it has to have.
  * tests/wire/fabric_ucx.c: loading_ucx_leaves_the_signals_alone. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #if __has_include(<ucs/debug/log_def.h>)
 #include <ucs/debug/log_def.h>
 #define CAN_HUSH 1
@@ -54,4 +57,18 @@ void wefti_ux_hush(void)
         return;
     ucs_log_push_handler(to_our_log);
 #endif
+}
+
+/* UCX 1.13 does not always survive running out of descriptors in the middle of a connection; so nothing is begun without some in hand.
+ * Another thread may still take them in between: this makes the abort rare, not impossible. */
+weft_status_t wefti_ux_spare_fds(unsigned need)
+{
+    int fds[UX_SPARE_FDS_MAX];
+    unsigned n = 0;
+    while (n < need && (fds[n] = n ? fcntl(fds[0], F_DUPFD_CLOEXEC, 0) : open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        n++;
+    bool enough = n == need;
+    while (n)
+        close(fds[--n]);
+    return enough ? WEFT_OK : wefti_fail(WEFT_ERR_LIMIT, "UCX needs %u free file descriptors; raise the limit (ulimit -n)", need);
 }

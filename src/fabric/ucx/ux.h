@@ -7,7 +7,7 @@
  *   chunk.c   payloads in chunks of our own, where UCX's rendezvous is not safe
  *   bulk.c    payloads over a plain connection beside the lane, where chunks are used
  *   facts.c   what UCX is and has
- *   process.c its signal handlers and its log
+ *   process.c its signal handlers, its log, its need for file descriptors
  *
  * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self transport
  * would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an endpoint
@@ -233,6 +233,10 @@ weft_status_t wefti_ux_status(ucs_status_t st);
 
 /* process.c */
 void wefti_ux_hush(void);
+/* What UCX opens for a context and worker, and for one more endpoint over TCP, with some to spare. */
+enum { UX_FDS_WORKER = 32, UX_FDS_LANE = 8, UX_SPARE_FDS_MAX = 32 };
+/* WEFT_ERR_LIMIT: there are not that many (at most UX_SPARE_FDS_MAX). */
+weft_status_t wefti_ux_spare_fds(unsigned need);
 
 /* lane.c */
 weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
