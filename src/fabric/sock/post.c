@@ -240,6 +240,10 @@ static weft_status_t device_addrs(const char *device, sock_addrs_t *out)
             continue;
         if (it->ifa_addr->sa_family != AF_INET && it->ifa_addr->sa_family != AF_INET6)
             continue;
+        /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for it. */
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)it->ifa_addr;
+        if (it->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
+            continue;
         at[n].n = it->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
         memcpy(&at[n].ss, it->ifa_addr, at[n].n);
         n++;
