@@ -47,6 +47,7 @@ typedef struct weft_listen_opts {
     void *user;
     uint32_t backlog;        /* connections in their hello at one time. Default is: 1024 */
     const struct weft_ep_hooks *hooks; /* for every accepted endpoint; copied */
+    uint64_t reconnect_ns;   /* how long a lost endpoint is kept for its peer's return, if its hook says so. Default is: 30 s */
 } weft_listen_opts_t;
 #define WEFT_LISTEN_OPTS_INIT WEFT_INIT(weft_listen_opts_t)
 
@@ -77,7 +78,7 @@ WEFT_API weft_status_t weft_listener_close(weft_listener_t *listener, weft_op_t 
 typedef enum weft_on_failure { WEFT_GIVE_UP = 0, WEFT_RECONNECT = 1 } weft_on_failure_t;
 
 /* Asked once per failure. The endpoint's operations have completed with `why` by then. Runs in progress. On the accepting side
- * WEFT_RECONNECT means: keep the endpoint for the peer's return, for reconnect_ns at most. */
+ * WEFT_RECONNECT means: keep the endpoint for the peer's return, for the listener's reconnect_ns at most. */
 typedef weft_on_failure_t (*weft_ep_failed_fn)(weft_ep_t *ep, weft_status_t why, void *user);
 /* Called once, when the endpoint is of no more use: `why` is WEFT_OK after a close by either side (see the state), or the error.
  * Not called for an endpoint whose connect never succeeded: its connect operation says so. Runs in progress. */

@@ -295,6 +295,7 @@ struct weft_listener {
     weft_admit_fn admit;
     void *user;
     weft_ep_hooks_t hooks;
+    uint64_t reconnect_ns; /* of its endpoints; 0: the default */
     uint32_t backlog, hellos, n_ready;
     wefti_list_t accept_ops;
     wefti_list_t ready; /* endpoints nobody took yet */

@@ -134,6 +134,7 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
     l->backlog = o->backlog ? o->backlog : BACKLOG_DEFAULT;
     if (o->hooks)
         l->hooks = *o->hooks;
+    l->reconnect_ns = o->reconnect_ns;
     wefti_list_init(&l->accept_ops);
     wefti_list_init(&l->ready);
     l->posts = wefti_calloc(n, sizeof *l->posts);

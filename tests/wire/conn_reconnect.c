@@ -225,3 +225,23 @@ TEST(a_server_waiting_for_a_return_can_close_and_be_closed)
     two_close();
     CHECK_EQ(two.closed[0], 1);
 }
+
+TEST(a_server_gives_up_on_a_peer_that_does_not_return_in_time)
+{
+    EACH_TRANSPORT(t)
+    {
+        weft_op_t recv = WEFT_OP_INIT;
+        char got[8];
+        two_reconnect_ns = 500 * WEFT_MILLISECOND;
+        begin(t, WEFT_RECONNECT, WEFT_GIVE_UP, 0);
+        cut(weft_listener_port(two.listener));
+        TWO_UNTIL(weft_ep_get_state(two.accepted[0]) == WEFT_EP_RECONNECTING, 2);
+        double start = test_now();
+        CHECK_OK(weft_msg_recv(two.accepted[0], got, sizeof got, 1, WEFT_TAG_FULL, &recv));
+        CHECK_EQ(two_wait(&recv, 3), WEFT_ERR_PEER);
+        CHECK(test_now() - start > 0.3 && test_now() - start < 2);
+        CHECK_EQ(weft_ep_get_state(two.accepted[0]), WEFT_EP_FAILED);
+        TWO_UNTIL(two.closed[0] == 1, 1);
+        two_close();
+    }
+}

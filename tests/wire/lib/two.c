@@ -6,6 +6,7 @@
 #include "must.h"
 
 two_t two;
+uint64_t two_reconnect_ns;
 
 static void accepted(weft_listener_t *l, weft_ep_t *ep, void *user)
 {
@@ -42,6 +43,7 @@ void two_open(const weft_runtime_opts_t *server, const weft_runtime_opts_t *clie
     must(weft_runtime_open(client ? client : &plain, &two.client), "weft_runtime_open");
     lo.accept = accepted;
     lo.hooks = &hooks;
+    lo.reconnect_ns = two_reconnect_ns;
     must(weft_listen(two.server, "tcp://127.0.0.1:0", &lo, &two.listener), "weft_listen");
 }
 

@@ -17,6 +17,7 @@ typedef struct two {
 } two_t;
 
 extern two_t two;
+extern uint64_t two_reconnect_ns; /* of the listener; set before two_open(), 0 for the default */
 
 /* Both runtimes, with `opts` for each (NULL: defaults), and a listener on tcp://127.0.0.1:0 whose endpoints go to accepted[].
  * Ends the test if that fails. */
