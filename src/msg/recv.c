@@ -257,14 +257,14 @@ static weft_status_t claimed_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-const wefti_op_kind_t wefti_msg_claimed_kind = {"msg receive of a claimed message", claimed_start, recv_cancel};
+static const wefti_op_kind_t claimed_kind = {"msg receive of a claimed message", claimed_start, recv_cancel};
 
 weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft_op_t *op)
 {
     if (!msg || !op || (!buf && cap))
         return wefti_fail(WEFT_ERR_INVALID, "receiving a claimed message needs the message, an operation and a buffer");
     weft_runtime_t *rt = msg->ms->rt;
-    weft_status_t st = wefti_op_prepare(rt, op, &wefti_msg_claimed_kind);
+    weft_status_t st = wefti_op_prepare(rt, op, &claimed_kind);
     if (st)
         return st;
     into_one(op, buf, cap, false);

@@ -198,7 +198,6 @@ bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pu
 bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg);
 void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why);
 void wefti_msg_recv_shutdown(msg_state_t *ms);                     /* end the receives from any endpoint */
-extern const wefti_op_kind_t wefti_msg_claimed_kind;
 
 weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes);
 void wefti_msg_block_free(weft_msg_t *msg);
