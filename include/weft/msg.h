@@ -19,9 +19,6 @@ extern "C" {
 #define WEFT_TAG_FULL UINT64_MAX /* mask: the whole tag counts */
 #define WEFT_TAG_ANY  UINT64_C(0) /* mask: any tag */
 
-/* Called once when the library has let go of an owned buffer, whatever became of the message. Runs in progress or in the posting call. */
-typedef void (*weft_release_fn)(void *buf, void *user);
-
 /* Send len bytes with a tag. The buffer is borrowed until op completes. op NULL: fire and forget; then the bytes are copied, or
  * WEFT_ERR_AGAIN if they would have to wait and more than 1 MiB of such copies waits already.
  *

@@ -52,6 +52,9 @@ typedef struct weft_iov {
     size_t len;
 } weft_iov_t;
 
+/* Called once when the library has let go of an owned buffer, whatever became of the message. Runs in progress or in the posting call. */
+typedef void (*weft_release_fn)(void *buf, void *user);
+
 /* Index and generation of an endpoint: never reused while anyone could still hold the old one. 0 is no endpoint. */
 typedef uint64_t weft_ep_id_t;
 
@@ -71,11 +74,14 @@ struct weft_op {
 
     /* Valid after completion. Which ones are set is said by each posting call. */
     weft_status_t status;
-    uint32_t reserved;
+    union {
+        uint32_t header_len; /* of an active message received */
+        uint32_t reason;     /* of an active message sent and rejected */
+    };
     uint64_t len;            /* bytes of the message, of the transfer, or a count */
     uint64_t tag;
     weft_ep_id_t from;       /* the endpoint it came from */
-    void *buf;               /* a buffer made for the caller, released by weft_buf_free() */
+    void *buf;               /* something made for the caller: each posting call says what, and how it is released */
 
     uint64_t priv[30];       /* the library's */
 };

@@ -47,7 +47,8 @@ extern "C" {
     X(WEFT_ERR_UNSUPPORTED,-17, "this build, machine or transport cannot do that") \
     X(WEFT_ERR_ADDRESS,    -18, "the address cannot be used: in use, not of this machine, or its name has no address") \
     X(WEFT_ERR_NOTFOUND,   -19, "no such thing: a name, an id whose object is gone, or a message that is not there") \
-    X(WEFT_ERR_SYSTEM,     -20, "the operating system or UCX failed; the log has its words")
+    X(WEFT_ERR_SYSTEM,     -20, "the operating system or UCX failed; the log has its words") \
+    X(WEFT_ERR_REJECTED,   -21, "the receiver rejected the message; the operation has its reason")
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, value, text) name = (value),

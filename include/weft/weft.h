@@ -1,8 +1,10 @@
 /* weft/weft.h - all of it. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
+#include <weft/am.h>
 #include <weft/config.h>
 #include <weft/conn.h>
+#include <weft/mem.h>
 #include <weft/msg.h>
 #include <weft/op.h>
 #include <weft/runtime.h>

@@ -111,6 +111,15 @@ typedef struct wefti_fabric_ops {
     weft_status_t (*wire_send)(wefti_wire_t *wire, const void *bytes, size_t n);
     /* Close after what was queued is written, as far as that goes without waiting. No upcall follows. */
     void (*wire_close)(wefti_wire_t *wire);
+
+    /* Memory. All of it from any thread; NULL where the fabric has no use for it. */
+    /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read payloads out of
+     * it. It stays so until unshare(), which the caller does before it unmaps the range. WEFT_ERR_NOMEM, _LIMIT. */
+    weft_status_t (*share)(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out);
+    void (*unshare)(wefti_fabric_t *f, uint64_t id);
+    /* Register a range with the hardware; *reg_out may be NULL where there is nothing to do. WEFT_ERR_NOMEM, _SYSTEM. */
+    weft_status_t (*mem_register)(wefti_fabric_t *f, void *base, size_t n, void **reg_out);
+    void (*mem_unregister)(wefti_fabric_t *f, void *reg);
 } wefti_fabric_ops_t;
 
 #define WEFTI_WIRE_MAX 65536
@@ -184,6 +193,13 @@ typedef struct wefti_rail_ops {
     /* Do without the payload. p is consumed; the sender's transfer is done with WEFT_OK if `taken` (as good as delivered: a zero-length
      * pull, a truncated message), else WEFT_ERR_REFUSED. */
     void (*refuse)(wefti_pull_t *p, bool taken);
+
+    /* Lend the payload where it lies: *ptr_out is readable, in memory that outlives p, the lane and the peer, until unlend(). Only
+     * payloads in one piece of shared memory (see share()); NULL here or WEFT_ERR_UNSUPPORTED: pull it. p stays ours: refuse(p, true) says
+     * that we are done with it, if it was not withdrawn until then (a closed lane withdraws it; the memory stays, though its owner
+     * may write to it again). *lent_out is for unlend(), on the driver, once. */
+    weft_status_t (*lend)(wefti_pull_t *p, const void **ptr_out, void **lent_out);
+    void (*unlend)(wefti_rail_t *rail, void *lent);
 } wefti_rail_ops_t;
 
 /* The fabric of this machine: sockets, shared memory, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),

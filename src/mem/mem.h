@@ -1,0 +1,47 @@
+/* mem/mem.h - memory as the rooms above see it: what a buffer is made of, and pieces of pinned memory to stage it through. */
+#ifndef WEFTI_MEM_H
+#define WEFTI_MEM_H
+
+#include <stdatomic.h>
+#include <string.h>
+#include <weft/mem.h>
+
+#include "core/core.h"
+
+/* How many kinds are in use that the processor cannot touch. While it is 0, no buffer needs a second look. */
+extern _Atomic uint32_t wefti_mem_devices;
+
+/* The kind of a buffer as far as moving it is concerned: NULL for whatever memcpy can handle. `said` is what the program said of it, NULL
+ * for nothing. */
+static inline const weft_mem_kind_t *wefti_mem_device_of(const void *ptr, const weft_mem_kind_t *said)
+{
+    if (__builtin_expect(said != NULL, 0))
+        return said->flags & WEFT_MEM_CPU ? NULL : said;
+    if (__builtin_expect(!atomic_load_explicit(&wefti_mem_devices, memory_order_relaxed), 1))
+        return NULL;
+    const weft_mem_kind_t *kind = weft_mem_kind_of(ptr);
+    return kind->flags & WEFT_MEM_CPU ? NULL : kind;
+}
+
+/* memcpy between host memory and memory of `device` (NULL: both are host memory). */
+static inline weft_status_t wefti_mem_move(const weft_mem_kind_t *device, void *dst, const void *src, size_t n)
+{
+    if (__builtin_expect(device != NULL, 0))
+        return device->copy(device, dst, src, n);
+    memcpy(dst, src, n);
+    return WEFT_OK;
+}
+
+/* Stages: pinned host memory of WEFTI_STAGE_BYTES each, kept by the runtime, at most WEFTI_STAGES_MAX of them out at a time. Driver only.
+ * NULL: none now; somebody has to give one back first, or there is no memory. */
+#define WEFTI_STAGE_BYTES (512u << 10)
+#define WEFTI_STAGES_MAX 32u
+void *wefti_stage_get(weft_runtime_t *rt);
+void wefti_stage_put(weft_runtime_t *rt, void *stage);
+
+/* For src/open.c; with it config's `cuda` takes effect. */
+weft_status_t wefti_mem_attach(weft_runtime_t *rt);
+/* Names of the kinds this machine has, joined by ", ", for weft_info_each(). */
+void wefti_mem_kinds_text(char *buf, size_t n);
+
+#endif
