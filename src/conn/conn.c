@@ -191,6 +191,8 @@ static __attribute__((noinline)) void own_record(wefti_link_t *link, const void 
         return;
     }
     default:
+        if (up && wefti_payload_record(link->ep, rec, n))
+            return;
         break;
     }
     if (up)
@@ -219,27 +221,13 @@ static void up_announced(void *lane_user, const void *rec, size_t n, uint64_t to
 {
     wefti_link_t *link = lane_user;
     if (__builtin_expect(link->deliver, 1)) {
-        weft_ep_t *ep = &link->ep->pub;
-        const wefti_traffic_t *t = n ? link->conn->by_kind[*(const uint8_t *)rec] : NULL;
-        ep->heard = 1;
-        if (__builtin_expect(t != NULL, 1)) {
-            t->announced(ep, rec, n, total, p);
-            return;
-        }
+        link->ep->pub.heard = 1;
+        wefti_payload_announced(link->ep, rec, n, total, p);
+        return;
     }
     p->ops->refuse(p, false);
     if (n)
         own_record(link, rec, n);
-}
-
-static void up_withdrawn(wefti_pull_t *p)
-{
-    wefti_inbound_t *in = p->user;
-    if (!in)
-        return; /* the traffic let go of it when the endpoint went down */
-    wefti_epx_t *ep = wefti_epx(in->ep);
-    ep->pub.heard = 1;
-    ep->conn->traffic[WEFTI_TRAFFIC_MSG]->withdrawn(in->ep, p);
 }
 
 static void up_room(void *lane_user)
@@ -250,6 +238,7 @@ static void up_room(void *lane_user)
     if (!link->deliver)
         return;
     weft_ep_t *ep = &link->ep->pub;
+    wefti_payload_room(link->ep);
     for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++)
         if (link->conn->traffic[i])
             link->conn->traffic[i]->ep_room(ep);
@@ -325,7 +314,7 @@ static const wefti_fabric_up_t upcalls = {
     .wire_closed = up_wire_closed,
     .record = up_record,
     .announced = up_announced,
-    .withdrawn = up_withdrawn,
+    .withdrawn = wefti_payload_withdrawn,
     .room = up_room,
     .lane_failed = up_lane_failed,
     .lane_closed = up_lane_closed,
@@ -383,6 +372,7 @@ static void room_free(weft_runtime_t *rt)
         l->close_op = NULL;
         wefti_listener_free(l);
     }
+    wefti_payloads_free(&conn->payloads);
     wefti_slots_free(&conn->slots);
     wefti_map_free(&conn->cache);
     pthread_mutex_destroy(&conn->lock);
@@ -417,6 +407,7 @@ weft_status_t wefti_conn_attach(weft_runtime_t *rt)
     wefti_list_init(&conn->dead);
     wefti_list_init(&conn->listeners);
     wefti_list_init(&conn->work);
+    wefti_payloads_init(&conn->payloads);
     conn->work_op.fn = work_fn;
     conn->work_op.user = conn;
     pthread_mutex_init(&conn->lock, NULL);

@@ -1,6 +1,6 @@
 /* conn/conn.h - endpoints as the rooms above see them.
  *
- * conn owns the wire and the lane of each endpoint and everything about its life; rooms above (msg now, am and rma later) own the
+ * conn owns the wire and the lane of each endpoint and everything about its life; rooms above (msg, am) own the
  * operations on it. They meet here: conn calls the functions of wefti_traffic_t, the room calls the few functions below.
  *
  * A record's first byte is its kind; conn keeps 0x00-0x0f for itself and hands the others to the traffic that claimed them. */
@@ -9,23 +9,26 @@
 
 #include <weft/conn.h>
 
+#include "conn/flow.h"
+#include "conn/payload.h"
 #include "core/core.h"
+#include "mem/mem.h"
 
 enum {
     WEFTI_REC_UP = 0x01,        /* conn: the lane works in this direction */
     WEFTI_REC_BEAT = 0x02,      /* conn: still here */
     WEFTI_REC_CLOSE = 0x03,     /* conn: nothing follows; carries how many messages were sent */
     WEFTI_REC_CLOSE_ACK = 0x04, /* conn: carries how many of them were not received yet */
+    WEFTI_REC_STAGED = 0x05,    /* conn, payload.h */
+    WEFTI_REC_CHUNKS = 0x06,
+    WEFTI_REC_CHUNK = 0x07,
+    WEFTI_REC_STAGED_END = 0x08,
+    WEFTI_REC_TAKE_BACK = 0x09,
     WEFTI_REC_MSG_FIRST = 0x10, /* msg: 0x10 - 0x1f */
-    WEFTI_REC_MSG_LAST = 0x1f
+    WEFTI_REC_MSG_LAST = 0x1f,
+    WEFTI_REC_AM_FIRST = 0x20,  /* am: 0x20 - 0x2f */
+    WEFTI_REC_AM_LAST = 0x2f
 };
-
-/* What p->user of an announcement must point to, from `announced` until pull(), refuse() or `withdrawn`, begins with this: the
- * fabric takes an announcement back by naming only p, and conn must know whose it was. (With a second traffic this gets a
- * second member, which.) */
-typedef struct wefti_inbound {
-    weft_ep_t *ep;
-} wefti_inbound_t;
 
 /* Traffic on endpoints: one table per room above, all called on the driver except ep_new. */
 typedef struct wefti_traffic {
@@ -36,8 +39,9 @@ typedef struct wefti_traffic {
     void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits */
     void (*ep_room)(weft_ep_t *ep);                /* the lane has room again */
     void (*record)(weft_ep_t *ep, const void *rec, size_t n);
-    void (*announced)(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
-    void (*withdrawn)(weft_ep_t *ep, wefti_pull_t *p);
+    void (*announced)(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in); /* with wefti_out_announce() */
+    void (*withdrawn)(wefti_in_t *in);             /* its sender took it back, or the lane is closed: gone when this returns. Not
+                                                      called where in->user is NULL: the traffic let go of it in ep_down */
     /* Complete every operation on the endpoint that waits for a peer, with `why`; those whose buffers the fabric still has
      * complete when it lets go (the lane is about to be closed, and ep->lane is NULL already: ask nothing of it any more). What
      * has arrived whole stays receivable, unless `discard`. Called when the endpoint fails, when the peer closed, when it is
@@ -53,7 +57,7 @@ typedef struct wefti_traffic {
     void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
 } wefti_traffic_t;
 
-enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_N };
+enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_N };
 
 /* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. */
 struct weft_ep {
@@ -67,6 +71,16 @@ struct weft_ep {
     uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
     weft_status_t why;           /* of FAILED and GONE */
 };
+
+/* The part of the room that the rooms above see; conn/ep.h has the rest around it. */
+typedef struct wefti_conn_pub {
+    uint32_t n_starving; /* flows whose peer_starving is set */
+} wefti_conn_pub_t;
+
+static inline uint32_t wefti_flow_n_starving(const weft_runtime_t *rt)
+{
+    return ((const wefti_conn_pub_t *)rt->room_state[WEFTI_ROOM_CONN])->n_starving;
+}
 
 /* Register traffic with a runtime; once per room, when it is attached. */
 void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *traffic);

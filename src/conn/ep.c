@@ -41,6 +41,7 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     ep->reconnect_ns = reconnect_ns ? reconnect_ns : RECONNECT_DEFAULT;
     ep->timer.fn = wefti_ep_patience;
     wefti_list_init(&ep->connect_ops);
+    wefti_payload_new(ep);
     wefti_ep_set_state(ep, WEFT_EP_CONNECTING);
     for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
         if (conn->traffic[i]) {
@@ -78,6 +79,7 @@ void wefti_ep_free(wefti_epx_t *ep)
         wefti_list_remove(&ep->ready);
     EACH_TRAFFIC(ep, t)
     t->ep_free(&ep->pub);
+    wefti_payload_free(ep);
     pthread_mutex_lock(&conn->lock);
     wefti_slots_remove(&conn->slots, ep->pub.id);
     pthread_mutex_unlock(&conn->lock);
@@ -104,6 +106,8 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
 {
     EACH_TRAFFIC(ep, t)
     t->ep_down(&ep->pub, why, discard);
+    if (!ep->pub.lane) /* else it closes gracefully: payloads go on */
+        wefti_payload_down(ep);
 }
 
 bool wefti_ep_any_sends(wefti_epx_t *ep)

@@ -32,9 +32,37 @@ typedef struct wefti_conn wefti_conn_t;
 typedef struct wefti_epx wefti_epx_t;
 typedef struct wefti_link wefti_link_t;
 
+/* --- payloads ------------------------------------------------------------------------------------------------------------ */
+
+/* Of the runtime: what payload.c keeps to use again, and names. */
+typedef struct wefti_payloads {
+    wefti_list_t spare_outs, spare_ins;
+    uint32_t n_spare_outs, n_spare_ins;
+    wefti_list_t lost_outs, lost_ins; /* whose endpoint is down or gone, and which the fabric still has */
+    wefti_slots_t out_ids;
+} wefti_payloads_t;
+
+/* Of an endpoint. */
+typedef struct wefti_ep_payloads {
+    wefti_list_t outs, ins;          /* announced by us; waiting at the peer or under way from it */
+    wefti_list_t out_owes, in_owes;  /* those of them with something that waits for room on the lane */
+} wefti_ep_payloads_t;
+
+void wefti_payloads_init(wefti_payloads_t *all);
+void wefti_payloads_free(wefti_payloads_t *all);
+void wefti_payload_new(wefti_epx_t *ep);                  /* with the endpoint */
+void wefti_payload_down(wefti_epx_t *ep);                 /* its lane is about to be closed; the traffic knows */
+void wefti_payload_free(wefti_epx_t *ep);
+void wefti_payload_room(wefti_epx_t *ep);                 /* the lane has room again */
+/* Upcalls that concern payloads: the link delivers. */
+void wefti_payload_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
+void wefti_payload_withdrawn(wefti_pull_t *p);
+bool wefti_payload_record(wefti_epx_t *ep, const void *rec, size_t n); /* one of conn's own; false: none of payload.h's */
+
 /* --- the room, one per runtime ------------------------------------------------------------------------------------------- */
 
 struct wefti_conn {
+    wefti_conn_pub_t pub; /* first, so that the two pointers are one */
     weft_runtime_t *rt;
     wefti_fabric_t *fabric;
     const wefti_traffic_t *by_kind[256]; /* of a record's first byte */
@@ -54,6 +82,7 @@ struct wefti_conn {
     uint64_t n_failed, n_reconnects;
     weft_listener_t *own;   /* behind weft_runtime_address() */
     char *own_uris;
+    wefti_payloads_t payloads;
 
     pthread_mutex_t lock;   /* of what follows: any thread opens, finds and closes */
     wefti_slots_t slots;
@@ -200,6 +229,7 @@ struct wefti_epx {
     wefti_timer_t timer; /* close timeout; pause or patience of a reconnect; look-around of a dying one */
     weft_listener_t *listener; /* accepting side: whom to tell when up, and while it waits there to be taken */
     wefti_link_t *resumer;     /* a link that waits to become ours */
+    wefti_ep_payloads_t payloads;
     _Atomic(wefti_peer_t *) peer;
     weft_ep_hooks_t hooks;
     uint64_t reconnect_ns, until;

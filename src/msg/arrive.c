@@ -48,7 +48,7 @@ static weft_ep_t *unlist(weft_msg_t *msg, uint64_t cost)
     }
     ms->held_bytes -= cost;
     if (msg->ep) {
-        msg_ep(msg->ep)->held -= cost;
+        wefti_flow_unhold(&msg_ep(msg->ep)->flow, cost);
         msg_ep(msg->ep)->n_arrived--;
     }
     return msg->ep;
@@ -60,17 +60,17 @@ void wefti_msg_let_go(weft_msg_t *msg)
     weft_ep_t *ep = unlist(msg, cost);
     wefti_msg_block_free(msg);
     if (ep)
-        wefti_msg_flow_consumed(ep, cost);
+        wefti_flow_consumed(ep, &msg_ep(ep)->flow, cost);
 }
 
-static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, wefti_pull_t *pull)
+static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, wefti_in_t *in)
 {
     msg_state_t *ms = msg_state(ep->rt);
     msg_ep_t *m = msg_ep(ep);
     weft_msg_t *msg = wefti_msg_block_new(ms, bytes ? len : 0);
     if (!msg) {
-        if (pull)
-            pull->ops->refuse(pull, false);
+        if (in)
+            wefti_in_refuse(in, false);
         wefti_ep_protocol_error(ep, "no memory to keep a message until it is asked for");
         return;
     }
@@ -78,13 +78,13 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
     msg->from = ep->id;
     msg->tag = tag;
     msg->len = len;
-    msg->pull = pull;
-    if (pull)
-        pull->user = msg;
+    msg->in = in;
+    if (in)
+        in->user = msg;
     else if (len)
         memcpy(msg_bytes(msg), bytes, len);
     uint64_t cost = msg_cost(msg);
-    m->held += cost;
+    wefti_flow_hold(&m->flow, cost);
     m->n_arrived++;
     ms->held_bytes += cost;
     wefti_msg_hold(ms, msg);
@@ -100,22 +100,33 @@ static bool unwanted(const weft_ep_t *ep)
 static bool admit(weft_ep_t *ep, uint64_t cost, uint64_t len)
 {
     msg_ep_t *m = msg_ep(ep);
-    if (__builtin_expect(cost > m->granted, 0)) {
-        wefti_ep_protocol_error(ep, "a message exceeds the window it was granted");
+    if (!wefti_flow_admit(ep, &m->flow, cost))
         return false;
-    }
-    m->granted -= cost;
     m->count.msgs_received++;
     m->count.bytes_received += len;
     return true;
 }
 
-static void credit_came(weft_ep_t *ep, const msg_word_t *word)
+static void credit_came(weft_ep_t *ep, const wefti_word_t *word)
 {
-    if (!wefti_msg_flow_word(ep, word))
-        wefti_ep_protocol_error(ep, "more credit than the window has");
-    else if (!wefti_list_empty(&msg_ep(ep)->pending))
+    msg_ep_t *m = msg_ep(ep);
+    if (!wefti_flow_word(ep, &m->flow, word))
+        return;
+    if (word->kind == REC_STARVED && (!wefti_list_empty(&m->posted) || !wefti_list_empty(&msg_state(ep->rt)->of_any)))
+        wefti_flow_waits(ep, &m->flow);
+    if (!wefti_list_empty(&m->pending))
         wefti_msg_send_flush(ep);
+}
+
+void wefti_msg_tell_starving(msg_state_t *ms, weft_ep_t *ep)
+{
+    uint32_t at = 0;
+    if (ep) {
+        wefti_flow_waits(ep, &msg_ep(ep)->flow);
+        return;
+    }
+    while ((ep = wefti_ep_next(ms->rt, &at)))
+        wefti_flow_waits(ep, &msg_ep(ep)->flow);
 }
 
 void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
@@ -126,23 +137,23 @@ void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
         const uint8_t *bytes = (const uint8_t *)rec + sizeof head;
         msg_state_t *ms = msg_state(ep->rt);
         memcpy(&head, rec, sizeof head);
-        if (head.word.credit)
+        if (head.word.bytes)
             credit_came(ep, &head.word);
         if (!admit(ep, cost, len))
             return;
         for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head.tag));) {
             if (wefti_msg_deliver_bytes(op, ep->id, head.tag, bytes, len)) {
-                wefti_msg_flow_consumed(ep, cost);
+                wefti_flow_consumed(ep, &msg_ep(ep)->flow, cost);
                 return;
             }
         }
         if (unwanted(ep))
-            wefti_msg_flow_consumed(ep, cost);
+            wefti_flow_consumed(ep, &msg_ep(ep)->flow, cost);
         else
             hold(ep, head.tag, bytes, len, NULL);
         return;
     }
-    msg_word_t word = {.kind = 0};
+    wefti_word_t word = {.kind = 0};
     if (n == sizeof word)
         memcpy(&word, rec, sizeof word);
     if (word.kind == REC_CREDIT || word.kind == REC_STARVED)
@@ -151,42 +162,42 @@ void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
         wefti_ep_protocol_error(ep, "a message record of an unknown kind or length");
 }
 
-void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in)
 {
-    msg_head_t head = {.tag = 0};
-    if (n == sizeof head)
-        memcpy(&head, rec, sizeof head);
-    if (head.word.kind != REC_ANNOUNCE || !total) {
-        p->ops->refuse(p, false);
+    msg_offer_t offer = {.tag = 0};
+    if (n == sizeof offer)
+        memcpy(&offer, rec, sizeof offer);
+    if (offer.word.kind != REC_ANNOUNCE) {
+        wefti_in_refuse(in, false);
         wefti_ep_protocol_error(ep, "an announcement of an unknown kind or length");
         return;
     }
-    if (head.word.credit)
-        credit_came(ep, &head.word);
-    if (!admit(ep, MSG_COST, total)) {
-        p->ops->refuse(p, false);
+    if (offer.word.bytes)
+        credit_came(ep, &offer.word);
+    if (!admit(ep, MSG_COST, in->total)) {
+        wefti_in_refuse(in, false);
         return;
     }
-    for (weft_op_t *op; (op = wefti_msg_take_posted(msg_state(ep->rt), ep, head.tag));) {
-        if (wefti_msg_deliver_pull(op, ep, head.tag, p, total)) {
-            wefti_msg_flow_consumed(ep, MSG_COST);
+    for (weft_op_t *op; (op = wefti_msg_take_posted(msg_state(ep->rt), ep, offer.tag));) {
+        if (wefti_msg_deliver_pull(op, offer.tag, in)) {
+            wefti_flow_consumed(ep, &msg_ep(ep)->flow, MSG_COST);
             return;
         }
     }
     if (unwanted(ep)) {
-        p->ops->refuse(p, false);
-        wefti_msg_flow_consumed(ep, MSG_COST);
+        wefti_in_refuse(in, false);
+        wefti_flow_consumed(ep, &msg_ep(ep)->flow, MSG_COST);
         return;
     }
-    hold(ep, head.tag, NULL, total, p);
+    hold(ep, offer.tag, NULL, in->total, in);
 }
 
-/* The payload of a held or claimed message is out of reach: the lane is down, and nothing may be asked of the pull any more. */
+/* The payload of a held or claimed message is out of reach: its sender took it back, or the lane is down and nothing may be asked of it. */
 static void payload_lost(weft_msg_t *msg)
 {
-    msg->pull->user = NULL; /* `withdrawn` comes for it, and finds nobody */
-    if (msg->claimed) {     /* its claimer learns it when it asks for the bytes; MSG_COST stays held until then */
-        msg->pull = NULL;
+    msg->in->user = NULL;
+    if (msg->claimed) { /* its claimer learns it when it asks for the bytes; MSG_COST stays held until then */
+        msg->in = NULL;
         msg->len = 0;
         msg->lost = true;
     } else {
@@ -194,19 +205,16 @@ static void payload_lost(weft_msg_t *msg)
     }
 }
 
-void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p)
+void wefti_msg_withdrawn(wefti_in_t *in)
 {
-    weft_msg_t *msg = (weft_msg_t *)p->user;
-    (void)ep;
-    if (msg)
-        payload_lost(msg);
+    payload_lost((weft_msg_t *)in->user);
 }
 
 static void lose_payloads(wefti_list_t *list)
 {
     wefti_list_each_safe(l, list) {
         weft_msg_t *msg = wefti_container_of(l, weft_msg_t, ep_link);
-        if (msg->pull)
+        if (msg->in)
             payload_lost(msg);
     }
 }
@@ -219,10 +227,10 @@ void wefti_msg_arrive_down(weft_ep_t *ep, bool discard)
         weft_msg_t *msg = wefti_container_of(l, weft_msg_t, ep_link);
         if (!discard)
             break;
-        if (msg->pull && !alive)
+        if (msg->in && !alive)
             continue;
-        if (msg->pull)
-            msg->pull->ops->refuse(msg->pull, false);
+        if (msg->in)
+            wefti_in_refuse(msg->in, false);
         wefti_msg_let_go(msg);
     }
     if (!alive) {

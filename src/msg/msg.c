@@ -7,9 +7,18 @@
  * system call from about here on. */
 #define EAGER_LIMIT 8192
 
+static wefti_flow_t *flow_of(const weft_ep_t *ep)
+{
+    return &msg_ep(ep)->flow;
+}
+
+static const wefti_flow_kind_t flow_kind = {
+    .rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .in_hello = true, .of = flow_of};
+
 static void ep_new(weft_ep_t *ep)
 {
     msg_ep_t *m = msg_ep(ep);
+    wefti_flow_init(&m->flow, &flow_kind, ep->rt->recv_window, 0);
     wefti_list_init(&m->pending);
     wefti_list_init(&m->announced);
     wefti_list_init(&m->posted);
@@ -24,20 +33,21 @@ static void ep_up(weft_ep_t *ep)
     uint32_t max = ep->lane->frame_max - (uint32_t)sizeof(msg_head_t);
     m->eager_max = max < EAGER_LIMIT ? max : EAGER_LIMIT;
     m->sent_before = m->count.msgs_sent;
-    wefti_msg_flow_up(ep);
+    m->flow.cost_max = MSG_COST + m->eager_max;
+    wefti_flow_up(ep, &m->flow);
     wefti_msg_send_flush(ep);
 }
 
 static void ep_room(weft_ep_t *ep)
 {
-    wefti_msg_flow_room(ep);
+    wefti_flow_room(ep, &msg_ep(ep)->flow);
     wefti_msg_send_flush(ep);
 }
 
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     wefti_msg_recv_down(ep, why);
-    wefti_msg_flow_fed(ep);
+    wefti_flow_down(ep, &msg_ep(ep)->flow);
     if (!ep->lane) /* with a lane, it closes gracefully: sends go on */
         wefti_msg_send_down(ep, why);
     wefti_msg_arrive_down(ep, discard);

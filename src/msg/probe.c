@@ -28,8 +28,8 @@ static weft_status_t look(weft_runtime_t *rt, uint64_t tag, question_t *q)
     msg_state_t *ms = msg_state(rt);
     weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, tag, q->mask);
     if (!msg) {
-        if (ms->n_starving) /* who asks in a loop waits too */
-            wefti_msg_flow_waits(ms, q->ep);
+        if (wefti_flow_n_starving(rt)) /* who asks in a loop waits too */
+            wefti_msg_tell_starving(ms, q->ep);
         return WEFT_ERR_NOTFOUND;
     }
     q->envelope = (weft_msg_envelope_t){msg->tag, msg->len, msg->from};
@@ -109,8 +109,8 @@ weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, ui
 
 static void drop(weft_msg_t *msg)
 {
-    if (msg->pull)
-        msg->pull->ops->refuse(msg->pull, true);
+    if (msg->in)
+        wefti_in_refuse(msg->in, true);
     wefti_msg_let_go(msg);
 }
 

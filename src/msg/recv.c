@@ -81,14 +81,15 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     wefti_ep_drained(ep);
 }
 
-bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pull_t *pull, uint64_t total)
+bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in)
 {
     msg_recv_t *r = msg_recv(op);
-    weft_status_t st = envelope(op, ep->id, tag, total);
+    weft_ep_t *ep = in->ep;
+    weft_status_t st = envelope(op, ep->id, tag, in->total);
     if (st == WEFT_OK) {
         r->source = ep;
         r->x.done = pull_done;
-        st = pull->ops->pull(pull, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, total, &r->x);
+        st = wefti_in_pull(in, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, in->total, NULL, &r->x);
         if (st == WEFT_OK) {
             msg_ep(ep)->pulling++;
             return true;
@@ -98,7 +99,7 @@ bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pu
             op->buf = NULL;
         }
     } else if (st == WEFT_ERR_TRUNCATED) {
-        pull->ops->refuse(pull, true);
+        wefti_in_refuse(in, true);
         wefti_op_complete(op, st);
         return true;
     }
@@ -109,8 +110,8 @@ bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pu
 bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg)
 {
     bool taken;
-    if (msg->pull)
-        taken = wefti_msg_deliver_pull(op, msg->ep, msg->tag, msg->pull, msg->len);
+    if (msg->in)
+        taken = wefti_msg_deliver_pull(op, msg->tag, msg->in);
     else
         taken = wefti_msg_deliver_bytes(op, msg->from, msg->tag, msg_bytes(msg), msg->len);
     if (taken)
@@ -139,8 +140,8 @@ static weft_status_t recv_start(weft_op_t *op)
     if (st)
         return st;
     wefti_msg_post(ms, op);
-    if (__builtin_expect(ms->n_starving, 0))
-        wefti_msg_flow_waits(ms, r->ep);
+    if (__builtin_expect(wefti_flow_n_starving(ms->rt), 0))
+        wefti_msg_tell_starving(ms, r->ep);
     return WEFT_OK;
 }
 

@@ -35,11 +35,12 @@ static void finish(weft_op_t *op, weft_status_t status)
     wefti_op_complete(op, status);
 }
 
-static void announce_done(wefti_xfer_t *x, weft_status_t status)
+static void announce_done(wefti_out_t *out, weft_status_t status)
 {
-    msg_send_t *s = wefti_container_of(x, msg_send_t, x);
-    weft_op_t *op = wefti_op_of_room(s);
+    weft_op_t *op = (weft_op_t *)out->user;
+    msg_send_t *s = msg_send(op);
     weft_ep_t *ep = s->ep;
+    wefti_out_free(ep->rt, out);
     wefti_list_remove(&wefti_opx(op)->link);
     if (status == WEFT_ERR_CANCELLED) /* our own doing, or the lane's end: someone noted why */
         status = s->why ? s->why : ep->why ? ep->why : WEFT_ERR_PEER;
@@ -49,40 +50,57 @@ static void announce_done(wefti_xfer_t *x, weft_status_t status)
     wefti_ep_drained(ep);
 }
 
+static weft_status_t announce(weft_ep_t *ep, weft_op_t *op)
+{
+    msg_send_t *s = msg_send(op);
+    wefti_flow_t *f = &msg_ep(ep)->flow;
+    wefti_out_t *out = wefti_out_new(ep->rt);
+    if (!out)
+        return WEFT_ERR_NOMEM;
+    out->done = announce_done;
+    out->user = op;
+    out->ep = ep;
+    out->iov = s->iov;
+    out->iov_n = s->iov_n;
+    out->total = op->len;
+    msg_offer_t offer = {.word = msg_word(f, REC_ANNOUNCE), .tag = op->tag};
+    weft_status_t st = wefti_out_announce(out, &offer, sizeof offer);
+    if (st) {
+        wefti_flow_unpiggyback(f, offer.word);
+        wefti_out_free(ep->rt, out);
+        return st;
+    }
+    s->out = out;
+    f->credit -= MSG_COST;
+    return WEFT_OK;
+}
+
 /* Put a message on the lane. WEFT_OK: it is there; `copied` tells whether its buffer is free already. WEFT_ERR_AGAIN: not now. */
 static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
 {
     msg_ep_t *m = msg_ep(ep);
-    msg_send_t *s = msg_send(op);
+    wefti_flow_t *f = &m->flow;
     wefti_lane_t *lane = ep->lane;
     uint64_t len = op->len, cost = MSG_COST + len;
     if (!lane)
         return WEFT_ERR_AGAIN;
-    if (len <= m->eager_max && (m->credit >= cost + m->reserve || (!len && m->held_up && m->credit >= cost))) {
+    if (len <= m->eager_max && (f->credit >= cost + f->reserve || (!len && f->held_up && f->credit >= cost))) {
         msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
         if (!head)
             return WEFT_ERR_AGAIN;
-        head->word = (msg_word_t){.kind = REC_EAGER, .credit = msg_flow_piggyback(m)};
+        head->word = msg_word(f, REC_EAGER);
         head->tag = op->tag;
-        gather((uint8_t *)(head + 1), s);
+        gather((uint8_t *)(head + 1), msg_send(op));
         lane->ops->commit(lane, sizeof *head + len);
-        m->credit -= cost;
+        f->credit -= cost;
         *copied = true;
-    } else if (len && m->credit >= MSG_COST && (len > m->eager_max || m->held_up)) {
-        uint64_t owed = m->owed;
-        msg_head_t head = {{.kind = REC_ANNOUNCE, .credit = msg_flow_piggyback(m)}, op->tag};
-        s->x.done = announce_done;
-        weft_status_t st = lane->ops->announce(lane, &head, sizeof head, s->iov, s->iov_n, len, &s->x);
-        if (st) {
-            s->x.done = NULL;
-            m->owed = owed;
-            m->granted -= owed;
+    } else if (len && f->credit >= MSG_COST && (len > m->eager_max || f->held_up)) {
+        weft_status_t st = announce(ep, op);
+        if (st)
             return st;
-        }
-        m->credit -= MSG_COST;
         *copied = false;
     } else {
-        wefti_msg_flow_starved(ep);
+        wefti_flow_starved(ep, f);
         return WEFT_ERR_AGAIN;
     }
     ep->spoke = 1;
@@ -141,11 +159,11 @@ static void send_cancel(weft_op_t *op, weft_status_t why)
 {
     msg_send_t *s = msg_send(op);
     weft_ep_t *ep = s->ep;
-    if (s->x.done) { /* announced */
+    if (s->out) { /* announced */
         if (!s->why)
             s->why = why;
         if (ep->lane)
-            ep->lane->ops->withdraw(ep->lane, &s->x);
+            wefti_out_withdraw(s->out);
         return;
     }
     wefti_list_remove(&wefti_opx(op)->link);
@@ -210,18 +228,18 @@ static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint
     msg_ep_t *m = msg_ep(ep);
     wefti_lane_t *lane = ep->lane;
     if (__builtin_expect(!lane || atomic_load_explicit(&ep->state, memory_order_relaxed) != WEFT_EP_UP || len > m->eager_max ||
-                             m->credit < MSG_COST + len + m->reserve || !wefti_list_empty(&m->pending),
+                             m->flow.credit < MSG_COST + len + m->flow.reserve || !wefti_list_empty(&m->pending),
                          0))
         return false;
     msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
     if (__builtin_expect(!head, 0))
         return false;
-    head->word = (msg_word_t){.kind = REC_EAGER, .credit = msg_flow_piggyback(m)};
+    head->word = msg_word(&m->flow, REC_EAGER);
     head->tag = tag;
     if (len)
         memcpy(head + 1, buf, len);
     lane->ops->commit(lane, sizeof *head + len);
-    m->credit -= MSG_COST + len;
+    m->flow.credit -= MSG_COST + len;
     ep->spoke = 1;
     m->count.msgs_sent++;
     m->count.bytes_sent += len;
@@ -254,7 +272,7 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t len, uint64_t tag)
     s->no_wait = false;
     s->why = WEFT_OK;
     s->release = NULL;
-    s->x.done = NULL;
+    s->out = NULL;
 }
 
 static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel, void *rel_user,

@@ -16,21 +16,21 @@
 
 enum {
     REC_EAGER = WEFTI_REC_MSG_FIRST, /* msg_head_t, then the bytes */
-    REC_ANNOUNCE,                    /* msg_head_t; the payload is announced */
-    REC_CREDIT,                      /* msg_word_t: more window; none: it is full, and a receive waits for something else */
-    REC_STARVED                      /* msg_word_t: send what credit you owe, sends wait here */
+    REC_ANNOUNCE,                    /* msg_offer_t; the payload is announced */
+    REC_CREDIT,                      /* wefti_word_t: more window; none: it is full, and a receive waits for something else */
+    REC_STARVED                      /* wefti_word_t: send what credit you owe, sends wait here */
 };
 
-typedef struct msg_word {
-    uint8_t kind;
-    uint8_t zero[3];
-    uint32_t credit; /* bytes of window returned */
-} msg_word_t;
-
 typedef struct msg_head {
-    msg_word_t word;
+    wefti_word_t word;
     uint64_t tag;
 } msg_head_t;
+
+typedef struct msg_offer {
+    wefti_word_t word;
+    uint64_t id; /* of the payload: conn's */
+    uint64_t tag;
+} msg_offer_t;
 
 /* What one message nobody asked for costs its receiver beside its bytes; both sides count with it. */
 #define MSG_COST 128
@@ -62,7 +62,6 @@ typedef struct msg_state {
     wefti_list_t claimed;         /* messages taken out by weft_msg_claim() (by weft_msg_t.all_link) */
     msg_table_t arrived_of_ep;    /* the same by (endpoint, tag) */
     msg_table_t arrived_of_any;   /* the same by tag */
-    uint32_t n_starving;          /* endpoints whose peer_starving is set */
     weft_msg_t *spare;            /* small message blocks to use again */
     uint32_t n_spare;
 
@@ -76,17 +75,8 @@ static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *
 /* --- per endpoint ------------------------------------------------------------------------------------------------------ */
 
 typedef struct msg_ep {
-    uint64_t credit;          /* window left at the peer */
-    uint64_t reserve;         /* the last of the window: only for announcements, and for small messages announced while `held_up` */
+    wefti_flow_t flow;        /* its reserve is only for announcements, and for small messages announced while `held_up` */
     uint32_t eager_max;       /* longest message that travels in a record of this lane */
-    bool starving;            /* we told the peer that sends wait for credit */
-    bool held_up;             /* it answered that its window is full and its program waits for something else */
-    bool peer_starving;       /* it told us, and we owed nothing */
-    bool peer_told;           /* and we told it that the window is full of what nobody asked for */
-    bool credit_blocked;      /* credit is due and found no room on the lane */
-    uint64_t granted;         /* window of ours that the peer has not used yet */
-    uint64_t owed;            /* window to return */
-    uint64_t held;            /* window occupied by messages nobody asked for yet, also from before a reconnect */
     wefti_list_t pending;     /* sends not yet on the lane, in order */
     wefti_list_t announced;   /* sends whose payload waits for the peer */
     wefti_list_t posted;      /* receives posted on this endpoint (by msg_recv_t.owner_link) */
@@ -112,7 +102,7 @@ typedef struct msg_send {
     weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
     weft_release_fn release;
     void *release_user;
-    wefti_xfer_t x;
+    wefti_out_t *out;         /* announced; else NULL */
 } msg_send_t;
 
 typedef struct msg_recv {
@@ -143,7 +133,7 @@ struct weft_msg {
     msg_state_t *ms;
     weft_ep_id_t from;
     uint64_t tag, len;
-    wefti_pull_t *pull;       /* announced: the payload is at the peer; NULL: the bytes follow this struct */
+    wefti_in_t *in;           /* announced: the payload is at the peer; NULL: the bytes follow this struct */
     bool lost;                /* claimed, and then its payload went away with the peer */
     bool claimed;
     bool spare;               /* its block is of the common small size */
@@ -152,7 +142,7 @@ struct weft_msg {
 
 static inline void *msg_bytes(weft_msg_t *msg) { return msg + 1; }
 /* What it takes of the window: msg_arrive.c and the sender count alike. */
-static inline uint64_t msg_cost(const weft_msg_t *msg) { return MSG_COST + (msg->pull ? 0 : msg->len); }
+static inline uint64_t msg_cost(const weft_msg_t *msg) { return MSG_COST + (msg->in ? 0 : msg->len); }
 
 /* --- match.c: finding each other ---------------------------------------------------------------------------------------- */
 
@@ -167,22 +157,13 @@ void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg);                   /* a me
 void wefti_msg_unhold(msg_state_t *ms, weft_msg_t *msg);
 weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, uint64_t mask); /* the one that arrived first; stays */
 
-/* --- flow.c: window and credit ------------------------------------------------------------------------------------------ */
-
-void wefti_msg_flow_up(weft_ep_t *ep);                                   /* a new lane: grant our window */
-void wefti_msg_flow_consumed(weft_ep_t *ep, uint64_t cost);              /* a message was taken: owe its cost, and return it when due */
-void wefti_msg_flow_room(weft_ep_t *ep);                                 /* retry credit that found no room */
-void wefti_msg_flow_fed(weft_ep_t *ep);                                  /* the peer does not starve (any more) */
-void wefti_msg_flow_waits(msg_state_t *ms, weft_ep_t *ep);               /* a receive waits (NULL: for any): do starving peers have it? */
-bool wefti_msg_flow_starved(weft_ep_t *ep);                              /* sends wait for credit: tell the peer; false: no room to */
-bool wefti_msg_flow_word(weft_ep_t *ep, const msg_word_t *word);         /* credit that came with a record; false: nonsense */
-
-static inline uint32_t msg_flow_piggyback(msg_ep_t *m)
+/* wefti_flow_piggyback() of a window without a count of messages. */
+static inline wefti_word_t msg_word(wefti_flow_t *f, uint8_t kind)
 {
-    uint64_t credit = m->owed;
-    m->owed = 0;
-    m->granted += credit;
-    return (uint32_t)credit;
+    wefti_word_t word = {.kind = kind, .bytes = (uint32_t)f->owed};
+    f->granted += f->owed;
+    f->owed = 0;
+    return word;
 }
 
 /* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */
@@ -193,7 +174,7 @@ void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why);
 /* Give a message to a receive that matches: copies or pulls, and completes `op` now or later. If memory runs out, op completes with
  * WEFT_ERR_NOMEM, the message is untouched, and false is returned. Credit is the caller's to count. */
 bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len);
-bool wefti_msg_deliver_pull(weft_op_t *op, weft_ep_t *ep, uint64_t tag, wefti_pull_t *pull, uint64_t total);
+bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in);
 /* The same for a message that was held; it is freed and its credit returned. */
 bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg);
 void wefti_msg_recv_down(weft_ep_t *ep, weft_status_t why);
@@ -207,7 +188,9 @@ void wefti_msg_let_go(weft_msg_t *msg);
 void wefti_msg_arrive_down(weft_ep_t *ep, bool discard);
 void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoint goes: claims outlive it */
 void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n);
-void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
-void wefti_msg_withdrawn(weft_ep_t *ep, wefti_pull_t *p);
+void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in);
+void wefti_msg_withdrawn(wefti_in_t *in);
+/* A receive waits (NULL: for any) for what is not here: do starving peers have it? */
+void wefti_msg_tell_starving(msg_state_t *ms, weft_ep_t *ep);
 
 #endif
