@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "fabric/fabric.h"
+#include "mem/mem.h"
 
 static void tell(weft_config_fn fn, void *user, const char *name, const char *value)
 {
@@ -12,6 +13,7 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
 
 weft_status_t weft_info_each(weft_config_fn fn, void *user)
 {
+    char kinds[1024];
     if (!fn)
         return wefti_fail(WEFT_ERR_INVALID, "the callback is NULL");
     tell(fn, user, "version", weft_version());
@@ -25,7 +27,8 @@ weft_status_t weft_info_each(weft_config_fn fn, void *user)
 #else
     tell(fn, user, "build", "debug (assertions on)");
 #endif
-    tell(fn, user, "memory_kinds", "host");
+    wefti_mem_kinds_text(kinds, sizeof kinds);
+    tell(fn, user, "memory_kinds", kinds);
     wefti_fabric_info(fn, user);
     return WEFT_OK;
 }

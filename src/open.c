@@ -2,6 +2,7 @@
 #include "open.h"
 
 #include "conn/conn.h"
+#include "mem/mem.h"
 #include "msg/msg.h"
 
 weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
@@ -11,7 +12,9 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
     weft_status_t st = wefti_runtime_open_on(opts, config, fabric, &rt);
     if (st)
         return st;
-    st = wefti_conn_attach(rt);
+    st = wefti_mem_attach(rt);
+    if (!st)
+        st = wefti_conn_attach(rt);
     if (!st)
         st = wefti_msg_attach(rt);
     if (!st)

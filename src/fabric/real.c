@@ -224,6 +224,19 @@ static void wire_close(wefti_wire_t *wire)
     wefti_sock_wire_close(wire);
 }
 
+/* --- memory ----------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out)
+{
+    *reg_out = NULL;
+    return real_of(f)->ucx ? wefti_ucx_mem_register(real_of(f)->ucx, base, n, reg_out) : WEFT_OK;
+}
+
+static void mem_unregister(wefti_fabric_t *f, void *reg)
+{
+    wefti_ucx_mem_unregister(real_of(f)->ucx, reg);
+}
+
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */
 
 static void real_close(wefti_fabric_t *f)
@@ -259,6 +272,8 @@ static const wefti_fabric_ops_t real_ops = {
     .wire_dial = wire_dial,
     .wire_send = wire_send,
     .wire_close = wire_close,
+    .mem_register = mem_register,
+    .mem_unregister = mem_unregister,
 };
 
 static weft_status_t open_descriptors(real_t *r)

@@ -98,6 +98,7 @@ typedef struct wefti_sim_faults {
     uint32_t pull_fails;       /* pull() fails at once with NOMEM */
     uint32_t pull_slow;        /* a pull takes up to pull_slow_ns */
     uint64_t pull_slow_ns;
+    uint32_t mem_register_fails; /* NOMEM, SYSTEM */
 } wefti_sim_faults_t;
 wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w);
 
@@ -105,6 +106,7 @@ wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w);
 enum {
     WEFTI_SIM_AT_POST_OPEN, WEFTI_SIM_AT_WIRE_DIAL, WEFTI_SIM_AT_WIRE_SEND, WEFTI_SIM_AT_LANE_NEW, WEFTI_SIM_AT_LANE_CONNECT,
     WEFTI_SIM_AT_PULL, WEFTI_SIM_AT_ACCEPT, /* the dialler sees the status */
+    WEFTI_SIM_AT_MEM_REGISTER,
     WEFTI_SIM_AT_N
 };
 void wefti_sim_fail_next(wefti_fabric_t *f, int at, weft_status_t status, unsigned times);
@@ -127,6 +129,7 @@ void wefti_sim_on_violation(wefti_sim_t *w, void (*fn)(uint64_t seed, const char
 typedef struct wefti_sim_counts {
     unsigned posts, wires, lanes, transfers; /* open at the host */
     uint64_t delivered;                      /* events handed to the host so far */
+    unsigned registered;                     /* ranges registered */
 } wefti_sim_counts_t;
 void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out);
 

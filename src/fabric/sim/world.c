@@ -157,6 +157,7 @@ void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
     counts_out->lanes = list_length(&h->lanes);
     counts_out->transfers = h->transfers;
     counts_out->delivered = h->delivered;
+    counts_out->registered = h->registered;
 }
 
 /* --- the fabric ----------------------------------------------------------------------------------------------------------- */
@@ -172,6 +173,8 @@ static void host_close(wefti_fabric_t *f)
     if (c.posts || c.wires || c.lanes || c.transfers)
         wefti_sim_violation(h->world, "host %s closed with %u posts, %u wires, %u lanes, %u transfers still open", h->name,
                             c.posts, c.wires, c.lanes, c.transfers);
+    if (c.registered)
+        wefti_sim_violation(h->world, "host %s closed with %u ranges still registered", h->name, c.registered);
     wefti_sim_wires_die(h); /* connections that nobody has accepted */
     h->closed = true;
 }
@@ -233,6 +236,8 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .wire_dial = wefti_sim_wire_dial,
     .wire_send = wefti_sim_wire_send,
     .wire_close = wefti_sim_wire_close,
+    .mem_register = wefti_sim_mem_register,
+    .mem_unregister = wefti_sim_mem_unregister,
 };
 
 /* --- making and freeing --------------------------------------------------------------------------------------------------- */
@@ -315,6 +320,7 @@ void wefti_sim_free(wefti_sim_t *w)
     free_events(&w->kernel);
     for (unsigned i = 0; i < w->n_hosts; i++) {
         free_events(&w->hosts[i]->events);
+        wefti_sim_regs_free(w->hosts[i]);
         free(w->hosts[i]);
     }
     free(w->lanes);

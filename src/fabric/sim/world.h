@@ -22,6 +22,7 @@ typedef struct sim_host sim_host_t;
 typedef struct sim_lane sim_lane_t;
 typedef struct sim_wire sim_wire_t;
 typedef struct sim_offer sim_offer_t;
+typedef struct sim_reg sim_reg_t;
 
 /*    code          what it says, with a and b */
 #define SIM_TRACE_LIST(X) \
@@ -61,6 +62,8 @@ typedef struct sim_offer sim_offer_t;
     X(REFUSE,       "offer a refused, taken if b") \
     X(ANNOUNCE_DONE,"offer a is done for its sender, status b") \
     X(FAIL_NOW,     "call of kind a fails with b") \
+    X(REGISTER,     "range a registered, b bytes") \
+    X(UNREGISTER,   "range a unregistered") \
     X(FABRIC_CLOSE, "fabric closed")
 
 enum {
@@ -134,6 +137,8 @@ struct sim_host {
     wefti_rng_t secrets; /* for random() */
     wefti_list_t channels, events, closing;
     wefti_list_t posts, wires, lanes; /* open ones */
+    sim_reg_t *regs;                  /* all there ever were, newest first */
+    unsigned registered;              /* of them, now */
     unsigned transfers;
     uint64_t delivered;
     struct {
@@ -280,6 +285,13 @@ void wefti_sim_wire_close(wefti_wire_t *wire);
 void wefti_sim_wire_event(sim_event_t *ev);
 void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk);
 void wefti_sim_wires_die(sim_host_t *h);
+
+/* --- regs.c
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_sim_mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out);
+void wefti_sim_mem_unregister(wefti_fabric_t *f, void *reg);
+void wefti_sim_regs_free(sim_host_t *h);
 
 /* --- lanes.c
  * ----------------------------------------------------------------------------------------------------------------- */

@@ -157,8 +157,9 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     }
 
     ucp_params_t params = {
-        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
         .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .mt_workers_shared = 1, /* there is one worker, but mem.c comes from other threads */
         .name = "weft",
     };
     st = ucp_init(&params, config, &r->context);
@@ -238,6 +239,7 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
     r->base.fabric->ops->random(r->base.fabric, &r->id, sizeof r->id);
     if (r->chunked)
         wefti_ux_bulk_open(r);
+    wefti_ux_mem_context(r, r->context);
     return WEFT_OK;
 
 err_address:
@@ -423,6 +425,7 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
         wefti_free(r);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a rail");
     }
+    pthread_mutex_init(&r->mem_lock, NULL);
     wefti_slots_init(&r->announces, UINT32_MAX - 1);
     wefti_slots_init(&r->pulls, UINT32_MAX - 1);
     wefti_list_init(&r->pumps);
@@ -466,6 +469,7 @@ void wefti_ucx_close(wefti_rail_t *rail)
     ux_rail_t *r = ux_rail(rail);
     if (r->worker && getpid() == r->pid) {
         close_peers(r);
+        wefti_ux_mem_context(r, NULL);
         wefti_ux_bulk_close(r);
         ucp_worker_release_address(r->worker, r->address);
         ucp_worker_destroy(r->worker);
@@ -483,5 +487,6 @@ void wefti_ucx_close(wefti_rail_t *rail)
     wefti_free(r->lanes);
     wefti_free(r->tls);
     wefti_free(r->devices);
+    pthread_mutex_destroy(&r->mem_lock);
     wefti_free(r);
 }

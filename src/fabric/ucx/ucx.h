@@ -21,6 +21,10 @@ void wefti_ucx_events(wefti_rail_t *rail);
 /* -1 until UCX is open. It then stays the same until close. */
 int wefti_ucx_fd(const wefti_rail_t *rail);
 
+/* Register a range, unregister it; any thread. *reg_out is NULL while UCX is not open. WEFT_ERR_NOMEM, _SYSTEM. */
+weft_status_t wefti_ucx_mem_register(wefti_rail_t *rail, void *base, size_t n, void **reg_out);
+void wefti_ucx_mem_unregister(wefti_rail_t *rail, void *reg);
+
 /* Is this a name that UCX's list of transports knows (on some machine)? */
 bool wefti_ucx_transport_known(const char *name, size_t n);
 /* Facts: the UCX that runs, the one whose headers we were built with, and the transports it finds here, separated by spaces. */

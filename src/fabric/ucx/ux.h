@@ -7,6 +7,7 @@
  *   chunk.c   payloads in chunks of our own, where UCX's rendezvous is not safe
  *   bulk.c    payloads over a plain connection beside the lane, where chunks are used
  *   facts.c   what UCX is and has
+ *   mem.c     ranges registered ahead of time, from any thread
  *   process.c its signal handlers, its log, its need for file descriptors
  *
  * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self transport
@@ -23,6 +24,7 @@
 #define WEFTI_UX_H
 
 #include <netinet/in.h>
+#include <pthread.h>
 #include <ucp/api/ucp.h>
 
 #include "base/list.h"
@@ -218,6 +220,8 @@ struct ux_rail {
     unsigned n_free_frames;
     uint64_t strangers;     /* frames with no token of ours */
     ucp_request_param_t frame_param;
+    pthread_mutex_t mem_lock; /* of mem_context, and of the calls made with it */
+    ucp_context_h mem_context; /* `context` once it is there to stay */
 };
 
 static inline ux_rail_t *ux_rail(wefti_rail_t *r) { return (ux_rail_t *)(void *)r; }
@@ -230,6 +234,9 @@ void wefti_ux_event(ux_lane_t *l, unsigned event);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
 bool wefti_ux_only_tcp(ucp_context_h context);
 weft_status_t wefti_ux_status(ucs_status_t st);
+
+/* mem.c */
+void wefti_ux_mem_context(ux_rail_t *r, ucp_context_h context); /* NULL: it is about to go */
 
 /* process.c */
 void wefti_ux_hush(void);

@@ -1,0 +1,52 @@
+/* fabric/ucx/mem.c - ranges registered with UCX ahead of time.
+ *
+ * The one part of the rail for any thread. UCX opens with the first lane, on the driver, and goes with the rail: `mem_context` is its context
+ * in between, and only the lock gives access to it, which is held for the length of each call; so UCX is neither half open nor gone during one.
+ * Against its own worker the context locks itself (it is opened as shared by several).
+ *
+ * While UCX is not open there is nothing to register with: the range counts as ready, and who asks again later gets it registered.
+ *
+ * Promise: every registration is undone before UCX goes; whoever made it sees to that. tests/wire/fabric_ucx.c holds us to it. */
+#include "base/log.h"
+#include "fabric/ucx/ucx.h"
+#include "fabric/ucx/ux.h"
+
+void wefti_ux_mem_context(ux_rail_t *r, ucp_context_h context)
+{
+    pthread_mutex_lock(&r->mem_lock);
+    r->mem_context = context;
+    pthread_mutex_unlock(&r->mem_lock);
+}
+
+weft_status_t wefti_ucx_mem_register(wefti_rail_t *rail, void *base, size_t n, void **reg_out)
+{
+    ux_rail_t *r = ux_rail(rail);
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+        .address = base,
+        .length = n,
+    };
+    ucp_mem_h mem = NULL;
+    ucs_status_t st = UCS_OK;
+    pthread_mutex_lock(&r->mem_lock);
+    if (r->mem_context)
+        st = ucp_mem_map(r->mem_context, &params, &mem);
+    pthread_mutex_unlock(&r->mem_lock);
+    if (st != UCS_OK)
+        return wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_SYSTEM, "UCX does not register %zu bytes: %s", n,
+                          ucs_status_string(st));
+    *reg_out = mem;
+    return WEFT_OK;
+}
+
+void wefti_ucx_mem_unregister(wefti_rail_t *rail, void *reg)
+{
+    ux_rail_t *r = ux_rail(rail);
+    ucs_status_t st = UCS_ERR_NO_DEVICE;
+    pthread_mutex_lock(&r->mem_lock);
+    if (r->mem_context)
+        st = ucp_mem_unmap(r->mem_context, reg);
+    pthread_mutex_unlock(&r->mem_lock);
+    if (st != UCS_OK)
+        wefti_warn("ucx: a range is not unregistered: %s", ucs_status_string(st));
+}

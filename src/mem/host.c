@@ -1,0 +1,166 @@
+/* mem/host.c - the kinds of ordinary memory: host, huge, pinned.
+ *
+ *     host     malloc, aligned to 64
+ *     huge     pages of 2 MiB: from those the administrator reserved while there are any, else transparent ones, which the kernel gives as
+ *              it can
+ *     pinned   pages that stay: locked by CUDA once that is in use, so that its engine can copy from and to them, else by mlock(). Where the
+ *              limit on locked memory forbids that, they are ordinary pages, and the log says so once
+ *
+ * huge and pinned are mmap()ed, with the length rounded up in the same way by alloc and by free. Nothing is written down
+ * about an allocation: unmapping undoes whatever was done to it, except what CUDA knows, which is asked.
+ *
+ * Promise: an allocation that fails leaves nothing behind. tests/unit/mem_kind.c holds us to it. */
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "mem/local.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* 0: it does not fit an address space. */
+static size_t round_up(size_t n, size_t to)
+{
+    return n > SIZE_MAX / 2 ? 0 : (n + to - 1) & ~(to - 1);
+}
+
+static size_t page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static weft_status_t no_memory(const char *what, size_t n)
+{
+    return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu bytes of the kind %s", n, what);
+}
+
+/* The switch of base/alloc.h works here too. */
+static bool told_to_fail(size_t n)
+{
+    return __builtin_expect(wefti_alloc_fails != NULL, 0) && wefti_alloc_fails(n);
+}
+
+/* --- host ------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t host_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
+{
+    (void)kind;
+    void *p = wefti_aligned_alloc(64, n);
+    if (!p)
+        return no_memory("host", n);
+    *ptr_out = p;
+    return WEFT_OK;
+}
+
+static void host_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
+{
+    (void)kind;
+    (void)n;
+    wefti_free(ptr);
+}
+
+const weft_mem_kind_t wefti_mem_kind_host = {
+    .size = sizeof(weft_mem_kind_t),
+    .name = "host",
+    .flags = WEFT_MEM_CPU,
+    .alloc = host_alloc,
+    .free = host_free,
+};
+
+/* --- huge ------------------------------------------------------------------------------------------------------------------- */
+
+/* mmap() at a multiple of HUGE_PAGE: a transparent huge page has to begin at one. */
+static void *map_aligned(size_t n)
+{
+    size_t all = n + HUGE_PAGE;
+    char *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return MAP_FAILED;
+    size_t skip = (size_t)(-(uintptr_t)p & (HUGE_PAGE - 1));
+    if (skip)
+        munmap(p, skip);
+    munmap(p + skip + n, all - skip - n);
+    return p + skip;
+}
+
+static weft_status_t huge_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
+{
+    (void)kind;
+    size_t all = round_up(n, HUGE_PAGE);
+    if (!all || told_to_fail(n))
+        return no_memory("huge", n);
+    /* The size is said, since the system's default may be another one, whose multiples unmapping would then want. */
+    int two_mib = 21 << 26;
+    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | two_mib, -1, 0);
+    if (p == MAP_FAILED) {
+        p = map_aligned(all);
+        if (p == MAP_FAILED)
+            return wefti_mem_fail_errno(errno, "the kind huge", n);
+        if (madvise(p, all, MADV_HUGEPAGE))
+            wefti_debug("mem: this system has no transparent huge pages (%s): the kind huge is ordinary pages", strerror(errno));
+    }
+    *ptr_out = p;
+    return WEFT_OK;
+}
+
+static void huge_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
+{
+    (void)kind;
+    munmap(ptr, round_up(n, HUGE_PAGE));
+}
+
+const weft_mem_kind_t wefti_mem_kind_huge = {
+    .size = sizeof(weft_mem_kind_t),
+    .name = "huge",
+    .flags = WEFT_MEM_CPU,
+    .alloc = huge_alloc,
+    .free = huge_free,
+};
+
+/* --- pinned ----------------------------------------------------------------------------------------------------------------- */
+
+static void say_unlocked(size_t n, int err)
+{
+    static _Atomic uint32_t said;
+    struct rlimit limit = {0};
+    if (atomic_exchange(&said, 1))
+        return;
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    wefti_warn("mem: %zu bytes of the kind pinned are not locked in memory: %s; this process may lock %llu bytes (ulimit -l)", n,
+               strerror(err), (unsigned long long)limit.rlim_cur);
+}
+
+static weft_status_t pinned_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
+{
+    (void)kind;
+    size_t all = round_up(n, page_size());
+    if (!all || told_to_fail(n))
+        return no_memory("pinned", n);
+    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return wefti_mem_fail_errno(errno, "the kind pinned", n);
+    if (!wefti_cuda_pin(p, all) && mlock(p, all))
+        say_unlocked(n, errno);
+    *ptr_out = p;
+    return WEFT_OK;
+}
+
+static void pinned_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
+{
+    (void)kind;
+    wefti_cuda_unpin(ptr);
+    munmap(ptr, round_up(n, page_size()));
+}
+
+const weft_mem_kind_t wefti_mem_kind_pinned = {
+    .size = sizeof(weft_mem_kind_t),
+    .name = "pinned",
+    .flags = WEFT_MEM_CPU,
+    .alloc = pinned_alloc,
+    .free = pinned_free,
+};

@@ -1,0 +1,89 @@
+/* mem/local.h - what the files of this room share and nobody else sees. */
+#ifndef WEFTI_MEM_LOCAL_H
+#define WEFTI_MEM_LOCAL_H
+
+#include <pthread.h>
+
+#include "mem/mem.h"
+
+/* --- kinds ------------------------------------------------------------------------------------------------------------- */
+
+extern const weft_mem_kind_t wefti_mem_kind_host, wefti_mem_kind_huge, wefti_mem_kind_pinned; /* host.c */
+extern const weft_mem_kind_t wefti_mem_kind_cuda, wefti_mem_kind_managed;                     /* cuda.c */
+
+/* Kinds that weft_mem_kind_of() has to ask: 0 and every address is host memory. */
+extern _Atomic uint32_t wefti_mem_askable;
+
+/* What a pool's kind stands on; any other kind as it is. */
+const weft_mem_kind_t *wefti_pool_base_kind(const weft_mem_kind_t *kind);
+bool wefti_pool_is_kind(const weft_mem_kind_t *kind);
+
+/* The system refused n bytes of memory for `what`: records the detail. */
+weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n);
+
+/* --- CUDA -------------------------------------------------------------------------------------------------------------- */
+
+/* Look for CUDA if nobody has yet, and bring it into use: WEFT_OK, or WEFT_ERR_UNSUPPORTED, _FORKED with the reason as detail. `said`: what
+ * WEFT_CUDA says where the caller knows, else NULL. */
+weft_status_t wefti_cuda_use(const char *said);
+bool wefti_cuda_in_use(void);
+bool wefti_cuda_has_managed(void);
+/* Page-lock a range for the GPU, whichever thread this is; false where that is not to be had. Undone before the range is unmapped. */
+bool wefti_cuda_pin(void *base, size_t n);
+void wefti_cuda_unpin(void *base);
+
+/* --- arenas ------------------------------------------------------------------------------------------------------------ */
+
+/* Memory of a pool, in one piece: see arena.c. */
+typedef struct wefti_arena {
+    char *base;
+    size_t n;
+    const weft_mem_kind_t *kind;
+    int fd;                 /* of a memfd; -1: it came from kind->alloc() */
+    bool shared, pinned;
+    uint64_t share_id;
+    wefti_list_t fork_link; /* those with an fd */
+} wefti_arena_t;
+
+/* n is a multiple of the page size. share: so that peers on this host may map it, if the fabric wants to know. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
+weft_status_t wefti_arena_open(wefti_arena_t *a, weft_runtime_t *rt, const weft_mem_kind_t *kind, size_t n, bool share);
+/* Peers are not told of it any more. Before close(), and before the fabric ends. */
+void wefti_arena_unshare(wefti_arena_t *a, weft_runtime_t *rt);
+void wefti_arena_close(wefti_arena_t *a);
+
+/* --- the room ---------------------------------------------------------------------------------------------------------- */
+
+#define WEFTI_MEM_RANGES 4096u /* registered at a time, at most */
+
+/* The registration cache of a runtime: see reg.c. */
+typedef struct wefti_reg_cache {
+    pthread_mutex_t lock;
+    weft_runtime_t *rt;
+    weft_mem_reg_t **ranges; /* by base */
+    uint32_t n, cap;
+    uint64_t bytes, max_bytes;
+    wefti_list_t unused; /* longest unused first */
+    uint64_t hits, misses, evictions;
+} wefti_reg_cache_t;
+
+typedef struct wefti_stage {
+    void *mem;
+    bool out, pinned, tried; /* tried: to pin it */
+} wefti_stage_t;
+
+typedef struct wefti_mem {
+    pthread_mutex_t lock; /* of pools */
+    wefti_list_t pools;
+    wefti_reg_cache_t regs;
+    wefti_stage_t stages[WEFTI_STAGES_MAX];
+} wefti_mem_t;
+
+static inline wefti_mem_t *wefti_mem_room(weft_runtime_t *rt) { return rt->room_state[WEFTI_ROOM_MEM]; }
+
+void wefti_reg_init(wefti_reg_cache_t *cache, weft_runtime_t *rt);
+void wefti_reg_end(wefti_reg_cache_t *cache);
+/* Pools that outlive their runtime: they are told, and give nothing out any more. */
+void wefti_pools_cut(wefti_mem_t *m);
+void wefti_stages_free(wefti_mem_t *m);
+
+#endif
