@@ -1,6 +1,7 @@
 /* open.c - the one file that knows all rooms: it puts a runtime together from the bottom up. */
 #include "open.h"
 
+#include "am/am.h"
 #include "conn/conn.h"
 #include "mem/mem.h"
 #include "msg/msg.h"
@@ -17,6 +18,8 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
         st = wefti_conn_attach(rt);
     if (!st)
         st = wefti_msg_attach(rt);
+    if (!st)
+        st = wefti_am_attach(rt);
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {

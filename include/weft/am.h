@@ -49,7 +49,8 @@ typedef struct weft_am_send_opts {
     size_t iov_n;
     const weft_mem_kind_t *kind; /* of the payload, all pieces. Default is: look at the first piece */
     weft_release_fn release;  /* the library owns the payload from a successful post on, and calls this once: for a single buffer with
-                                    buf, for pieces once per piece. The header is then copied. */
+                                    buf, for pieces once per piece. The header stays borrowed, unless op is NULL: then it is
+                                    copied */
     void *release_user;
     bool reply;                  /* the receiver gets an endpoint to answer on: weft_am_t.reply */
     bool confirm;                /* complete only when the receiver is done with the message, small ones too: so that a rejection of
@@ -67,7 +68,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_send_with(weft_ep_t *ep, const we
 /* --- a message that arrived ------------------------------------------------------------------------------------------- */
 
 /* Read only. Valid, with the header and data it points to, until the handler returns, or until it is released where it was kept or
- * taken. */
+ * taken. Release it before its runtime is closed. */
 typedef struct weft_am {
     uint32_t id;
     uint32_t header_len;
@@ -131,7 +132,6 @@ WEFT_API weft_status_t weft_am_reject(weft_am_t *am, uint32_t reason);
 #define WEFT_AM_NOT_TAKEN UINT32_C(0xffffffff) /* reason: released, or handled, without being pulled */
 #define WEFT_AM_TOO_LATE  UINT32_C(0xfffffffe) /* reason: nobody pulled it within WEFT_AM_HOLD */
 #define WEFT_AM_TOO_LONG  UINT32_C(0xfffffffd) /* reason: it did not fit the receive it met */
-#define WEFT_AM_NO_MEMORY UINT32_C(0xfffffffc) /* reason: the receiver could not allocate a buffer for it */
 
 /* --- one-shot receives ------------------------------------------------------------------------------------------------- */
 

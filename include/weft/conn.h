@@ -152,6 +152,8 @@ typedef struct weft_ep_info {
     bool authenticated;        /* both sides proved the key */
     bool same_host;
     uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received; /* received: arrived here, taken by a receive or not */
+    uint64_t ams_sent, ams_received, am_bytes_sent, am_bytes_received; /* active messages, headers included */
+    uint64_t am_held, am_held_bytes; /* of them, waiting or kept here now, and what of the window that takes */
 } weft_ep_info_t;
 #define WEFT_EP_INFO_INIT WEFT_INIT(weft_ep_info_t)
 /* Strings are valid until the endpoint is closed. */

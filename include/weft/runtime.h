@@ -48,6 +48,10 @@ typedef struct weft_runtime_opts {
                                     Default is: 256 KiB */
     size_t shm_ring;             /* WEFT_SHM_RING: bytes of shared-memory ring per direction. Default is: 64 KiB */
     uint32_t max_endpoints;      /* WEFT_MAX_ENDPOINTS: Default is: 65536 */
+    size_t am_window;            /* WEFT_AM_WINDOW: bytes of active messages that one peer may leave here, waiting or kept.
+                                    Default is: 512 KiB */
+    uint32_t am_messages;        /* WEFT_AM_MESSAGES: how many of them. Default is: 4096 */
+    uint64_t am_hold_ns;         /* WEFT_AM_HOLD: how long the payload of one may wait at its sender to be pulled. Default is: 30 s */
 } weft_runtime_opts_t;
 
 #define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)
@@ -90,6 +94,8 @@ typedef struct weft_runtime_stats {
     uint64_t endpoints, endpoints_failed, reconnects;
     uint64_t msgs_sent, msgs_received, bytes_sent, bytes_received;
     uint64_t unexpected_bytes;                 /* held now for receives not yet posted */
+    uint64_t ams_sent, ams_received, am_bytes_sent, am_bytes_received; /* active messages, headers included */
+    uint64_t am_held, am_held_bytes;           /* of them, waiting or kept now, and what of the windows that takes */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
 WEFT_API void weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);

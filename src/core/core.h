@@ -153,7 +153,9 @@ struct weft_runtime {
     void *thread;                  /* core's */
     wefti_config_t config;
     uint64_t spin_ns, heartbeat_ns, connect_timeout_ns, close_timeout_ns;
-    size_t recv_window;
+    size_t recv_window, am_window;
+    uint32_t am_messages;
+    uint64_t am_hold_ns;
     uint32_t max_endpoints;
     char name[128];
     uint8_t key[32];               /* hash of the pre-shared key */
@@ -263,10 +265,15 @@ static inline void wefti_op_unprepare(weft_op_t *op)
 /* Hand a prepared operation to the driver: kind->start runs there. Any thread. */
 void wefti_op_inbox(weft_op_t *op);
 
-/* Start a prepared operation: here and now if this thread is or can become the driver, else through the inbox. An error returned
- * means nothing was started. A thread whose earlier posts still sit in the inbox must not overtake them: then this one goes there
- * too. */
-static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
+/* A thread whose earlier posts still sit in the inbox must not overtake them. */
+static inline bool wefti_may_pass_inbox(const weft_runtime_t *rt, const weft_runtime_t *was)
+{
+    return was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed);
+}
+
+/* Start a prepared operation with `start`: here and now if this thread is or can become the driver, else through the inbox, where kind->start
+ * does it. An error returned means nothing was started. */
+static inline weft_status_t wefti_op_go_by(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
 {
     weft_runtime_t *was;
     weft_status_t st = WEFT_OK;
@@ -274,8 +281,8 @@ static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
         wefti_op_inbox(op);
         return WEFT_OK;
     }
-    if (was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed)) {
-        st = wefti_opx(op)->kind->start(op);
+    if (wefti_may_pass_inbox(rt, was)) {
+        st = start(op);
         if (st)
             wefti_op_unprepare(op);
     } else {
@@ -283,6 +290,10 @@ static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
     }
     wefti_leave(rt, was);
     return st;
+}
+static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op)
+{
+    return wefti_op_go_by(rt, op, wefti_opx(op)->kind->start);
 }
 
 /* From the room, on the driver, once the operation really waits for something: arms its timeout and joins its token.

@@ -88,6 +88,9 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
         (st = merge_number("connect_timeout_ns", o.connect_timeout_ns, WEFT_MILLISECOND, hour, &config->connect_timeout)) ||
         (st = merge_number("close_timeout_ns", o.close_timeout_ns, WEFT_MILLISECOND, hour, &config->close_timeout)) ||
         (st = merge_number("recv_window", o.recv_window, 16384, UINT64_C(1) << 30, &config->recv_window)) ||
+        (st = merge_number("am_window", o.am_window, 16384, UINT64_C(1) << 30, &config->am_window)) ||
+        (st = merge_number("am_messages", o.am_messages, 16, 65535, &config->am_messages)) ||
+        (st = merge_number("am_hold_ns", o.am_hold_ns, WEFT_MILLISECOND, 24 * hour, &config->am_hold)) ||
         (st = merge_number("shm_ring", o.shm_ring, 16384, UINT64_C(1) << 26, &ring)) ||
         (st = merge_number("max_endpoints", o.max_endpoints, 1, 16777215, &config->max_endpoints)))
         return st;
@@ -180,6 +183,9 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
     rt->connect_timeout_ns = c->connect_timeout;
     rt->close_timeout_ns = c->close_timeout;
     rt->recv_window = (size_t)c->recv_window;
+    rt->am_window = (size_t)c->am_window;
+    rt->am_messages = (uint32_t)c->am_messages;
+    rt->am_hold_ns = c->am_hold;
     rt->max_endpoints = (uint32_t)c->max_endpoints;
     if (c->name && strlen(c->name) >= sizeof rt->name)
         return wefti_fail(WEFT_ERR_INVALID, "WEFT_NAME has %zu bytes; at most %zu are allowed", strlen(c->name),

@@ -1,0 +1,255 @@
+/* am/arrive.c - what comes from the peer: messages, parts of headers, answers, credit.
+ *
+ * Every field read here was written by the peer, who may still change it in shared memory: it is copied once and then believed. A record
+ * that is too short, of a kind or with flags we do not know, or that costs more than the window we granted fails the endpoint with
+ * WEFT_ERR_PROTOCOL; nothing else happens. What a handler sees of a small message is the transport's own memory: no copy is made for it. */
+#include "am/state.h"
+
+/* --- delivery -------------------------------------------------------------------------------------------------------------- */
+
+/* Closed here: what still comes is for nobody. */
+static bool unwanted(const weft_ep_t *ep)
+{
+    return __builtin_expect(atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING, 0);
+}
+
+/* The peer has more that it may not send, and a receive waits for something that is not here: it may be among that. */
+static void waits_still(weft_ep_t *ep)
+{
+    am_ep_t *e = am_ep(ep);
+    if (__builtin_expect(e->flow.peer_starving, 0) &&
+        (!wefti_list_empty(&e->posted) || !wefti_list_empty(&am_state(ep->rt)->posted_of_any)))
+        wefti_flow_waits(ep, &e->flow);
+}
+
+/* Nobody is there for it: it waits, in a block of its own. */
+static void wait_here(am_msg_t *m)
+{
+    am_msg_t *block = wefti_am_block(m);
+    if (block && wefti_am_hold(block))
+        return;
+    if (block)
+        wefti_am_let_go(block);
+    else
+        wefti_am_finish(m);
+    wefti_ep_protocol_error(m->ep, "no memory to keep a message until it is asked for");
+}
+
+/* m is on our caller's stack. */
+static void deliver(am_msg_t *m)
+{
+    am_state_t *as = m->as;
+    am_port_t *port = am_port(as, m->pub.id);
+    if (__builtin_expect(port && port->fn && wefti_list_empty(&port->arrived), 1)) {
+        port->fn(&m->pub, port->user);
+        if (!m->moved)
+            wefti_am_finish(m);
+        return;
+    }
+    if (!port || !port->fn) {
+        for (weft_op_t *op; (op = wefti_am_take_posted(as, m->ep, m->pub.id));)
+            if (wefti_am_meet(op, m)) {
+                if (!m->moved)
+                    wefti_am_finish(m);
+                return;
+            }
+    }
+    if (unwanted(m->ep)) {
+        wefti_am_finish(m);
+        return;
+    }
+    wait_here(m);
+    waits_still(m->ep);
+}
+
+/* --- records --------------------------------------------------------------------------------------------------------------- */
+
+/* Credit that came with a record; false: the endpoint has been failed. */
+static bool credit_came(weft_ep_t *ep, const wefti_word_t *word)
+{
+    if (!wefti_flow_word(ep, &am_ep(ep)->flow, word))
+        return false;
+    am_ep_t *e = am_ep(ep);
+    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->urgent))
+        wefti_am_send_flush(ep);
+    waits_still(ep);
+    return true;
+}
+
+/* Where the header of a message is: in the n bytes of the record that follow its head, or in parts that came before. false: nonsense. */
+static bool header_of(am_ep_t *e, uint8_t flags, uint32_t header_len, const uint8_t *rest, size_t n, const void **header_out,
+                      uint32_t *inline_out)
+{
+    if (__builtin_expect(flags & F_PARTS, 0)) {
+        if (!e->parts || e->parts_len != header_len)
+            return false;
+        e->parts_len = 0; /* it is not overwritten before the next HEAD, which comes after this record */
+        *header_out = e->parts;
+        *inline_out = 0;
+        return true;
+    }
+    *header_out = header_len ? rest : NULL;
+    *inline_out = header_len;
+    return header_len <= WEFT_AM_HEADER_MAX && header_len <= n;
+}
+
+static void message(am_msg_t *m, weft_ep_t *ep, uint32_t id, const void *header, uint32_t header_len, uint8_t flags)
+{
+    m->pub.id = id;
+    m->pub.header_len = header_len;
+    m->pub.header = header;
+    m->pub.from = ep->id;
+    m->pub.ep = ep;
+    m->pub.reply = flags & F_REPLY ? ep : NULL;
+    m->as = am_state(ep->rt);
+    m->ep = ep;
+    m->in = NULL;
+    m->moved = NULL;
+    m->confirm = 0;
+    m->arrived = false;
+    atomic_init(&m->claimed, false);
+    m->lost = WEFT_OK;
+    m->block = false;
+}
+
+static inline void count(am_ep_t *e, uint64_t bytes)
+{
+    e->count.received++;
+    e->count.bytes_received += bytes;
+}
+
+static void nonsense(weft_ep_t *ep)
+{
+    wefti_ep_protocol_error(ep, "an active message's record of an unknown kind, length or flags");
+}
+
+static void eager(weft_ep_t *ep, const uint8_t *rec, size_t n)
+{
+    am_ep_t *e = am_ep(ep);
+    am_head_t head;
+    am_msg_t m;
+    uint64_t confirm = 0;
+    const void *header;
+    uint32_t in_record;
+    memcpy(&head, rec, sizeof head);
+    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+    size_t at = sizeof head;
+    if (__builtin_expect(head.word.flags & F_CONFIRM, 0)) {
+        if (n >= at + sizeof confirm)
+            memcpy(&confirm, rec + at, sizeof confirm);
+        at += sizeof confirm;
+        if (!confirm) {
+            nonsense(ep);
+            return;
+        }
+    }
+    if (__builtin_expect(head.word.flags & ~F_ALL || head.id == WEFT_AM_ANY_ID || n < at ||
+                             !header_of(e, head.word.flags, head.header_len, rec + at, n - at, &header, &in_record) ||
+                             n < at + am_pad(in_record),
+                         0)) {
+        nonsense(ep);
+        return;
+    }
+    at += am_pad(in_record);
+    if ((head.word.bytes || head.word.msgs) && !credit_came(ep, &head.word))
+        return;
+    uint64_t len = n - at;
+    message(&m, ep, head.id, header, head.header_len, head.word.flags);
+    m.at = AT_HERE;
+    m.pub.len = len;
+    m.pub.data = len ? rec + at : NULL;
+    m.confirm = confirm;
+    m.cost = AM_COST + head.header_len + (uint32_t)len;
+    if (!wefti_flow_admit(ep, &e->flow, m.cost))
+        return;
+    count(e, len + head.header_len);
+    deliver(&m);
+}
+
+void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in)
+{
+    am_ep_t *e = am_ep(ep);
+    am_announce_t head;
+    am_msg_t m;
+    const void *header;
+    uint32_t in_record;
+    memset(&head, 0, sizeof head);
+    if (n >= sizeof head)
+        memcpy(&head, rec, sizeof head);
+    __asm__ volatile("" : : : "memory");
+    if (head.word.kind != REC_ANNOUNCE || head.word.flags & ~(F_REPLY | F_PARTS) || head.id == WEFT_AM_ANY_ID || !in->total ||
+        !header_of(e, head.word.flags, head.header_len, (const uint8_t *)rec + sizeof head, n - sizeof head, &header, &in_record) ||
+        n != sizeof head + in_record) {
+        wefti_in_refuse(in, false);
+        nonsense(ep);
+        return;
+    }
+    message(&m, ep, head.id, header, head.header_len, head.word.flags);
+    m.cost = AM_COST + head.header_len;
+    if (((head.word.bytes || head.word.msgs) && !credit_came(ep, &head.word)) || !wefti_flow_admit(ep, &e->flow, m.cost)) {
+        wefti_in_refuse(in, false);
+        return;
+    }
+    m.at = AT_SENDER;
+    m.pub.len = in->total;
+    m.pub.data = NULL;
+    m.in = in;
+    in->user = &m;
+    wefti_list_push_back(&e->kept, &m.ep_link);
+    count(e, in->total + head.header_len);
+    deliver(&m);
+}
+
+/* Bytes of a header that is too long for its message's record. */
+static void head_part(weft_ep_t *ep, const uint8_t *rec, size_t n)
+{
+    am_ep_t *e = am_ep(ep);
+    wefti_word_t word;
+    memcpy(&word, rec, sizeof word);
+    __asm__ volatile("" : : : "memory");
+    size_t bytes = n - sizeof word;
+    bool first = !(word.flags & F_PARTS);
+    if (first)
+        e->parts_len = 0;
+    if (word.flags & ~F_PARTS || !bytes || (!first && !e->parts_len) || bytes > WEFT_AM_HEADER_MAX - e->parts_len) {
+        nonsense(ep);
+        return;
+    }
+    if (!e->parts && !(e->parts = (uint8_t *)wefti_malloc(WEFT_AM_HEADER_MAX))) {
+        wefti_ep_protocol_error(ep, "no memory for a long header");
+        return;
+    }
+    memcpy(e->parts + e->parts_len, rec + sizeof word, bytes);
+    e->parts_len += (uint32_t)bytes;
+    if (word.bytes || word.msgs)
+        credit_came(ep, &word);
+}
+
+void wefti_am_record(weft_ep_t *ep, const void *rec, size_t n)
+{
+    const uint8_t *bytes = (const uint8_t *)rec;
+    uint8_t kind = *bytes;
+    if (__builtin_expect(kind == REC_EAGER && n >= sizeof(am_head_t), 1)) {
+        eager(ep, bytes, n);
+        return;
+    }
+    if (kind == REC_HEAD && n > sizeof(wefti_word_t)) {
+        head_part(ep, bytes, n);
+    } else if (kind == REC_ANSWER && n == sizeof(am_answer_t)) {
+        am_answer_t a;
+        memcpy(&a, bytes, sizeof a);
+        __asm__ volatile("" : : : "memory");
+        if (a.word.flags & ~F_CONFIRM || a.zero)
+            nonsense(ep);
+        else if ((!a.word.bytes && !a.word.msgs) || credit_came(ep, &a.word))
+            wefti_am_answered(ep, &a);
+    } else if ((kind == REC_CREDIT || kind == REC_STARVED) && n == sizeof(wefti_word_t)) {
+        wefti_word_t word;
+        memcpy(&word, bytes, sizeof word);
+        __asm__ volatile("" : : : "memory");
+        word.kind = kind;
+        credit_came(ep, &word);
+    } else {
+        nonsense(ep);
+    }
+}

@@ -1,0 +1,271 @@
+/* am/fetch.c - payloads into the program's memory: pulls, views, and the second half of a receive.
+ *
+ * A fetch is complete at once if the data is here; otherwise it is PULLING until the fabric has written everything. Cancelling and deadlines
+ * do not end it before that: the buffer is not free. A lost peer does, when its lane is closed. */
+#include "am/state.h"
+
+/* --- where it goes --------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_iov_t *iov, size_t iov_n,
+                            const weft_mem_kind_t *kind, uint64_t *cap_out)
+{
+    *into = (am_into_t){.one = {buf, cap}, .iov = iov, .iov_n = 1, .kind = kind};
+    *cap_out = cap;
+    if (iov) {
+        if (buf || !iov_n || iov_n > UINT32_MAX)
+            return wefti_fail(WEFT_ERR_INVALID, "a payload goes to one buffer or to 1 to 2^32 - 1 pieces, not to %zu pieces", iov_n);
+        into->iov_n = (uint32_t)iov_n;
+        *cap_out = 0;
+        for (size_t i = 0; i < iov_n; i++) {
+            if (!iov[i].base && iov[i].len)
+                return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, iov[i].len);
+            *cap_out += iov[i].len;
+        }
+    } else if (!buf && cap) {
+        return wefti_fail(WEFT_ERR_INVALID, "the buffer is NULL with a capacity of %zu", cap);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t scatter(const weft_iov_t *iov, const weft_mem_kind_t *device, const uint8_t *bytes, uint64_t len)
+{
+    weft_status_t st = WEFT_OK;
+    for (; len && !st; iov++) {
+        uint64_t n = iov->len < len ? iov->len : len;
+        if (n)
+            st = wefti_mem_move(device, iov->base, bytes, n);
+        bytes += n;
+        len -= n;
+    }
+    return st;
+}
+
+/* --- the fetch ------------------------------------------------------------------------------------------------------------- */
+
+static void unallocate(weft_op_t *op, const am_into_t *into)
+{
+    if (!into->alloc)
+        return;
+    weft_mem_free(into->kind, op->buf, op->len);
+    op->buf = NULL;
+}
+
+/* Why a payload did not come: the lane went down under it, and the endpoint knows more than the fabric. */
+static weft_status_t failure(const weft_ep_t *ep, weft_status_t status)
+{
+    if (status != WEFT_ERR_CANCELLED)
+        return status;
+    if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)
+        return WEFT_ERR_CLOSED;
+    return ep->why ? ep->why : WEFT_ERR_PEER;
+}
+
+static void pull_done(wefti_xfer_t *x, weft_status_t status)
+{
+    am_pull_t *p = wefti_container_of(x, am_pull_t, x);
+    weft_op_t *op = wefti_op_of_room(p);
+    weft_ep_t *ep = p->source;
+    am_msg_t *viewed = p->view ? p->msg : NULL;
+    am_ep(ep)->pulling--;
+    if (status) {
+        status = failure(ep, status);
+        unallocate(op, &p->into);
+        if (op->status) /* it was cancelled meanwhile, or its time is over */
+            status = op->status;
+    } else if (viewed) {
+        op->buf = viewed->own;
+    }
+    wefti_op_complete(op, status);
+    if (viewed)
+        wefti_am_unref(viewed);
+    wefti_ep_drained(ep);
+}
+
+static void fetch_cancel(weft_op_t *op, weft_status_t why)
+{
+    op->status = why; /* the fabric is writing to its buffer */
+}
+
+static const wefti_op_kind_t fetch_kind = {"am fetch", NULL, fetch_cancel};
+
+weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
+{
+    weft_status_t st = WEFT_OK;
+    uint64_t len = m->pub.len;
+    if (into.alloc) {
+        void *buf;
+        st = weft_mem_alloc(into.kind, len, &buf);
+        if (st)
+            return st;
+        op->buf = buf;
+        into.one = (weft_iov_t){buf, len};
+    }
+    const weft_iov_t *iov = into.iov ? into.iov : &into.one;
+    const weft_mem_kind_t *device = len ? wefti_mem_device_of(iov->base, into.kind) : NULL;
+    op->len = len;
+    if (m->at == AT_HERE) {
+        st = scatter(iov, device, (const uint8_t *)m->pub.data, len);
+        if (st)
+            unallocate(op, &into);
+        else
+            wefti_op_complete(op, WEFT_OK);
+        return st;
+    }
+    am_pull_t *p = am_pull(op);
+    am_msg_t *msg = p->view ? p->msg : NULL;
+    bool view = msg != NULL;
+    *p = (am_pull_t){.msg = msg, .source = m->ep, .into = into, .x.done = pull_done, .view = view};
+    st = wefti_in_pull(m->in, into.iov ? into.iov : &p->into.one, into.iov_n, len, device, &p->x);
+    if (st) {
+        unallocate(op, &into);
+        return st;
+    }
+    wefti_opx(op)->kind = &fetch_kind;
+    op->status = WEFT_OK;
+    am_ep(m->ep)->pulling++;
+    wefti_am_detach(m, AT_TAKEN);
+    return WEFT_OK;
+}
+
+/* --- pull and view ----------------------------------------------------------------------------------------------------------- */
+
+/* What is wrong with fetching from it now; WEFT_OK for nothing. */
+static weft_status_t unfit(const am_msg_t *m)
+{
+    return m->at == AT_LOST ? m->lost : m->at == AT_TAKEN || m->at == AT_LENT ? WEFT_ERR_STATE : WEFT_OK;
+}
+
+/* It did not come about: another may try. */
+static void give_up(weft_op_t *op, am_msg_t *m, weft_status_t st)
+{
+    op->len = m->pub.len;
+    if (m->at == AT_HERE || m->at == AT_SENDER)
+        atomic_store(&m->claimed, false);
+    wefti_op_complete(op, st);
+}
+
+static weft_status_t pull_start(weft_op_t *op)
+{
+    am_pull_t *p = am_pull(op);
+    am_msg_t *m = p->msg;
+    am_into_t into = p->into;
+    weft_status_t st = unfit(m);
+    op->from = m->pub.from;
+    op->tag = m->pub.id;
+    if (!st && !into.alloc && op->len < m->pub.len)
+        st = WEFT_ERR_TRUNCATED;
+    if (!st) {
+        p->view = false;
+        st = wefti_am_fetch(op, m, into);
+    }
+    if (st)
+        give_up(op, m, st);
+    if (m->block)
+        wefti_am_unref(m);
+    return WEFT_OK;
+}
+
+static weft_status_t view_start(weft_op_t *op)
+{
+    am_pull_t *p = am_pull(op);
+    am_msg_t *m = p->msg;
+    weft_status_t st = unfit(m);
+    op->from = m->pub.from;
+    op->tag = m->pub.id;
+    op->len = m->pub.len;
+    op->buf = NULL;
+    if (st)
+        goto err_view;
+    if (m->at == AT_HERE) {
+        op->buf = (void *)(uintptr_t)m->pub.data;
+        wefti_op_complete(op, WEFT_OK);
+        wefti_am_unref(m);
+        return WEFT_OK;
+    }
+    if (!wefti_in_lend(m->in, &m->lent)) {
+        m->at = AT_LENT;
+        wefti_timer_stop(m->as->rt, &m->hold);
+        op->buf = (void *)(uintptr_t)m->lent.ptr;
+        wefti_op_complete(op, WEFT_OK);
+        wefti_am_unref(m);
+        return WEFT_OK;
+    }
+    m->own = wefti_malloc(m->pub.len);
+    st = WEFT_ERR_NOMEM;
+    if (!m->own)
+        goto err_view;
+    p->view = true; /* its reference stays until the bytes are there */
+    st = wefti_am_fetch(op, m, (am_into_t){.one = {m->own, m->pub.len}, .iov_n = 1, .kind = weft_mem_host()});
+    if (st)
+        goto err_own;
+    return WEFT_OK;
+
+err_own:
+    wefti_free(m->own);
+    m->own = NULL;
+err_view:
+    give_up(op, m, st);
+    wefti_am_unref(m);
+    return WEFT_OK;
+}
+
+static const wefti_op_kind_t pull_kind = {"am pull", pull_start, fetch_cancel};
+static const wefti_op_kind_t view_kind = {"am view", view_start, fetch_cancel};
+
+/* Claim the message and hand the operation to the driver. */
+static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kind, const am_into_t *into, uint64_t cap)
+{
+    weft_runtime_t *rt = m->as->rt;
+    if (atomic_exchange(&m->claimed, true))
+        return wefti_fail(WEFT_ERR_STATE, "the message was pulled, viewed or rejected before");
+    weft_status_t st = wefti_op_prepare(rt, op, kind);
+    if (st) {
+        atomic_store(&m->claimed, false);
+        return st;
+    }
+    *am_pull(op) = (am_pull_t){.msg = m, .into = *into};
+    op->len = cap;
+    op->status = WEFT_OK;
+    if (m->block)
+        atomic_fetch_add(&m->refs, 1);
+    return wefti_op_go(rt, op); /* its start never fails */
+}
+
+weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op)
+{
+    am_into_t into;
+    uint64_t room;
+    if (!am || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message and an operation");
+    weft_status_t st = wefti_am_into(&into, buf, cap, NULL, 0, NULL, &room);
+    return st ? st : post(am_msg_now(am), op, &pull_kind, &into, room);
+}
+
+weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *given, weft_op_t *op)
+{
+    weft_am_pull_opts_t o = WEFT_AM_PULL_OPTS_INIT;
+    am_into_t into;
+    uint64_t room;
+    if (!am || !op || !given || !given->size)
+        return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message, an operation and options made with WEFT_AM_PULL_OPTS_INIT");
+    memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    weft_status_t st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &room);
+    if (st)
+        return st;
+    if (!o.buf && !o.iov) {
+        into.alloc = true;
+        into.kind = o.kind ? o.kind : weft_mem_host();
+    }
+    return post(am_msg_now(am), op, &pull_kind, &into, room);
+}
+
+weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op)
+{
+    static const am_into_t nowhere;
+    if (!am || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "a view needs a message and an operation");
+    am_msg_t *m = am_msg_now(am);
+    if (!m->block || !m->kept)
+        return wefti_fail(WEFT_ERR_STATE, "a view lasts until its message is released: keep the message first");
+    return post(m, op, &view_kind, &nowhere, 0);
+}

@@ -1,0 +1,411 @@
+/* am/message.c - the life of a message: on the stack while its handler looks at it, in a block of its own if it stays.
+ *
+ * A block is ARRIVED (waits for a handler or a receive) or the program's (kept, taken), until the last reference goes: the program's own, and
+ * one for each pull or view that was posted and not yet started. Wherever its payload is then goes back where it belongs: refused at
+ * the sender, returned if it was lent, freed if it was pulled for a view.
+ *
+ * Other threads only ever set `claimed`, count references, and hand a message in with its work for the driver to do.
+ *
+ * Promise: every message that was announced is answered exactly once (pulled, refused, returned) or lost with its lane; every confirmation
+ * wanted is answered once; the window gets back what it was charged. tests/sim/am_exactly_once.c holds us to it. */
+#include "am/state.h"
+
+/* --- blocks ---------------------------------------------------------------------------------------------------------------- */
+
+#define CLASS_LEAST 256u
+
+static uint8_t class_of(uint64_t bytes)
+{
+    uint8_t c = 0;
+    while (c < AM_CLASSES && bytes > (uint64_t)CLASS_LEAST << c)
+        c++;
+    return c;
+}
+
+static am_msg_t *block_new(am_state_t *as, uint64_t bytes)
+{
+    uint8_t c = class_of(bytes);
+    am_msg_t *m = c < AM_CLASSES ? as->spare[c] : NULL;
+    if (m) {
+        as->spare[c] = m->next;
+        as->n_spare[c]--;
+    } else {
+        m = (am_msg_t *)wefti_malloc(sizeof *m + (c < AM_CLASSES ? CLASS_LEAST << c : bytes));
+        if (!m)
+            return NULL;
+    }
+    m->size_class = c;
+    return m;
+}
+
+static void block_free(am_msg_t *m)
+{
+    am_state_t *as = m->as;
+    uint8_t c = m->size_class;
+    if (c < AM_CLASSES && as->n_spare[c] < AM_SPARES) {
+        m->next = as->spare[c];
+        as->spare[c] = m;
+        as->n_spare[c]++;
+    } else {
+        wefti_free(m);
+    }
+}
+
+void wefti_am_blocks_free(am_state_t *as)
+{
+    wefti_list_splice(&as->kept, &as->arrived);
+    for (wefti_list_t *l; (l = wefti_list_pop(&as->kept));) {
+        am_msg_t *m = wefti_container_of(l, am_msg_t, all_link);
+        if (m->at == AT_LENT)
+            wefti_unlend(&m->lent);
+        wefti_free(m->own);
+        wefti_free(m);
+    }
+    for (unsigned c = 0; c < AM_CLASSES; c++)
+        for (am_msg_t *m; (m = as->spare[c]);) {
+            as->spare[c] = m->next;
+            wefti_free(m);
+        }
+}
+
+static void hold_over(wefti_timer_t *t)
+{
+    am_msg_t *m = wefti_container_of(t, am_msg_t, hold);
+    wefti_am_turn_down(m, WEFT_AM_TOO_LATE);
+    m->at = AT_LOST;
+    m->lost = WEFT_ERR_TIMEOUT;
+    if (m->arrived)
+        wefti_am_let_go(m);
+}
+
+am_msg_t *wefti_am_block(am_msg_t *from)
+{
+    uint64_t data_at = am_pad(from->pub.header_len), data_n = from->at == AT_HERE ? from->pub.len : 0;
+    am_state_t *as = from->as;
+    am_msg_t *m = block_new(as, data_at + data_n);
+    if (!m)
+        return NULL;
+    uint8_t *bytes = (uint8_t *)(m + 1), c = m->size_class;
+    memset(m, 0, sizeof *m);
+    m->block = true;
+    m->size_class = c;
+    m->pub = from->pub;
+    m->as = as;
+    m->ep = from->ep;
+    m->confirm = from->confirm;
+    m->cost = from->cost;
+    m->at = from->at;
+    m->lost = from->lost;
+    atomic_init(&m->refs, 1);
+    atomic_init(&m->claimed, atomic_load_explicit(&from->claimed, memory_order_relaxed));
+    m->pub.header = from->pub.header_len ? memcpy(bytes, from->pub.header, from->pub.header_len) : NULL;
+    m->pub.data = data_n ? memcpy(bytes + data_at, from->pub.data, data_n) : NULL;
+    if (from->in) {
+        wefti_list_remove(&from->ep_link);
+        m->in = from->in;
+        m->in->user = m;
+        from->in = NULL;
+        m->hold.fn = hold_over;
+        /* Without memory for its timer it waits until it is pulled, released, or its sender is gone. */
+        (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->am_hold_ns);
+    }
+    from->moved = m;
+    wefti_flow_hold(&am_ep(m->ep)->flow, m->cost);
+    as->held_bytes += m->cost;
+    as->held_msgs++;
+    return m;
+}
+
+void wefti_am_give(am_msg_t *m)
+{
+    m->kept = true;
+    wefti_list_push_back(&m->as->kept, &m->all_link);
+    if (m->ep)
+        wefti_list_push_back(&am_ep(m->ep)->kept, &m->ep_link);
+}
+
+void wefti_am_detach(am_msg_t *m, uint8_t at)
+{
+    m->in = NULL;
+    m->at = at;
+    if (m->block)
+        wefti_timer_stop(m->as->rt, &m->hold);
+    else
+        wefti_list_remove(&m->ep_link);
+}
+
+/* --- answers --------------------------------------------------------------------------------------------------------------- */
+
+static bool answer_put(weft_ep_t *ep, const am_answer_t *answer)
+{
+    am_answer_t *rec = (am_answer_t *)ep->lane->ops->reserve(ep->lane, sizeof *rec);
+    if (!rec)
+        return false;
+    *rec = *answer;
+    rec->word = wefti_flow_piggyback(&am_ep(ep)->flow, REC_ANSWER);
+    rec->word.flags = answer->word.flags;
+    ep->lane->ops->commit(ep->lane, sizeof *rec);
+    ep->spoke = 1;
+    return true;
+}
+
+/* Tell the sender what became of its message, and refuse the payload if it is one that was announced. */
+static void answer(weft_ep_t *ep, uint8_t flags, uint64_t about, uint32_t reason, wefti_in_t *in)
+{
+    am_ep_t *e = am_ep(ep);
+    am_answer_t a = {.word.flags = flags, .about = about, .reason = reason};
+    if (!ep->lane) {
+        if (in)
+            wefti_in_refuse(in, false);
+        return;
+    }
+    if (wefti_list_empty(&e->answers) && answer_put(ep, &a)) {
+        if (in)
+            wefti_in_refuse(in, false);
+        return;
+    }
+    am_owed_t *owed = (am_owed_t *)wefti_malloc(sizeof *owed);
+    if (owed) {
+        owed->answer = a;
+        owed->in = in;
+        if (in)
+            in->user = (void *)((uintptr_t)owed | AM_OWED);
+        wefti_list_push_back(&e->answers, &owed->link);
+    } else if (in) {
+        wefti_in_refuse(in, false); /* without the reason, which is better than not at all */
+    } else {
+        wefti_ep_protocol_error(ep, "no memory for the answer to a message");
+    }
+}
+
+void wefti_am_answers_flush(weft_ep_t *ep)
+{
+    for (wefti_list_t *l; ep->lane && (l = wefti_list_first(&am_ep(ep)->answers));) {
+        am_owed_t *owed = wefti_container_of(l, am_owed_t, link);
+        if (!answer_put(ep, &owed->answer))
+            return;
+        wefti_list_remove(l);
+        if (owed->in)
+            wefti_in_refuse(owed->in, false);
+        wefti_free(owed);
+    }
+}
+
+void wefti_am_answers_down(weft_ep_t *ep)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&am_ep(ep)->answers));) {
+        am_owed_t *owed = wefti_container_of(l, am_owed_t, link);
+        if (owed->in)
+            owed->in->user = NULL; /* `withdrawn` comes for it, and finds nobody */
+        wefti_free(owed);
+    }
+}
+
+void wefti_am_turn_down(am_msg_t *m, uint32_t reason)
+{
+    if (m->at == AT_SENDER) {
+        wefti_in_t *in = m->in;
+        wefti_am_detach(m, AT_TAKEN);
+        answer(m->ep, 0, in->id, reason, in);
+    } else if (m->confirm && m->ep) {
+        answer(m->ep, F_CONFIRM, m->confirm, reason, NULL);
+        m->confirm = 0;
+    }
+}
+
+/* --- endings --------------------------------------------------------------------------------------------------------------- */
+
+void wefti_am_finish(am_msg_t *m)
+{
+    if (m->at == AT_SENDER)
+        wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
+    if (__builtin_expect(m->confirm != 0, 0))
+        wefti_am_turn_down(m, 0);
+    wefti_flow_consumed(m->ep, &am_ep(m->ep)->flow, m->cost);
+}
+
+void wefti_am_let_go(am_msg_t *m)
+{
+    am_state_t *as = m->as;
+    weft_ep_t *ep = m->ep;
+    if (m->arrived) {
+        wefti_am_unhold(m);
+    } else {
+        if (wefti_list_linked(&m->all_link))
+            wefti_list_remove(&m->all_link);
+        if (wefti_list_linked(&m->ep_link))
+            wefti_list_remove(&m->ep_link);
+    }
+    if (m->at == AT_SENDER)
+        wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
+    if (m->confirm && ep)
+        wefti_am_turn_down(m, 0);
+    if (m->at == AT_LENT) {
+        if (m->in)
+            wefti_in_refuse(m->in, true);
+        wefti_unlend(&m->lent);
+    }
+    wefti_free(m->own);
+    as->held_bytes -= m->cost;
+    as->held_msgs--;
+    uint32_t cost = m->cost;
+    block_free(m);
+    if (ep) {
+        wefti_flow_unhold(&am_ep(ep)->flow, cost);
+        wefti_flow_consumed(ep, &am_ep(ep)->flow, cost);
+    }
+}
+
+void wefti_am_unref(am_msg_t *m)
+{
+    if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1)
+        wefti_am_let_go(m);
+}
+
+/* The sender took it back, or the lane is closed. */
+void wefti_am_withdrawn(wefti_in_t *in)
+{
+    uintptr_t user = (uintptr_t)in->user;
+    if (user & AM_OWED) {
+        am_owed_t *owed = (am_owed_t *)(user & ~AM_OWED); /* nobody waits for that answer any more */
+        wefti_list_remove(&owed->link);
+        wefti_free(owed);
+        return;
+    }
+    am_msg_t *m = (am_msg_t *)user;
+    if (m->at == AT_LENT) {
+        m->in = NULL;
+        return;
+    }
+    wefti_am_detach(m, AT_LOST);
+    m->lost = WEFT_ERR_CANCELLED;
+    if (m->block && m->arrived)
+        wefti_am_let_go(m);
+}
+
+/* Out of reach, with `why`: the lane is going, or the endpoint closes here and says so to the sender. */
+static void lose(am_msg_t *m, weft_status_t why, bool alive)
+{
+    wefti_in_t *in = m->in;
+    if (m->at == AT_LENT && !alive && in) {
+        in->user = NULL;
+        m->in = NULL;
+    }
+    if (m->at != AT_SENDER)
+        return;
+    wefti_am_detach(m, AT_LOST);
+    m->lost = why;
+    if (alive)
+        wefti_in_refuse(in, false);
+    else
+        in->user = NULL; /* `withdrawn` comes for it, and finds nobody */
+}
+
+void wefti_am_messages_down(weft_ep_t *ep, weft_status_t why, bool discard)
+{
+    am_ep_t *e = am_ep(ep);
+    bool alive = ep->lane; /* a graceful close of ours: the peer waits to hear of its sends */
+    wefti_list_each_safe(l, &e->arrived) {
+        am_msg_t *m = wefti_container_of(l, am_msg_t, ep_link);
+        bool gone = m->at == AT_SENDER;
+        if (gone && !discard && alive)
+            continue;
+        lose(m, why, alive);
+        if (gone || discard)
+            wefti_am_let_go(m);
+    }
+    wefti_list_each_safe(l, &e->kept)
+        lose(wefti_container_of(l, am_msg_t, ep_link), why, alive);
+}
+
+void wefti_am_messages_orphan(weft_ep_t *ep)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&am_ep(ep)->kept));) {
+        am_msg_t *m = wefti_container_of(l, am_msg_t, ep_link);
+        m->ep = m->pub.ep = m->pub.reply = NULL;
+        m->confirm = 0;
+    }
+}
+
+/* --- the program's calls ----------------------------------------------------------------------------------------------------- */
+
+weft_am_t *weft_am_keep(weft_am_t *am)
+{
+    if (!am)
+        return NULL;
+    am_msg_t *m = am_msg_now(am);
+    if (m->block) {
+        m->kept = true;
+        return &m->pub;
+    }
+    am_msg_t *block = wefti_am_block(m);
+    if (!block)
+        return NULL;
+    wefti_am_give(block);
+    return &block->pub;
+}
+
+/* Have the driver do `work`. */
+static void hand_in(am_msg_t *m, uint32_t work)
+{
+    am_state_t *as = m->as;
+    if (atomic_fetch_or(&m->work, work))
+        return; /* it is on its way already */
+    am_msg_t *head = atomic_load_explicit(&as->handed_in, memory_order_relaxed);
+    do
+        m->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&as->handed_in, &head, m, memory_order_release, memory_order_relaxed));
+    if (!atomic_exchange(&as->called, true))
+        wefti_call_on_driver(as->rt, &as->call);
+}
+
+void wefti_am_handed_in(wefti_call_t *call)
+{
+    am_state_t *as = wefti_container_of(call, am_state_t, call);
+    atomic_store(&as->called, false);
+    am_msg_t *m = atomic_exchange_explicit(&as->handed_in, NULL, memory_order_acquire);
+    while (m) {
+        am_msg_t *next = m->next;
+        uint32_t work = atomic_exchange(&m->work, 0);
+        if (work & WORK_REJECT)
+            wefti_am_turn_down(m, m->reason);
+        if (work & WORK_RELEASE)
+            wefti_am_unref(m);
+        m = next;
+    }
+}
+
+void weft_am_release(weft_am_t *am)
+{
+    weft_runtime_t *was;
+    if (!am)
+        return;
+    am_msg_t *m = am_msg_now(am);
+    if (!m->block || !m->kept)
+        return; /* a handler's, that was not kept: over when the handler returns */
+    if (!atomic_load(&m->work) && wefti_enter(m->as->rt, &was)) {
+        weft_runtime_t *rt = m->as->rt;
+        wefti_am_unref(m);
+        wefti_leave(rt, was);
+    } else {
+        hand_in(m, WORK_RELEASE);
+    }
+}
+
+weft_status_t weft_am_reject(weft_am_t *am, uint32_t reason)
+{
+    weft_runtime_t *was;
+    if (!am || !reason)
+        return wefti_fail(WEFT_ERR_INVALID, am ? "a rejection needs a reason other than 0" : "the message is NULL");
+    am_msg_t *m = am_msg_now(am);
+    if (atomic_exchange(&m->claimed, true))
+        return wefti_fail(WEFT_ERR_STATE, "the message was pulled, viewed or rejected before");
+    if (wefti_enter(m->as->rt, &was)) {
+        wefti_am_turn_down(m, reason);
+        wefti_leave(m->as->rt, was);
+    } else {
+        m->reason = reason;
+        hand_in(m, WORK_REJECT);
+    }
+    return WEFT_OK;
+}

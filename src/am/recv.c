@@ -1,0 +1,174 @@
+/* am/recv.c - one-shot receives: the whole message, or its header first.
+ *
+ * A receive is POSTED (waits, on one of the lists of port.c) until it meets a message; then it is complete, or goes on as a fetch. A receive
+ * that runs out of memory leaves its message where it was, for the next one. */
+#include "am/state.h"
+
+static void describe(weft_op_t *op, const am_msg_t *m)
+{
+    op->from = m->pub.from;
+    op->tag = m->pub.id;
+    op->len = m->pub.len;
+    op->header_len = m->pub.header_len;
+}
+
+static bool meet_take(weft_op_t *op, am_msg_t *m)
+{
+    if (!m->block)
+        m = wefti_am_block(m);
+    if (!m) {
+        wefti_op_complete(op, WEFT_ERR_NOMEM);
+        return false;
+    }
+    if (m->arrived)
+        wefti_am_unhold(m);
+    wefti_am_give(m);
+    describe(op, m);
+    op->buf = &m->pub;
+    wefti_op_complete(op, WEFT_OK);
+    return true;
+}
+
+bool wefti_am_meet(weft_op_t *op, am_msg_t *m)
+{
+    am_recv_t *r = am_recv(op);
+    if (r->take)
+        return meet_take(op, m);
+    am_into_t into = r->into;
+    void *header = op->buf;
+    uint64_t header_cap = op->tag, cap = op->len;
+    weft_status_t st = WEFT_OK;
+    describe(op, m);
+    op->buf = NULL;
+    if (m->pub.len > cap || (header && m->pub.header_len > header_cap)) {
+        wefti_am_turn_down(m, WEFT_AM_TOO_LONG);
+        wefti_op_complete(op, WEFT_ERR_TRUNCATED);
+    } else {
+        if (header && m->pub.header_len)
+            memcpy(header, m->pub.header, m->pub.header_len);
+        am_pull(op)->view = false;
+        st = wefti_am_fetch(op, m, into);
+        if (st)
+            wefti_op_complete(op, st);
+    }
+    if (st)
+        return false;
+    if (m->block)
+        wefti_am_let_go(m);
+    return true;
+}
+
+/* --- posting -------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t recv_start(weft_op_t *op)
+{
+    am_recv_t *r = am_recv(op);
+    am_state_t *as = am_state(wefti_opx(op)->rt);
+    weft_ep_t *ep = r->ep;
+    am_msg_t *m = wefti_am_find_held(as, ep, r->id);
+    weft_status_t st;
+    if (m) {
+        wefti_am_meet(op, m);
+        return WEFT_OK;
+    }
+    if (ep) {
+        st = wefti_ep_may_wait(ep);
+        if (st)
+            return st;
+    }
+    st = wefti_op_track(op);
+    if (!st)
+        st = wefti_am_post(as, op);
+    if (st)
+        return st;
+    if (__builtin_expect(wefti_flow_n_starving(as->rt), 0)) {
+        uint32_t at = 0;
+        if (ep)
+            wefti_flow_waits(ep, &am_ep(ep)->flow);
+        else
+            while ((ep = wefti_ep_next(as->rt, &at)))
+                wefti_flow_waits(ep, &am_ep(ep)->flow);
+    }
+    return WEFT_OK;
+}
+
+static void recv_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_am_unpost(am_state(wefti_opx(op)->rt), op);
+    op->buf = NULL;
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t recv_kind = {"am receive", recv_start, recv_cancel};
+
+static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, bool take, const am_into_t *into, weft_op_t *op)
+{
+    *am_recv(op) = (am_recv_t){.ep = ep, .id = id, .take = take, .into = *into};
+    return wefti_op_go(rt, op);
+}
+
+weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given, weft_op_t *op)
+{
+    weft_am_recv_opts_t o = WEFT_AM_RECV_OPTS_INIT;
+    am_into_t into;
+    uint64_t cap;
+    if (!rt || !op || !given || !given->size)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "a receive needs a runtime, an operation and options made with WEFT_AM_RECV_OPTS_INIT");
+    memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    if (o.ep && o.ep->rt != rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
+    if (!o.header && o.header_cap)
+        return wefti_fail(WEFT_ERR_INVALID, "the header is NULL with a capacity of %zu", o.header_cap);
+    weft_status_t st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &cap);
+    if (st)
+        return st;
+    if (!o.buf && !o.iov) {
+        into.alloc = true;
+        into.kind = o.kind ? o.kind : weft_mem_host();
+        cap = o.max_len ? o.max_len : UINT64_C(1) << 30;
+    }
+    st = wefti_op_prepare(rt, op, &recv_kind);
+    if (st)
+        return st;
+    op->buf = o.header;
+    op->tag = o.header_cap;
+    op->len = cap;
+    return post(rt, o.ep, o.id, false, &into, op);
+}
+
+weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op)
+{
+    static const am_into_t nowhere;
+    if (!rt || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
+    if (ep && ep->rt != rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
+    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (st)
+        return st;
+    op->buf = NULL;
+    return post(rt, ep, id, true, &nowhere, op);
+}
+
+/* --- endings -------------------------------------------------------------------------------------------------------------- */
+
+static void end(am_state_t *as, am_recv_t *r, weft_status_t why)
+{
+    weft_op_t *op = wefti_op_of_room(r);
+    wefti_am_unpost(as, op);
+    op->buf = NULL;
+    wefti_op_complete(op, why);
+}
+
+void wefti_am_recv_down(weft_ep_t *ep, weft_status_t why)
+{
+    for (wefti_list_t *l; (l = wefti_list_first(&am_ep(ep)->posted));)
+        end(am_state(ep->rt), wefti_container_of(l, am_recv_t, owner_link), why);
+}
+
+void wefti_am_recv_shutdown(am_state_t *as)
+{
+    for (wefti_list_t *l; (l = wefti_list_first(&as->posted_of_any));)
+        end(as, wefti_container_of(l, am_recv_t, all_link), WEFT_ERR_CLOSED);
+}
