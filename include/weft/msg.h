@@ -5,6 +5,7 @@
  *
  * Memory:  a receiver holds at most recv_window bytes per peer of messages nobody has asked for. Beyond that, senders wait: the
  *          bytes stay in the sender's buffer, nothing is dropped, and a receive that is posted later still finds its message.
+ *          Buffers may be of any kind (weft/mem.h); the pieces of one message are all of the same (else WEFT_ERR_INVALID).
  * Threads: any. */
 #ifndef WEFT_MSG_H
 #define WEFT_MSG_H

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "conn/chunks.h"
 #include "conn/ep.h"
 
 #define SHUT_GRACE (250 * WEFT_MILLISECOND) /* for a peer to read our CLOSE_ACK before the runtime goes */
@@ -24,6 +25,7 @@
 static void work_run(wefti_conn_t *conn)
 {
     wefti_list_t batch, *n;
+    wefti_chunks_serve(conn);
     wefti_list_init(&batch);
     wefti_list_splice(&batch, &conn->work);
     while ((n = wefti_list_pop(&batch)))

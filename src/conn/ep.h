@@ -36,10 +36,13 @@ typedef struct wefti_link wefti_link_t;
 
 /* Of the runtime: what payload.c keeps to use again, and names. */
 typedef struct wefti_payloads {
-    wefti_list_t spare_outs, spare_ins;
-    uint32_t n_spare_outs, n_spare_ins;
+    wefti_list_t spare_outs, spare_ins, spare_chunks;
+    uint32_t n_spare_outs, n_spare_ins, n_spare_chunks;
     wefti_list_t lost_outs, lost_ins; /* whose endpoint is down or gone, and which the fabric still has */
-    wefti_slots_t out_ids;
+    wefti_slots_t out_ids;       /* of what we announced, and tell the peer */
+    wefti_slots_t in_ids;        /* of pulls in chunks: we tell the peer to put it on them */
+    uint32_t stages[2];          /* out: to senders, to receivers */
+    wefti_list_t stage_wait[2];  /* who waits for one */
 } wefti_payloads_t;
 
 /* Of an endpoint. */
@@ -52,7 +55,7 @@ void wefti_payloads_init(wefti_payloads_t *all);
 void wefti_payloads_free(wefti_payloads_t *all);
 void wefti_payload_new(wefti_epx_t *ep);                  /* with the endpoint */
 void wefti_payload_down(wefti_epx_t *ep);                 /* its lane is about to be closed; the traffic knows */
-void wefti_payload_free(wefti_epx_t *ep);
+void wefti_payload_free(wefti_epx_t *ep);                 /* nothing is left of them, but in a forked child */
 void wefti_payload_room(wefti_epx_t *ep);                 /* the lane has room again */
 /* Upcalls that concern payloads: the link delivers. */
 void wefti_payload_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);

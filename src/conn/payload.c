@@ -1,9 +1,10 @@
 /* conn/payload.c - payloads that are announced and pulled: their objects, their names, and who hears of their ends.
  *
- * out:  NEW -> PLAIN (the fabric has the announcement) -> over
- *           -> STAGED (a record of ours has told of it; the bytes are in device memory) -> over
- * in:   WAITING (the traffic's, until it pulls or refuses) -> gone, where the fabric moves the whole of it at once
- *                -> LENT (the traffic's still) -> gone
+ * out:  NEW -> PLAIN (the fabric has the announcement)                                  -> OVER, when its chunks have come back
+ *           -> STAGED (a record of ours has told of it; the bytes are in device memory) -> OVER
+ * in:   WAITING (the traffic's, until it pulls or refuses) -> gone, if the fabric moves the whole of it at once
+ *           -> LENT (the traffic's still) -> gone
+ *           -> CHUNKS -> OVER, until the peer has been told
  *
  * chunk_out.c and chunk_in.c move what does not go in one piece. Who takes a payload back asks the receiver by a record (TAKE_BACK), and not the
  * fabric: only the receiver knows whether a pull has begun that the fabric has not heard of, and its answer is the announcement's refusal.
@@ -17,15 +18,12 @@
  * tests/fuzz/records.c. */
 #include <string.h>
 
-#include "base/bytes.h"
-#include "conn/ep.h"
+#include "conn/chunks.h"
 
 #define SPARE_MAX 1024
 #define HEAD 16 /* what every record that is announced begins with: the room's word, the id */
 
-enum { OUT_NEW, OUT_PLAIN };
-enum { IN_WAITING, IN_LENT };
-enum { OWES_TAKE_BACK = 1 };
+#define STAGED_HEAD 16 /* what a STAGED record begins with: its kind, the total */
 
 static wefti_payloads_t *payloads_of(weft_runtime_t *rt)
 {
@@ -38,9 +36,13 @@ void wefti_payloads_init(wefti_payloads_t *all)
 {
     wefti_list_init(&all->spare_outs);
     wefti_list_init(&all->spare_ins);
+    wefti_list_init(&all->spare_chunks);
     wefti_list_init(&all->lost_outs);
     wefti_list_init(&all->lost_ins);
+    wefti_list_init(&all->stage_wait[0]);
+    wefti_list_init(&all->stage_wait[1]);
     wefti_slots_init(&all->out_ids, UINT32_MAX);
+    wefti_slots_init(&all->in_ids, UINT32_MAX);
 }
 
 void wefti_payloads_free(wefti_payloads_t *all)
@@ -51,7 +53,10 @@ void wefti_payloads_free(wefti_payloads_t *all)
         wefti_free(wefti_container_of(l, wefti_out_t, link));
     for (wefti_list_t *l; (l = wefti_list_pop(&all->spare_ins));)
         wefti_free(wefti_container_of(l, wefti_in_t, link));
+    for (wefti_list_t *l; (l = wefti_list_pop(&all->spare_chunks));)
+        wefti_free(wefti_container_of(l, wefti_chunks_t, wait));
     wefti_slots_free(&all->out_ids);
+    wefti_slots_free(&all->in_ids);
 }
 
 wefti_out_t *wefti_out_new(weft_runtime_t *rt)
@@ -77,7 +82,7 @@ void wefti_out_free(weft_runtime_t *rt, wefti_out_t *out)
     all->n_spare_outs++;
 }
 
-static wefti_in_t *in_new(wefti_epx_t *ep)
+wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p)
 {
     wefti_payloads_t *all = &ep->conn->payloads;
     wefti_list_t *spare = wefti_list_pop(&all->spare_ins);
@@ -88,15 +93,20 @@ static wefti_in_t *in_new(wefti_epx_t *ep)
     memset(in, 0, sizeof *in);
     in->ep = &ep->pub;
     in->rt = ep->pub.rt;
+    in->total = total;
+    in->p = p;
+    if (p)
+        p->user = in;
     wefti_list_push_back(&ep->payloads.ins, &in->link);
     return in;
 }
 
-static void in_free(wefti_in_t *in)
+void wefti_in_free(wefti_in_t *in)
 {
     wefti_payloads_t *all = payloads_of(in->rt);
-    if (wefti_list_linked(&in->link))
-        wefti_list_remove(&in->link);
+    wefti_list_remove(&in->link);
+    if (wefti_list_linked(&in->owes_link))
+        wefti_list_remove(&in->owes_link);
     if (all->n_spare_ins >= SPARE_MAX) {
         wefti_free(in);
         return;
@@ -110,11 +120,34 @@ void wefti_payload_new(wefti_epx_t *ep)
     wefti_list_init(&ep->payloads.outs);
     wefti_list_init(&ep->payloads.ins);
     wefti_list_init(&ep->payloads.out_owes);
+    wefti_list_init(&ep->payloads.in_owes);
+}
+
+/* Put a node on the list of those that wait for room, or take it off. */
+static void owes(wefti_list_t *list, wefti_list_t *link, bool any)
+{
+    if (any && !wefti_list_linked(link))
+        wefti_list_push_back(list, link);
+    else if (!any && wefti_list_linked(link))
+        wefti_list_remove(link);
+}
+
+/* One of conn's own records, of n words. false: no room now. */
+static bool send_words(wefti_epx_t *ep, const uint64_t *words, size_t n)
+{
+    wefti_lane_t *lane = ep->link->lane;
+    void *rec = lane->ops->reserve(lane, n * sizeof *words);
+    if (!rec)
+        return false;
+    memcpy(rec, words, n * sizeof *words);
+    lane->ops->commit(lane, n * sizeof *words);
+    ep->pub.spoke = 1;
+    return true;
 }
 
 /* --- out ------------------------------------------------------------------------------------------------------------------- */
 
-static void out_over(wefti_out_t *out, weft_status_t status)
+void wefti_out_over(wefti_out_t *out, weft_status_t status)
 {
     wefti_slots_remove(&payloads_of(out->ep->rt)->out_ids, out->id);
     wefti_list_remove(&out->link);
@@ -123,12 +156,29 @@ static void out_over(wefti_out_t *out, weft_status_t status)
     out->done(out, status);
 }
 
+/* The peer said it does without: if we had asked for it back, that is the answer. */
+static weft_status_t refused(const wefti_out_t *out)
+{
+    return out->withdrawn ? WEFT_ERR_CANCELLED : WEFT_ERR_REFUSED;
+}
+
 static void announce_done(wefti_xfer_t *x, weft_status_t status)
 {
     wefti_out_t *out = wefti_container_of(x, wefti_out_t, x);
-    if (status == WEFT_ERR_REFUSED && out->withdrawn)
-        status = WEFT_ERR_CANCELLED;
-    out_over(out, status);
+    wefti_chunk_out_end(out, status == WEFT_ERR_REFUSED ? refused(out) : status);
+}
+
+static weft_status_t announce_staged(wefti_out_t *out, const void *room_rec, size_t n)
+{
+    wefti_lane_t *lane = out->ep->lane;
+    uint64_t *rec = lane->ops->reserve(lane, STAGED_HEAD + n);
+    if (!rec)
+        return WEFT_ERR_AGAIN;
+    rec[0] = WEFTI_REC_STAGED;
+    rec[1] = out->total;
+    memcpy(rec + 2, room_rec, n);
+    lane->ops->commit(lane, STAGED_HEAD + n);
+    return WEFT_OK;
 }
 
 weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n)
@@ -140,14 +190,20 @@ weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n)
     if (st)
         return st;
     memcpy((uint8_t *)rec + 8, &out->id, sizeof out->id);
-    out->x.done = announce_done;
-    st = lane->ops->announce(lane, rec, n, out->iov, out->iov_n, out->total, &out->x);
+    if (out->device) {
+        out->state = WEFTI_OUT_STAGED;
+        st = announce_staged(out, rec, n);
+    } else {
+        out->state = WEFTI_OUT_PLAIN;
+        out->x.done = announce_done;
+        st = lane->ops->announce(lane, rec, n, out->iov, out->iov_n, out->total, &out->x);
+    }
     if (st) {
         wefti_slots_remove(ids, out->id);
         return st;
     }
-    out->state = OUT_PLAIN;
     wefti_list_push_back(&ep->payloads.outs, &out->link);
+    out->ep->spoke = 1;
     return WEFT_OK;
 }
 
@@ -157,95 +213,115 @@ wefti_out_t *wefti_out_find(const weft_ep_t *ep, uint64_t id)
     return out && out->ep == ep ? out : NULL;
 }
 
-/* Send what is owed to the peer about it; what finds no room waits for it. */
-static void out_flush(wefti_epx_t *ep, wefti_out_t *out)
+void wefti_out_flush(wefti_out_t *out)
 {
-    wefti_lane_t *lane = ep->link->lane;
-    if (out->owes & OWES_TAKE_BACK) {
-        uint64_t *rec = lane->ops->reserve(lane, 24);
-        if (rec) {
-            rec[0] = WEFTI_REC_TAKE_BACK;
-            rec[1] = out->id;
-            rec[2] = out->asked_by;
-            lane->ops->commit(lane, 24);
-            ep->pub.spoke = 1;
-            out->owes &= (uint8_t)~OWES_TAKE_BACK;
-        }
-    }
-    if (out->owes && !wefti_list_linked(&out->owes_link))
-        wefti_list_push_back(&ep->payloads.out_owes, &out->owes_link);
-    else if (!out->owes && wefti_list_linked(&out->owes_link))
-        wefti_list_remove(&out->owes_link);
+    wefti_epx_t *ep = wefti_epx(out->ep);
+    if ((out->owes & WEFTI_OWES_TAKE_BACK) && send_words(ep, (uint64_t[]){WEFTI_REC_TAKE_BACK, out->id, 0}, 3))
+        out->owes &= (uint8_t)~WEFTI_OWES_TAKE_BACK;
+    if ((out->owes & WEFTI_OWES_GIVE_UP) && send_words(ep, (uint64_t[]){WEFTI_REC_TAKE_BACK, out->id, out->asked_by}, 3))
+        out->owes &= (uint8_t)~WEFTI_OWES_GIVE_UP;
+    owes(&ep->payloads.out_owes, &out->owes_link, out->owes);
 }
 
 void wefti_out_withdraw(wefti_out_t *out)
 {
-    if (out->withdrawn)
+    if (out->withdrawn || out->asked_by || out->state == WEFTI_OUT_OVER)
         return;
     out->withdrawn = true;
-    out->owes |= OWES_TAKE_BACK;
-    out_flush(wefti_epx(out->ep), out);
+    out->owes |= WEFTI_OWES_TAKE_BACK;
+    wefti_out_flush(out);
 }
 
 /* --- in -------------------------------------------------------------------------------------------------------------------- */
 
-void wefti_payload_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+/* A payload waits at the peer: `rec` is the room's. p NULL: it was STAGED. */
+static void arrived(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
-    const wefti_traffic_t *t = n >= HEAD ? ep->conn->by_kind[*(const uint8_t *)rec] : NULL;
-    if (!t || !total) {
-        p->ops->refuse(p, false);
-        wefti_ep_protocol_error(&ep->pub, "an announcement of an unknown kind or length");
-        return;
-    }
-    wefti_in_t *in = in_new(ep);
+    const wefti_traffic_t *t = n >= HEAD && total ? ep->conn->by_kind[*(const uint8_t *)rec] : NULL;
+    wefti_in_t *in = t ? wefti_in_new(ep, total, p) : NULL;
     if (!in) {
-        p->ops->refuse(p, false);
-        wefti_ep_protocol_error(&ep->pub, "no memory to keep an announcement");
+        if (p)
+            p->ops->refuse(p, false);
+        wefti_ep_protocol_error(&ep->pub,
+                                t ? "no memory to keep an announcement" : "an announcement of an unknown kind or length");
         return;
     }
     in->traffic = t;
-    in->total = total;
-    in->p = p;
-    p->user = in;
     memcpy(&in->id, (const uint8_t *)rec + 8, sizeof in->id);
     t->announced(&ep->pub, rec, n, in);
+}
+
+void wefti_payload_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+{
+    if (n && *(const uint8_t *)rec == WEFTI_REC_CHUNK)
+        wefti_chunk_in_announced(ep, rec, n, total, p);
+    else
+        arrived(ep, rec, n, total, p);
 }
 
 void wefti_payload_withdrawn(wefti_pull_t *p)
 {
     wefti_in_t *in = p->user;
+    if (in->state == WEFTI_IN_CHUNKS || in->state == WEFTI_IN_CHUNK) {
+        wefti_chunk_in_withdrawn(in);
+        return;
+    }
     if (in->user) {
         in->ep->heard = 1;
         in->traffic->withdrawn(in);
     }
-    in_free(in);
+    wefti_in_free(in);
 }
 
 weft_status_t wefti_in_pull(wefti_in_t *in, const weft_iov_t *iov, size_t iov_n, uint64_t want, const weft_mem_kind_t *device,
                             wefti_xfer_t *x)
 {
-    (void)device;
+    if (!in->p || device)
+        return wefti_chunk_in_pull(in, iov, want, device, x);
     weft_status_t st = in->p->ops->pull(in->p, iov, iov_n, want, x);
     if (!st)
-        in_free(in);
+        wefti_in_free(in);
     return st;
+}
+
+void wefti_in_flush(wefti_in_t *in)
+{
+    wefti_epx_t *ep = wefti_epx(in->ep);
+    if ((in->owes & WEFTI_OWES_CHUNKS) &&
+        send_words(ep, (uint64_t[]){WEFTI_REC_CHUNKS, in->id, in->chunks->name, in->chunks->want}, 4))
+        in->owes &= (uint8_t)~WEFTI_OWES_CHUNKS;
+    if (in->owes & (WEFTI_OWES_TAKEN | WEFTI_OWES_REFUSED)) {
+        bool taken = in->owes & WEFTI_OWES_TAKEN;
+        if (send_words(ep, (uint64_t[]){WEFTI_REC_STAGED_END | (uint64_t)taken << 8, in->id}, 2)) {
+            wefti_in_free(in);
+            return;
+        }
+    }
+    owes(&ep->payloads.in_owes, &in->owes_link, in->owes);
 }
 
 void wefti_in_refuse(wefti_in_t *in, bool taken)
 {
-    in->p->ops->refuse(in->p, taken);
-    in_free(in);
+    if (in->p) {
+        in->p->ops->refuse(in->p, taken);
+        wefti_in_free(in);
+        return;
+    }
+    in->user = NULL;
+    in->state = WEFTI_IN_OVER;
+    in->owes = taken ? WEFTI_OWES_TAKEN : WEFTI_OWES_REFUSED;
+    wefti_in_flush(in);
 }
 
 weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out)
 {
     wefti_lent_t lent = {.rail = wefti_epx(in->ep)->link->lane->rail};
-    if (!in->p->ops->lend)
+    if (!in->p || !in->p->ops->lend)
         return WEFT_ERR_UNSUPPORTED;
     weft_status_t st = in->p->ops->lend(in->p, &lent.ptr, &lent.handle);
     if (st)
         return st;
-    in->state = IN_LENT;
+    in->state = WEFTI_IN_LENT;
     *lent_out = lent;
     return WEFT_OK;
 }
@@ -270,7 +346,7 @@ static wefti_in_t *in_find(wefti_epx_t *ep, uint64_t id)
 static void take_back(wefti_epx_t *ep, uint64_t id)
 {
     wefti_in_t *in = in_find(ep, id);
-    if (!in || in->state != IN_WAITING || !in->user)
+    if (!in || in->state != WEFTI_IN_WAITING || !in->user)
         return;
     in->traffic->withdrawn(in);
     wefti_in_refuse(in, false);
@@ -278,17 +354,40 @@ static void take_back(wefti_epx_t *ep, uint64_t id)
 
 /* --- records --------------------------------------------------------------------------------------------------------------- */
 
+static bool staged_end(wefti_epx_t *ep, uint64_t id, bool taken)
+{
+    wefti_out_t *out = wefti_out_find(&ep->pub, id);
+    if (!out || out->state != WEFTI_OUT_STAGED)
+        return false;
+    wefti_chunk_out_end(out, taken ? WEFT_OK : refused(out));
+    return true;
+}
+
 bool wefti_payload_record(wefti_epx_t *ep, const void *rec, size_t n)
 {
     uint64_t w[4] = {0};
-    if (n > sizeof w || n % 8)
-        return false;
-    memcpy(w, rec, n);
-    switch (w[0]) { /* the bytes behind the kind are zero */
-    case WEFTI_REC_TAKE_BACK:
-        if (n != 24 || w[2])
+    memcpy(w, rec, n < sizeof w ? n : sizeof w);
+    switch (w[0]) { /* the bytes behind the kind are zero, or a flag */
+    case WEFTI_REC_STAGED:
+        if (n < STAGED_HEAD)
             return false;
-        take_back(ep, w[1]);
+        arrived(ep, (const uint8_t *)rec + STAGED_HEAD, n - STAGED_HEAD, w[1], NULL);
+        return true;
+    case WEFTI_REC_CHUNKS:
+        if (n != 32)
+            return false;
+        wefti_chunk_out_asked(ep, w[1], w[2], w[3]);
+        return true;
+    case WEFTI_REC_STAGED_END:
+    case WEFTI_REC_STAGED_END | 1 << 8:
+        return n == 16 && staged_end(ep, w[1], w[0] >> 8);
+    case WEFTI_REC_TAKE_BACK:
+        if (n != 24)
+            return false;
+        if (w[2])
+            wefti_chunk_in_given_up(ep, w[1], w[2]);
+        else
+            take_back(ep, w[1]);
         return true;
     default:
         return false;
@@ -299,24 +398,65 @@ bool wefti_payload_record(wefti_epx_t *ep, const void *rec, size_t n)
 
 void wefti_payload_room(wefti_epx_t *ep)
 {
-    wefti_list_t owes;
-    wefti_list_init(&owes);
-    wefti_list_splice(&owes, &ep->payloads.out_owes);
-    for (wefti_list_t *l; (l = wefti_list_pop(&owes));)
-        out_flush(ep, wefti_container_of(l, wefti_out_t, owes_link));
+    wefti_list_t batch;
+    wefti_list_init(&batch);
+    wefti_list_splice(&batch, &ep->payloads.in_owes);
+    for (wefti_list_t *l; (l = wefti_list_pop(&batch));)
+        wefti_in_flush(wefti_container_of(l, wefti_in_t, owes_link));
+    wefti_list_splice(&batch, &ep->payloads.out_owes);
+    for (wefti_list_t *l; (l = wefti_list_pop(&batch));) {
+        wefti_out_t *out = wefti_container_of(l, wefti_out_t, owes_link);
+        bool chunk = out->owes & WEFTI_OWES_CHUNK;
+        out->owes &= (uint8_t)~WEFTI_OWES_CHUNK;
+        wefti_out_flush(out);
+        if (chunk)
+            wefti_chunk_out_step(out);
+    }
 }
 
+static void out_down(wefti_out_t *out)
+{
+    out->owes = 0;
+    owes(NULL, &out->owes_link, false);
+    if (out->state == WEFTI_OUT_STAGED)
+        wefti_chunk_out_end(out, WEFT_ERR_CANCELLED);
+    else
+        wefti_chunk_out_stop(out); /* the fabric has it, and is about to let go */
+}
+
+static void in_down(wefti_in_t *in)
+{
+    in->owes = 0;
+    owes(NULL, &in->owes_link, false);
+    if (in->state == WEFTI_IN_CHUNKS) {
+        wefti_chunk_in_down(in);
+    } else if (!in->p) {
+        if (in->user)
+            in->traffic->withdrawn(in);
+        wefti_in_free(in);
+    } /* else the fabric withdraws it, perhaps when the endpoint is gone: a lane may linger */
+}
+
+/* Whatever is told of an end may end something else: so each is taken from the lists first. */
 void wefti_payload_down(wefti_epx_t *ep)
 {
-    for (wefti_list_t *l; (l = wefti_list_pop(&ep->payloads.out_owes));)
-        wefti_container_of(l, wefti_out_t, owes_link)->owes = 0;
-    /* The fabric withdraws each of them when the lane is closed, perhaps when the endpoint is gone: a lane may linger. */
-    wefti_list_splice(&ep->conn->payloads.lost_ins, &ep->payloads.ins);
+    wefti_payloads_t *all = &ep->conn->payloads;
+    wefti_list_t batch;
+    wefti_list_init(&batch);
+    wefti_list_splice(&batch, &ep->payloads.outs);
+    for (wefti_list_t *l; (l = wefti_list_pop(&batch));) {
+        wefti_list_push_back(&all->lost_outs, l);
+        out_down(wefti_container_of(l, wefti_out_t, link));
+    }
+    wefti_list_splice(&batch, &ep->payloads.ins);
+    for (wefti_list_t *l; (l = wefti_list_pop(&batch));) {
+        wefti_list_push_back(&all->lost_ins, l);
+        in_down(wefti_container_of(l, wefti_in_t, link));
+    }
 }
 
-/* After everything has let go of it; or in a forked child, where nothing ever does. */
 void wefti_payload_free(wefti_epx_t *ep)
 {
-    wefti_payload_down(ep);
     wefti_list_splice(&ep->conn->payloads.lost_outs, &ep->payloads.outs);
+    wefti_list_splice(&ep->conn->payloads.lost_ins, &ep->payloads.ins);
 }

@@ -9,15 +9,17 @@
 
 /* --- delivery ------------------------------------------------------------------------------------------------------------- */
 
-static void scatter(const weft_iov_t *iov, const uint8_t *bytes, uint64_t len)
+static weft_status_t scatter(const weft_mem_kind_t *device, const weft_iov_t *iov, const uint8_t *bytes, uint64_t len)
 {
     for (; len; iov++) {
         uint64_t n = iov->len < len ? iov->len : len;
-        if (n)
-            memcpy(iov->base, bytes, n);
+        weft_status_t st = n ? wefti_mem_move(device, iov->base, bytes, n) : WEFT_OK;
+        if (st)
+            return st;
         bytes += n;
         len -= n;
     }
+    return WEFT_OK;
 }
 
 /* Fill in what the receive will report, and see that it has a buffer for the message. WEFT_OK, _TRUNCATED, _NOMEM. */
@@ -44,9 +46,11 @@ bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, con
     weft_status_t st = envelope(op, from, tag, len);
     if (__builtin_expect(st == WEFT_OK && len, 1)) {
         if (__builtin_expect(r->iov_n == 1, 1))
-            memcpy(r->one.base, bytes, len);
+            st = wefti_mem_move(r->device, r->one.base, bytes, len);
         else
-            scatter(r->iov, (const uint8_t *)bytes, len);
+            st = scatter(r->device, r->iov, (const uint8_t *)bytes, len);
+        wefti_op_complete(op, st);
+        return true; /* a copy that failed takes the message with it */
     }
     wefti_op_complete(op, st);
     return st != WEFT_ERR_NOMEM;
@@ -89,7 +93,7 @@ bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in)
     if (st == WEFT_OK) {
         r->source = ep;
         r->x.done = pull_done;
-        st = wefti_in_pull(in, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, in->total, NULL, &r->x);
+        st = wefti_in_pull(in, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, in->total, r->device, &r->x);
         if (st == WEFT_OK) {
             msg_ep(ep)->pulling++;
             return true;
@@ -166,6 +170,7 @@ static void into_one(weft_op_t *op, void *buf, size_t cap, bool alloc)
     r->iov_n = 1;
     r->alloc = alloc;
     r->cap = cap;
+    r->device = wefti_mem_device_of(buf, NULL);
 }
 
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
@@ -219,10 +224,14 @@ weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_io
     }
     if (n == 1)
         return post_one(rt, ep, iov[0].base, iov[0].len, tag, mask, op);
-    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    const weft_mem_kind_t *device;
+    weft_status_t st = wefti_msg_device_of(iov, n, &device);
+    if (!st)
+        st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
     msg_recv_t *r = msg_recv(op);
+    r->device = device;
     r->iov = iov;
     r->iov_n = (uint32_t)n;
     r->alloc = false;

@@ -9,13 +9,15 @@
 
 #define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of fire-and-forget copies that may wait */
 
-static void gather(uint8_t *to, const msg_send_t *s)
+static weft_status_t gather(uint8_t *to, const msg_send_t *s)
 {
     for (uint32_t i = 0; i < s->iov_n; i++) {
-        if (s->iov[i].len)
-            memcpy(to, s->iov[i].base, s->iov[i].len);
+        weft_status_t st = s->iov[i].len ? wefti_mem_move(s->device, to, s->iov[i].base, s->iov[i].len) : WEFT_OK;
+        if (st)
+            return st;
         to += s->iov[i].len;
     }
+    return WEFT_OK;
 }
 
 static void release(const msg_send_t *s)
@@ -63,6 +65,7 @@ static weft_status_t announce(weft_ep_t *ep, weft_op_t *op)
     out->iov = s->iov;
     out->iov_n = s->iov_n;
     out->total = op->len;
+    out->device = s->device;
     msg_offer_t offer = {.word = msg_word(f, REC_ANNOUNCE), .tag = op->tag};
     weft_status_t st = wefti_out_announce(out, &offer, sizeof offer);
     if (st) {
@@ -88,9 +91,14 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
         msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
         if (!head)
             return WEFT_ERR_AGAIN;
+        weft_status_t st = gather((uint8_t *)(head + 1), msg_send(op));
+        if (st) { /* the device failed, and something has to go: still here */
+            head->word = (wefti_word_t){.kind = WEFTI_REC_BEAT};
+            lane->ops->commit(lane, sizeof head->word);
+            return st;
+        }
         head->word = msg_word(f, REC_EAGER);
         head->tag = op->tag;
-        gather((uint8_t *)(head + 1), msg_send(op));
         lane->ops->commit(lane, sizeof *head + len);
         f->credit -= cost;
         *copied = true;
@@ -273,10 +281,11 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t len, uint64_t tag)
     s->why = WEFT_OK;
     s->release = NULL;
     s->out = NULL;
+    s->device = NULL;
 }
 
 static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel, void *rel_user,
-                                   const weft_iov_t *iov, size_t iov_n)
+                                   const weft_iov_t *iov, size_t iov_n, const weft_mem_kind_t *device)
 {
     msg_state_t *ms = msg_state(ep->rt);
     size_t copy = rel ? 0 : len;
@@ -294,7 +303,9 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
     d->len = copy;
     d->op.fn = detached_done;
     d->op.user = d;
-    st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
+    st = !rel && len ? wefti_mem_move(device, d->bytes, buf, len) : WEFT_OK;
+    if (!st)
+        st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
     if (st)
         goto err_d;
     fill(&d->op, ep, len, tag);
@@ -303,8 +314,7 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
     s->release_user = rel_user;
     s->iov = iov ? iov : &s->one;
     s->iov_n = iov ? (uint32_t)iov_n : 1;
-    if (!rel && len)
-        memcpy(d->bytes, buf, len);
+    s->device = rel ? device : NULL;
     s->one = (weft_iov_t){rel ? (void *)(uintptr_t)buf : d->bytes, len};
     st = go(ep->rt, &d->op);
     if (st)
@@ -324,7 +334,8 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         return wefti_fail(WEFT_ERR_INVALID, !ep ? "the endpoint is NULL" : "the buffer is NULL with a length of %zu", len);
     weft_runtime_t *rt = ep->rt, *was;
     weft_status_t st = WEFT_OK;
-    if (__builtin_expect(op && wefti_op_plain(rt, op) && wefti_enter(rt, &was), 1)) {
+    const weft_mem_kind_t *device = wefti_mem_device_of(buf, NULL);
+    if (__builtin_expect(op && !device && wefti_op_plain(rt, op) && wefti_enter(rt, &was), 1)) {
         bool sent = may_pass_inbox(rt, was) && send_at_once(ep, buf, len, tag);
         if (sent) {
             op->len = len;
@@ -345,12 +356,13 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         s->one = (weft_iov_t){(void *)(uintptr_t)buf, len};
         s->iov = &s->one;
         s->iov_n = 1;
+        s->device = device;
     } else if (wefti_forked(rt)) {
         return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
     }
     if (wefti_enter(rt, &was)) {
         bool direct = may_pass_inbox(rt, was);
-        if (direct && send_at_once(ep, buf, len, tag)) {
+        if (direct && !device && send_at_once(ep, buf, len, tag)) {
             if (op)
                 wefti_op_complete_at_once(op, WEFT_OK);
         } else if (op && direct) {
@@ -360,13 +372,13 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         } else if (op) {
             wefti_op_inbox(op);
         } else {
-            st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0);
+            st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
         }
         wefti_leave(rt, was);
     } else if (op) {
         wefti_op_inbox(op);
     } else {
-        st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0);
+        st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
     }
     return st;
 }
@@ -393,14 +405,20 @@ weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *give
     }
     if (!op && !opts.release)
         return wefti_fail(WEFT_ERR_INVALID, "a send without an operation needs a release function");
+    const weft_mem_kind_t *device;
+    weft_iov_t one = {(void *)(uintptr_t)opts.buf, opts.len};
+    weft_status_t st = wefti_msg_device_of(opts.iov ? opts.iov : &one, opts.iov ? opts.iov_n : 1, &device);
+    if (st)
+        return st;
     if (!op)
-        return send_detached(ep, opts.buf, len, opts.tag, opts.release, opts.release_user, opts.iov, opts.iov_n);
-    weft_status_t st = wefti_op_prepare(ep->rt, op, &send_kind);
+        return send_detached(ep, opts.buf, len, opts.tag, opts.release, opts.release_user, opts.iov, opts.iov_n, device);
+    st = wefti_op_prepare(ep->rt, op, &send_kind);
     if (st)
         return st;
     fill(op, ep, len, opts.tag);
     msg_send_t *s = msg_send(op);
-    s->one = (weft_iov_t){(void *)(uintptr_t)opts.buf, opts.len};
+    s->one = one;
+    s->device = device;
     s->iov = opts.iov ? opts.iov : &s->one;
     s->iov_n = opts.iov ? (uint32_t)opts.iov_n : 1;
     s->release = opts.release;

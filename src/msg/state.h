@@ -103,6 +103,7 @@ typedef struct msg_send {
     weft_release_fn release;
     void *release_user;
     wefti_out_t *out;         /* announced; else NULL */
+    const weft_mem_kind_t *device; /* of all pieces; NULL: memcpy can handle them */
 } msg_send_t;
 
 typedef struct msg_recv {
@@ -118,6 +119,7 @@ typedef struct msg_recv {
         uint64_t seq;         /* while it waits */
         weft_ep_t *source;    /* while it pulls */
     };
+    const weft_mem_kind_t *device; /* as in msg_send_t */
     wefti_xfer_t x;
 } msg_recv_t;
 
@@ -125,6 +127,9 @@ _Static_assert(sizeof(msg_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(msg_recv_t) <=
 
 static inline msg_send_t *msg_send(weft_op_t *op) { return wefti_op_room(op, msg_send_t); }
 static inline msg_recv_t *msg_recv(weft_op_t *op) { return wefti_op_room(op, msg_recv_t); }
+
+/* What the pieces of a buffer are made of. WEFT_ERR_INVALID: not all of the same. */
+weft_status_t wefti_msg_device_of(const weft_iov_t *iov, size_t n, const weft_mem_kind_t **device_out);
 
 /* --- a message nobody has asked for yet -------------------------------------------------------------------------------- */
 

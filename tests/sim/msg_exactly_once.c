@@ -2,7 +2,8 @@
  *
  * They listen, connect, send (plain, in pieces, owned, without an operation), receive (by endpoint, from any, by mask, into
  * pieces, allocated, claimed), cancel, set deadlines and tokens, close and abort; hosts are killed and stopped, links cut and
- * slow, lanes and wires break, memory runs out. tests/sim/lib/model.c says what may come of it; here is what is done.
+ * slow, lanes and wires break, memory runs out. In some worlds half of the buffers are memory of a device.
+ * tests/sim/lib/model.c says what may come of it; here is what is done.
  *
  * About half of the seeds are at peace: delays, full rings and slow pulls only. There nothing may be lost: after a graceful
  * close the other side receives every message whose send said WEFT_OK. */
@@ -10,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "conn/chunks.h"
+#include "fakedev.h"
 #include "model.h"
 #include "seeds.h"
 
@@ -324,11 +327,7 @@ static void recv_some(int node, end_t *e, bool drain)
     if (alloc) {
         st = weft_msg_recv_alloc(rt, ep, a->cap, a->tag, a->mask, &a->op);
     } else {
-        if (a->cap > 200000)
-            a->cap = 100000;
-        a->buf = malloc(a->cap + 16);
-        memset(a->buf, 0xc3, a->cap);
-        memset(a->buf + a->cap, 0x5e, 16);
+        model_recv_buf(&m, a, a->cap > 200000 ? 100000 : a->cap);
         cut(a->iov, &a->iov_n, a->buf, a->cap);
         st = CHANCE(25) ? weft_msg_recv_iov(rt, ep, a->iov, a->iov_n, a->tag, a->mask, &a->op)
              : ep       ? weft_msg_recv(ep, a->buf, a->cap, a->tag, a->mask, &a->op)
@@ -369,10 +368,7 @@ static void claim_some(int node, end_t *e)
     a->stamp = probe.stamp;
     a->tag = env.tag;
     a->mask = WEFT_TAG_FULL;
-    a->cap = CHANCE(80) ? env.len : BELOW(env.len + 1);
-    a->buf = malloc(a->cap + 16);
-    memset(a->buf, 0xc3, a->cap);
-    memset(a->buf + a->cap, 0x5e, 16);
+    model_recv_buf(&m, a, CHANCE(80) ? env.len : BELOW(env.len + 1));
     if (!model_posted(&m, a, weft_msg_recv_claimed(msg, a->buf, a->cap, &a->op))) {
         model_got(&m, &probe, env.from, env.tag, env.len, NULL);
         weft_msg_drop_claimed(msg);
@@ -485,7 +481,7 @@ static void befall(void)
 {
     int a = (int)BELOW((uint64_t)m.net.n), b = (int)BELOW((uint64_t)m.net.n);
     wefti_fabric_t *fa = m.net.nodes[a].f, *fb = m.net.nodes[b].f;
-    switch (BELOW(14)) {
+    switch (BELOW(15)) {
     case 0:
         if (CHANCE(25) && m.net.nodes[a].rt && !m.net.nodes[a].dead)
             sim_net_kill(&m.net, a);
@@ -515,6 +511,13 @@ static void befall(void)
         break;
     case 12:
         wefti_sim_break_wires(fa, fb);
+        break;
+    case 13:
+        if (m.devices) { /* it breaks, or is mended */
+            fakedev_fail_copies(CHANCE(60) ? BELOW(40) : UINT64_MAX);
+            break;
+        }
+        wefti_sim_fail_next(fa, (int)BELOW(WEFTI_SIM_AT_N), WEFT_ERR_NOMEM, 1);
         break;
     default:
         wefti_sim_fail_next(fa, (int)BELOW(WEFTI_SIM_AT_N), WEFT_ERR_NOMEM, 1);
@@ -574,6 +577,12 @@ static void set_up(uint64_t seed)
         f->wire_tail_lost = 300000;
         f->pull_fails = 50000;
     }
+    m.devices = CHANCE(40);
+    if (m.devices) {
+        fakedev_install();
+        wefti_chunk_bytes = 500 + (uint32_t)BELOW(CHANCE(50) ? 5000 : 60000);
+        wefti_chunk_stages = 1 + (uint32_t)BELOW(CHANCE(50) ? 3 : 16);
+    }
     bool locked = CHANCE(20);
     for (int i = 0; i < m.net.n; i++) {
         weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
@@ -619,6 +628,8 @@ static void mend(void)
     wefti_sim_style_t style = f->style;
     memset(f, 0, sizeof *f);
     f->style = style;
+    if (m.devices)
+        fakedev_fail_copies(UINT64_MAX);
     m.net.alloc_fails_ppm = 0;
     for (int i = 0; i < m.net.n; i++) {
         for (int k = 0; k < m.net.n; k++)
@@ -711,7 +722,13 @@ static uint64_t scenario(uint64_t seed)
         weft_token_drop(m.tokens[i]);
         sim_net_close(&m.net, i);
     }
-    return model_finish(&m);
+    bool devices = m.devices;
+    uint64_t hash = model_finish(&m);
+    if (devices) {
+        fakedev_fail_copies(UINT64_MAX);
+        fakedev_remove();
+    }
+    return hash;
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fakedev.h"
 #include "heap_count.h"
 #include "seeds.h"
 
@@ -26,6 +27,52 @@ static uint8_t pattern(uint64_t tag, size_t i)
     return (uint8_t)((tag >> 24) * 37 + (tag >> 8) * 11 + i * 7 + (i >> 8));
 }
 
+/* Memory of one of two kinds, by the seed. */
+static uint8_t *buf_new(model_t *m, size_t n, bool *device_out)
+{
+    void *p = NULL;
+    *device_out = m->devices && n && sim_odds(&m->net, 50);
+    if (!*device_out)
+        return malloc(n ? n : 1);
+    if (weft_mem_alloc(fakedev(), n, &p))
+        sim_bad(&m->net, "no memory of the device");
+    return p;
+}
+
+static void buf_free(uint8_t *buf, size_t n, bool device)
+{
+    if (device)
+        weft_mem_free(fakedev(), buf, n);
+    else
+        free(buf);
+}
+
+void model_recv_buf(model_t *m, act_t *a, size_t cap)
+{
+    uint8_t *fresh = malloc(cap + GUARD_BYTES);
+    memset(fresh, FRESH_BYTE, cap);
+    memset(fresh + cap, GUARD_BYTE, GUARD_BYTES);
+    a->cap = cap;
+    a->buf = buf_new(m, cap + GUARD_BYTES, &a->device);
+    if (a->device)
+        fakedev_poke(a->buf, fresh, cap + GUARD_BYTES);
+    else
+        memcpy(a->buf, fresh, cap + GUARD_BYTES);
+    free(fresh);
+}
+
+/* Look at the buffer of a receive that is complete: in memory of the host from here on. */
+static void recv_buf_home(act_t *a)
+{
+    if (!a->device)
+        return;
+    uint8_t *host = malloc(a->cap + GUARD_BYTES);
+    fakedev_peek(a->buf, host, a->cap + GUARD_BYTES);
+    buf_free(a->buf, a->cap + GUARD_BYTES, true);
+    a->buf = host;
+    a->device = false;
+}
+
 msg_t *model_msg(model_t *m, int end, size_t len, unsigned class)
 {
     if (m->n_msgs == MSGS_MAX)
@@ -37,9 +84,15 @@ msg_t *model_msg(model_t *m, int end, size_t len, unsigned class)
     g->seq = m->links[e->link].seq[e->side]++;
     g->tag = model_tag(e->link, e->side, g->seq, class);
     g->len = (uint32_t)len;
-    g->buf = malloc(len ? len : 1);
+    uint8_t *bytes = malloc(len ? len : 1);
     for (size_t i = 0; i < len; i++)
-        g->buf[i] = pattern(g->tag, i);
+        bytes[i] = pattern(g->tag, i);
+    g->buf = buf_new(m, len, &g->device);
+    if (g->device)
+        fakedev_poke(g->buf, bytes, len);
+    else
+        memcpy(g->buf, bytes, len);
+    free(bytes);
     return g;
 }
 
@@ -48,15 +101,16 @@ void model_unsend(model_t *m)
     msg_t *g = &m->msgs[--m->n_msgs];
     if (g->released)
         sim_bad(&m->net, "a send that was not started released its buffer");
-    free(g->buf);
+    buf_free(g->buf, g->len, g->device);
 }
 
 /* The library may not look at the bytes any more. */
 static void wipe_msg(msg_t *g)
 {
-    if (g->buf)
-        memset(g->buf, 0x99, g->len);
-    free(g->buf);
+    if (!g->buf)
+        return;
+    memset(g->buf, 0x99, g->len);
+    buf_free(g->buf, g->len, g->device);
     g->buf = NULL;
 }
 
@@ -181,6 +235,7 @@ static void check_time(model_t *m, const act_t *a)
 static void check_recv(model_t *m, act_t *a)
 {
     weft_op_t *op = &a->op;
+    recv_buf_home(a);
     for (size_t i = 0; a->buf && i < GUARD_BYTES; i++)
         if (a->buf[a->cap + i] != GUARD_BYTE)
             sim_bad(&m->net, "a receive wrote %zu bytes past the end of its buffer", i + 1);
@@ -332,6 +387,7 @@ bool model_posted(model_t *m, act_t *a, weft_status_t status)
     m->n_live--;
     if (a->end >= 0)
         m->ends[a->end].live--;
+    recv_buf_home(a);
     free(a->buf);
     a->buf = NULL;
     memset(&a->op, DEAD_BYTE, sizeof a->op);
@@ -408,6 +464,8 @@ uint64_t model_finish(model_t *m)
         if (!g->owned)
             wipe_msg(g);
     }
+    if (fakedev_live())
+        sim_bad(&m->net, "%zu buffers of the device are left", fakedev_live());
     uint64_t hash = sim_net_free(&m->net);
     for (int i = 0; i < m->n_acts; i++)
         free(m->acts[i]);

@@ -48,6 +48,7 @@ typedef struct msg {
     uint32_t len, seq;
     uint8_t *buf;
     bool owned, no_op;        /* the library releases it; no operation tells of it */
+    bool device;              /* its bytes are in fakedev's memory */
     bool done, taken;
     bool asked;               /* cancelled or with a deadline */
     unsigned pieces, released;
@@ -62,6 +63,7 @@ typedef struct act {
     uint64_t tag, mask;
     uint8_t *buf;             /* of a receive, with a guard behind cap */
     size_t cap;
+    bool device;              /* buf is fakedev's memory */
     weft_iov_t iov[4];
     size_t iov_n;
     uint64_t posted_at, stopped_before, bound; /* bound 0: may take for ever */
@@ -81,6 +83,7 @@ typedef struct model {
     bool peace;               /* nothing but delay: nothing may be lost and nothing may fail */
     uint64_t heartbeat_ns, connect_ns, close_ns, reconnect_ns, slack_ns, pull_ns;
     size_t window;
+    bool devices;             /* some buffers are fakedev's */
     link_t links[LINKS_MAX];
     int n_links;
     end_t ends[ENDS_MAX];
@@ -118,6 +121,7 @@ uint64_t model_tag(int link, int side, uint32_t seq, unsigned class);
 msg_t *model_msg(model_t *m, int end, size_t len, unsigned class); /* NULL: the table is full */
 void model_unsend(model_t *m);                                     /* the last one was not sent after all */
 void model_release(void *buf, void *user);                         /* a weft_release_fn; user is the msg_t */
+void model_recv_buf(model_t *m, act_t *a, size_t cap);             /* a buffer for a receive, with its guard */
 /* A message came in whole: the checks of a receive. filter as in got_t. */
 void model_got(model_t *m, const act_t *a, weft_ep_id_t from, uint64_t tag, uint64_t len, const uint8_t *bytes);
 

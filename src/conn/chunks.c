@@ -1,0 +1,178 @@
+/* conn/chunks.c - what both sides of a payload in chunks need: positions in scattered buffers, and stages.
+ *
+ * A chunk that memcpy could reach, in few pieces, needs no stage: the fabric reads or writes the buffer itself. All others are copied
+ * through one. Stages are few, so each side has half of them: a receiver's come back by themselves (the bytes are there to be pulled), a
+ * sender's only when its peer has stages to receive with; if senders could have all, two runtimes that send to each other would
+ * wait for ever. Who finds none waits in line, and goes on in the next work; who has some already passes those who have none, because its
+ * end sets more free.
+ *
+ * Where no stage is out on a side and still none can be had, there is no memory: then the transfer fails, as nobody would wake it.
+ *
+ * Promise: every stage comes back; nobody waits while nothing that could wake it is under way. tests/sim/msg_exactly_once.c. */
+#include "conn/chunks.h"
+
+#include <string.h>
+
+#define SPARE_MAX 64
+
+uint32_t wefti_chunk_bytes = WEFTI_STAGE_BYTES;
+uint32_t wefti_chunk_stages = WEFTI_STAGES_MAX / 2;
+
+wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn)
+{
+    wefti_payloads_t *all = &conn->payloads;
+    wefti_list_t *spare = wefti_list_pop(&all->spare_chunks);
+    wefti_chunks_t *c = spare ? wefti_container_of(spare, wefti_chunks_t, wait) : wefti_malloc(sizeof *c);
+    if (!c)
+        return NULL;
+    all->n_spare_chunks -= spare != NULL;
+    memset(c, 0, sizeof *c);
+    c->conn = conn;
+    for (int i = 0; i < WEFTI_CHUNKS_OPEN; i++)
+        c->chunk[i].of = c;
+    return c;
+}
+
+void wefti_chunks_free(wefti_chunks_t *c)
+{
+    wefti_payloads_t *all = &c->conn->payloads;
+    if (wefti_list_linked(&c->wait))
+        wefti_list_remove(&c->wait);
+    if (all->n_spare_chunks >= SPARE_MAX) {
+        wefti_free(c);
+        return;
+    }
+    wefti_list_push_front(&all->spare_chunks, &c->wait);
+    all->n_spare_chunks++;
+}
+
+wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state)
+{
+    for (int i = 0; i < WEFTI_CHUNKS_OPEN; i++)
+        if (c->chunk[i].state == state)
+            return &c->chunk[i];
+    return NULL;
+}
+
+/* --- places ---------------------------------------------------------------------------------------------------------------- */
+
+/* The next bytes of the piece we are in, at most `len` of them, and on. */
+static weft_iov_t advance(wefti_place_t *p, uint64_t len)
+{
+    while (p->at->len == p->skip) {
+        p->at++;
+        p->skip = 0;
+    }
+    size_t left = p->at->len - p->skip;
+    weft_iov_t piece = {(char *)p->at->base + p->skip, left < len ? left : len};
+    p->skip += piece.len;
+    return piece;
+}
+
+/* Name the pieces of the next `len` bytes; false: they are too many. */
+static bool name_pieces(wefti_chunk_t *k, wefti_place_t p)
+{
+    uint64_t left = k->len;
+    for (k->n = 0; left && k->n < WEFTI_CHUNK_PIECES; k->n++) {
+        k->iov[k->n] = advance(&p, left);
+        left -= k->iov[k->n].len;
+    }
+    return !left;
+}
+
+weft_status_t wefti_chunk_copy(wefti_chunk_t *k, bool to_stage)
+{
+    wefti_place_t p = k->place;
+    char *stage = k->stage;
+    for (uint64_t left = k->len; left;) {
+        weft_iov_t piece = advance(&p, left);
+        weft_status_t st = to_stage ? wefti_mem_move(k->of->device, stage, piece.base, piece.len)
+                                    : wefti_mem_move(k->of->device, piece.base, stage, piece.len);
+        if (st)
+            return st;
+        stage += piece.len;
+        left -= piece.len;
+    }
+    return WEFT_OK;
+}
+
+/* --- stages ---------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t get_stage(wefti_chunk_t *k)
+{
+    wefti_chunks_t *c = k->of;
+    wefti_payloads_t *all = &c->conn->payloads;
+    int side = c->in != NULL;
+    if (wefti_list_linked(&c->wait))
+        return WEFT_ERR_AGAIN;
+    if (all->stages[side] < wefti_chunk_stages && (c->stages || wefti_list_empty(&all->stage_wait[side]))) {
+        k->stage = wefti_stage_get(c->conn->rt);
+        if (!k->stage && !all->stages[side])
+            return WEFT_ERR_NOMEM;
+    }
+    if (!k->stage) {
+        wefti_list_push_back(&all->stage_wait[side], &c->wait);
+        return WEFT_ERR_AGAIN;
+    }
+    all->stages[side]++;
+    c->stages++;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_chunk_place(wefti_chunk_t *k)
+{
+    wefti_chunks_t *c = k->of;
+    if (c->device || !name_pieces(k, k->place)) {
+        weft_status_t st = get_stage(k);
+        if (st)
+            return st;
+        k->iov[0] = (weft_iov_t){k->stage, k->len};
+        k->n = 1;
+    }
+    return WEFT_OK;
+}
+
+void wefti_place_skip(wefti_place_t *p, uint64_t len)
+{
+    while (len)
+        len -= advance(p, len).len;
+}
+
+void wefti_chunk_free(wefti_chunk_t *k)
+{
+    wefti_chunks_t *c = k->of;
+    wefti_payloads_t *all = &c->conn->payloads;
+    int side = c->in != NULL;
+    k->state = WEFTI_CHUNK_FREE;
+    if (!k->stage)
+        return;
+    wefti_stage_put(c->conn->rt, k->stage);
+    k->stage = NULL;
+    c->stages--;
+    all->stages[side]--;
+    if (!wefti_list_empty(&all->stage_wait[side]))
+        wefti_conn_kick(c->conn);
+}
+
+void wefti_chunks_serve(wefti_conn_t *conn)
+{
+    wefti_payloads_t *all = &conn->payloads;
+    for (int side = 0; side < 2; side++) {
+        wefti_list_t line;
+        wefti_list_init(&line);
+        wefti_list_splice(&line, &all->stage_wait[side]);
+        while (all->stages[side] < wefti_chunk_stages) {
+            wefti_list_t *first = wefti_list_pop(&line);
+            if (!first)
+                break;
+            wefti_chunks_t *c = wefti_container_of(first, wefti_chunks_t, wait);
+            if (c->in)
+                wefti_chunk_in_step(c->in);
+            else
+                wefti_chunk_out_step(c->out);
+        }
+        /* those who still wait were there before those who have come meanwhile */
+        wefti_list_splice(&line, &all->stage_wait[side]);
+        wefti_list_splice(&all->stage_wait[side], &line);
+    }
+}

@@ -1,0 +1,100 @@
+/* conn/chunks.h - a payload on its way in chunks, either side of it: what payload.c, chunk_out.c, chunk_in.c and chunks.c share. */
+#ifndef WEFTI_CONN_CHUNKS_H
+#define WEFTI_CONN_CHUNKS_H
+
+#include "conn/ep.h"
+
+#define WEFTI_CHUNKS_OPEN 4   /* announced and not yet pulled, per payload: enough for the copies to overlap the transfer */
+#define WEFTI_CHUNK_PIECES 8  /* of a buffer in host memory that a chunk names itself; scattered more finely, it is staged */
+
+/* Bytes of a chunk (a peer accepts up to WEFTI_STAGE_BYTES), and how many stages senders may have, and receivers. Tests make them small. */
+extern uint32_t wefti_chunk_bytes, wefti_chunk_stages;
+
+/* A position in an array of pieces. */
+typedef struct wefti_place {
+    const weft_iov_t *at;
+    size_t skip; /* bytes of *at that are behind us */
+} wefti_place_t;
+
+enum { WEFTI_CHUNK_FREE, WEFTI_CHUNK_WAITS, WEFTI_CHUNK_BUSY /* its memory is with the fabric */ };
+
+typedef struct wefti_chunk {
+    struct wefti_chunks *of;
+    wefti_xfer_t x;
+    wefti_in_t *in;      /* in: its announcement, while it WAITS for a stage */
+    void *stage;         /* NULL: it goes from or to the buffer itself */
+    wefti_place_t place; /* of its bytes in the buffer */
+    uint64_t offset;
+    uint32_t len;
+    uint8_t state;
+    uint32_t n;
+    weft_iov_t iov[WEFTI_CHUNK_PIECES];
+} wefti_chunk_t;
+
+struct wefti_chunks {
+    wefti_conn_t *conn;
+    wefti_out_t *out;        /* one of these two */
+    wefti_in_t *in;
+    const weft_mem_kind_t *device;
+    wefti_place_t place;     /* of the next chunk */
+    uint64_t want, next;     /* bytes asked for; offset of the next chunk */
+    uint64_t done;           /* in: bytes in place */
+    uint64_t name;           /* in: what the sender calls this pull */
+    wefti_xfer_t *x;         /* in: whom to tell */
+    weft_status_t status;    /* in: why it failed */
+    bool stopped;            /* no more chunks */
+    bool down;               /* in: the lane is about to be closed: nothing may be asked of it */
+    uint32_t stages;         /* that it has */
+    wefti_list_t wait;       /* on the list of those who wait for a stage */
+    wefti_chunk_t chunk[WEFTI_CHUNKS_OPEN];
+};
+typedef struct wefti_chunks wefti_chunks_t;
+
+/* --- chunks.c -------------------------------------------------------------------------------------------------------------- */
+
+wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn); /* NULL: no memory */
+void wefti_chunks_free(wefti_chunks_t *c);            /* no chunk is open */
+wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state); /* one in this state, or NULL */
+/* Give the next `len` bytes to a free chunk: from the buffer itself, if that is possible, or through a stage. WEFT_ERR_AGAIN: no stage
+ * now; chunk_out's or chunk_in's step is called when there is one. WEFT_ERR_NOMEM. */
+weft_status_t wefti_chunk_place(wefti_chunk_t *k);
+void wefti_place_skip(wefti_place_t *p, uint64_t len);
+/* Copy a staged chunk between its stage and the buffer. The kind's status. */
+weft_status_t wefti_chunk_copy(wefti_chunk_t *k, bool to_stage);
+/* It is over: its stage goes back. */
+void wefti_chunk_free(wefti_chunk_t *k);
+/* Who waited for a stage goes on. The work's. */
+void wefti_chunks_serve(wefti_conn_t *conn);
+
+/* --- payload.c ------------------------------------------------------------------------------------------------------------- */
+
+enum { WEFTI_OUT_NEW, WEFTI_OUT_PLAIN, WEFTI_OUT_STAGED, WEFTI_OUT_OVER /* but for its chunks */ };
+enum { WEFTI_OWES_TAKE_BACK = 1, WEFTI_OWES_GIVE_UP = 2, WEFTI_OWES_CHUNK = 4 };
+enum { WEFTI_IN_WAITING, WEFTI_IN_LENT, WEFTI_IN_CHUNKS, WEFTI_IN_CHUNK /* an announcement of one */, WEFTI_IN_OVER };
+enum { WEFTI_OWES_CHUNKS = 1, WEFTI_OWES_TAKEN = 2, WEFTI_OWES_REFUSED = 4 };
+
+wefti_in_t *wefti_in_new(wefti_epx_t *ep, uint64_t total, wefti_pull_t *p); /* NULL: no memory */
+void wefti_in_free(wefti_in_t *in);
+/* Send what is owed to the peer about it; what finds no room waits for it. An `in` that is over and owes nothing is freed. */
+void wefti_out_flush(wefti_out_t *out);
+void wefti_in_flush(wefti_in_t *in);
+void wefti_out_over(wefti_out_t *out, weft_status_t status); /* done, exactly now */
+
+/* --- chunk_out.c ----------------------------------------------------------------------------------------------------------- */
+
+void wefti_chunk_out_asked(wefti_epx_t *ep, uint64_t id, uint64_t asked_by, uint64_t want); /* CHUNKS came */
+void wefti_chunk_out_step(wefti_out_t *out);                         /* go on as far as it goes */
+void wefti_chunk_out_end(wefti_out_t *out, weft_status_t status);    /* the peer is done with it, or will never be */
+void wefti_chunk_out_stop(wefti_out_t *out);                         /* no more chunks */
+
+/* --- chunk_in.c ------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_t want, const weft_mem_kind_t *device,
+                                  wefti_xfer_t *x);
+void wefti_chunk_in_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p); /* CHUNK came */
+void wefti_chunk_in_step(wefti_in_t *in);
+void wefti_chunk_in_given_up(wefti_epx_t *ep, uint64_t id, uint64_t name); /* TAKE_BACK of chunks came */
+void wefti_chunk_in_withdrawn(wefti_in_t *in);                        /* the fabric took an announcement back: of a chunk, or the payload's */
+void wefti_chunk_in_down(wefti_in_t *in);                             /* the lane is about to be closed */
+
+#endif
