@@ -237,6 +237,18 @@ static void mem_unregister(wefti_fabric_t *f, void *reg)
     wefti_ucx_mem_unregister(real_of(f)->ucx, reg);
 }
 
+static weft_status_t share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out)
+{
+    *id_out = 0;
+    return real_of(f)->shm ? wefti_shm_share(real_of(f)->shm, base, n, fd, id_out) : WEFT_OK;
+}
+
+static void unshare_id(wefti_fabric_t *f, uint64_t id)
+{
+    if (id)
+        wefti_shm_unshare(real_of(f)->shm, id);
+}
+
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */
 
 static void real_close(wefti_fabric_t *f)
@@ -274,6 +286,8 @@ static const wefti_fabric_ops_t real_ops = {
     .wire_close = wire_close,
     .mem_register = mem_register,
     .mem_unregister = mem_unregister,
+    .share = share,
+    .unshare = unshare_id,
 };
 
 static weft_status_t open_descriptors(real_t *r)

@@ -179,5 +179,6 @@ void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer)
     wefti_map_take(&r->peers, peer->nonce);
     wefti_region_unmap(peer->bell, sizeof(wefti_bell_t));
     close(peer->wake_fd);
+    wefti_map_free(&peer->arenas); /* empty: arenas are known to lanes */
     wefti_free(peer);
 }

@@ -10,6 +10,8 @@
  * had neither pulled nor refused, and nothing otherwise: its DONE is on the way. So each announcement gets exactly one
  * answer.
  *
+ * lend: like an announcement that waits, except that a withdrawal is not answered until the borrower says DONE.
+ *
  * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its
  * state, breaks the protocol. Control records that find no room wait in lane->out, in objects that exist anyway: answering
  * never needs memory.
@@ -22,7 +24,8 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#define STREAM_BUDGET (256u << 10) /* bytes streamed per lane and progress */
+#define STREAM_BUDGET (256u << 10)    /* bytes streamed per lane and progress */
+#define STREAM_PAST_CACHE (16u << 20) /* payloads from here on are copied out of an arena past the cache */
 
 enum { ANSWER_OK = 0, ANSWER_REFUSED = 1, ANSWER_N = 2 };
 
@@ -77,6 +80,8 @@ static void pull_free(wefti_shm_pull_t *p)
         wefti_list_remove(&p->link);
     if (wefti_list_linked(&p->ctl.link))
         wefti_list_remove(&p->ctl.link);
+    if (p->arena)
+        wefti_shm_arena_drop(p->arena);
     wefti_map_take(&p->lane->pull_ids, p->id);
     wefti_list_push_front(&r->spare_pulls, &p->link);
 }
@@ -103,18 +108,26 @@ static bool ctl_put(wefti_shm_lane_t *lane, const wefti_shm_ctl_t *ctl)
     return true;
 }
 
+static void ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl)
+{
+    if (ctl->ends == WEFTI_SHM_ENDS_PULL) {
+        pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
+    } else if (ctl->ends == WEFTI_SHM_ENDS_TOLD) {
+        lane->n_gone_out--;
+        wefti_shm_told_free(lane, wefti_container_of(ctl, wefti_shm_told_t, ctl));
+    }
+}
+
 /* Send it now or when there is room. */
 static void ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg)
 {
     ctl->type = type;
     ctl->id = id;
     ctl->arg = arg;
-    if (wefti_list_empty(&lane->out) && ctl_put(lane, ctl)) {
-        if (ctl->ends_pull)
-            pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
-        return;
-    }
-    wefti_list_push_back(&lane->out, &ctl->link);
+    if (wefti_list_empty(&lane->out) && ctl_put(lane, ctl))
+        ctl_sent(lane, ctl);
+    else
+        wefti_list_push_back(&lane->out, &ctl->link);
 }
 
 static unsigned ctl_flush(wefti_shm_lane_t *lane)
@@ -126,8 +139,7 @@ static unsigned ctl_flush(wefti_shm_lane_t *lane)
         if (!ctl_put(lane, ctl))
             break;
         wefti_list_remove(it);
-        if (ctl->ends_pull)
-            pull_free(wefti_container_of(ctl, wefti_shm_pull_t, ctl));
+        ctl_sent(lane, ctl);
         n++;
     }
     return n;
@@ -140,16 +152,35 @@ static void pull_answer(wefti_shm_pull_t *p, uint32_t type, uint64_t arg)
     if (wefti_list_linked(&p->link))
         wefti_list_remove(&p->link);
     wefti_map_take(&lane->pull_ids, p->id);
+    if (p->arena)
+        wefti_shm_arena_drop(p->arena);
+    p->arena = NULL;
     p->state = WEFTI_SHM_ANSWERED;
     if (lane->state != WEFTI_SHM_LANE_UP) {
         pull_free(p);
         return;
     }
-    p->ctl.ends_pull = true;
+    p->ctl.ends = WEFTI_SHM_ENDS_PULL;
     ctl_send(lane, &p->ctl, type, p->id, arg);
 }
 
 /* --- the sender's calls ------------------------------------------------------------------------------------------------- */
+
+/* What the peer knows of our arenas is brought up to date before it reads an address: false if there is no room to do so. */
+static bool arenas_told(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
+{
+    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    if (WEFTI_UNLIKELY(atomic_load_explicit(&r->n_gone, memory_order_acquire)))
+        wefti_shm_shares_gone(r);
+    if (WEFTI_UNLIKELY(lane->n_gone_out)) {
+        ctl_flush(lane);
+        if (lane->n_gone_out)
+            return false;
+    }
+    if (atomic_load_explicit(&r->n_shares, memory_order_relaxed))
+        wefti_shm_tell(lane, iov, iov_n);
+    return true;
+}
 
 weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                                  wefti_xfer_t *x)
@@ -159,6 +190,10 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         return wefti_fail(WEFT_ERR_INVALID, "an announcement of %zu pieces and a record of %zu bytes", iov_n, n);
     if (lane->state != WEFTI_SHM_LANE_UP)
         return WEFT_ERR_AGAIN;
+    if (!arenas_told(lane, iov, iov_n)) {
+        lane->starved = true;
+        return WEFT_ERR_AGAIN;
+    }
     wefti_shm_send_t *s = send_new(wefti_shm_rail_of(lane));
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
@@ -214,6 +249,28 @@ static void send_done(wefti_shm_lane_t *lane, wefti_shm_send_t *s, weft_status_t
 
 /* --- the receiver's calls ----------------------------------------------------------------------------------------------- */
 
+/* Does all that is wanted lie in one arena? Then it is held for the whole of the pull. */
+static bool in_one_arena(wefti_shm_pull_t *p, uint64_t want)
+{
+    wefti_shm_arena_t *a = NULL;
+    for (uint32_t i = 0; i < p->n_here && want; i++) {
+        const wefti_shm_piece_t *piece = &p->piece[i];
+        if (!piece->len)
+            continue;
+        if (!a)
+            a = p->arena = wefti_shm_arena_hold(p->lane, piece->base, piece->len);
+        if (!a || !wefti_shm_arena_has(a, piece->base, piece->len))
+            break;
+        want -= piece->len < want ? piece->len : want;
+    }
+    if (!want)
+        return true;
+    if (a)
+        wefti_shm_arena_drop(a);
+    p->arena = NULL;
+    return false;
+}
+
 weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {
     wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
@@ -231,14 +288,40 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
     }
     p->to = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
     p->left = want;
+    p->stream = want >= STREAM_PAST_CACHE;
     p->x = x;
     wefti_list_remove(&p->link);
     wefti_list_push_back(&lane->pulls, &p->link);
-    p->state = lane->peer->readable ? WEFTI_SHM_COPYING : WEFTI_SHM_ARRIVING;
+    p->state = lane->peer->readable || in_one_arena(p, want) ? WEFTI_SHM_COPYING : WEFTI_SHM_ARRIVING;
     if (lane->state == WEFTI_SHM_LANE_UP && p->state == WEFTI_SHM_ARRIVING)
         ctl_send(lane, &p->ctl, WEFTI_SHM_PULL, p->id, want);
     else if (lane->state != WEFTI_SHM_LANE_CLOSING)
         wefti_shm_work(lane);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **lent_out)
+{
+    wefti_shm_pull_t *p = (wefti_shm_pull_t *)pull;
+    wefti_shm_lane_t *lane = p->lane;
+    const wefti_shm_piece_t *piece = NULL;
+    if (!lane->n_known || !p->total || p->n_here != p->n_pieces || lane->state != WEFTI_SHM_LANE_UP)
+        return WEFT_ERR_UNSUPPORTED;
+    for (uint32_t i = 0; i < p->n_here && !piece; i++)
+        if (p->piece[i].len)
+            piece = &p->piece[i];
+    if (!piece || piece->len < p->total)
+        return WEFT_ERR_UNSUPPORTED;
+    wefti_shm_arena_t *a = wefti_shm_arena_hold(lane, piece->base, piece->len);
+    if (!a)
+        return WEFT_ERR_UNSUPPORTED;
+    if (atomic_load(&lane->rx.page->closed)) { /* its owner may write there again already */
+        wefti_shm_arena_drop(a);
+        return WEFT_ERR_UNSUPPORTED;
+    }
+    p->state = WEFTI_SHM_LENT;
+    *ptr_out = a->map + (piece->base - a->base);
+    *lent_out = a;
     return WEFT_OK;
 }
 
@@ -356,6 +439,8 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
         return on_rts(lane, rec->bytes, rec->n);
     if (rec->type == WEFTI_SHM_DATA)
         return on_data(lane, rec->bytes, rec->n);
+    if (rec->type == WEFTI_SHM_ARENA)
+        return wefti_shm_on_arena(lane, rec->bytes, rec->n);
     if (rec->n != sizeof ctl)
         return WEFT_ERR_PROTOCOL;
     memcpy(&ctl, rec->bytes, sizeof ctl);
@@ -369,6 +454,8 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
         return on_withdraw(lane, ctl.id);
     case WEFTI_SHM_WITHDRAWN:
         return on_withdrawn(lane, ctl.id);
+    case WEFTI_SHM_ARENA_GONE:
+        return wefti_shm_on_arena_gone(lane, ctl.id);
     default:
         return WEFT_ERR_PROTOCOL;
     }
@@ -494,6 +581,6 @@ void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly)
             x->done(x, WEFT_ERR_CANCELLED);
     }
     /* What is left in lane->out are answers nobody waits for any more. */
-    while ((it = wefti_list_first(&lane->out)))
-        pull_free(wefti_container_of(wefti_container_of(it, wefti_shm_ctl_t, link), wefti_shm_pull_t, ctl));
+    while ((it = wefti_list_pop(&lane->out)))
+        ctl_sent(lane, wefti_container_of(it, wefti_shm_ctl_t, link));
 }

@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 #include "fabric/shm/internal.h"
 
-#define CARD_VERSION 1u
+#define CARD_VERSION 2u /* 2: arenas */
 
 static bool ns_inode(const char *path, uint64_t *inode_out)
 {

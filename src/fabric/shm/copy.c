@@ -9,10 +9,17 @@
  * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the
  * list costs budget, so that a list of nothing but empty pieces cannot hold us up.
  *
- * tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
+ * Pieces that lie in an arena we can map (arena.c) are copied from there: no system call, and the bytes are those of that memory
+ * whoever has died meanwhile. Large ones go past the cache: storing them would throw out everything else, and first read what
+ * is about to be overwritten (64 MiB: 20 GB/s instead of 15, on a machine where process_vm_readv makes 8).
+ *
+ * tests/wire/fabric_share.c and tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "base/log.h"
 #include "fabric/shm/internal.h"
@@ -38,12 +45,39 @@ static void advance(wefti_shm_cursor_t *c, uint64_t n)
     }
 }
 
-void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n)
+/* memcpy with stores that go past the cache. */
+static void copy_past_cache(uint8_t *to, const uint8_t *from, size_t n)
+{
+#ifdef __SSE2__
+    size_t odd = -(uintptr_t)to & 63;
+    if (n >= 4096) {
+        memcpy(to, from, odd);
+        to += odd;
+        from += odd;
+        n -= odd;
+        for (; n >= 64; n -= 64, to += 64, from += 64) {
+            __m128i a = _mm_loadu_si128((const void *)from), b = _mm_loadu_si128((const void *)(from + 16));
+            __m128i c = _mm_loadu_si128((const void *)(from + 32)), d = _mm_loadu_si128((const void *)(from + 48));
+            _mm_stream_si128((void *)to, a);
+            _mm_stream_si128((void *)(to + 16), b);
+            _mm_stream_si128((void *)(to + 32), c);
+            _mm_stream_si128((void *)(to + 48), d);
+        }
+        _mm_sfence();
+    }
+#endif
+    memcpy(to, from, n);
+}
+
+static void scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache)
 {
     while (n) {
         size_t here = min_u64(n, to->iov[to->i].len - to->off);
-        if (here)
-            memcpy((uint8_t *)to->iov[to->i].base + to->off, bytes, here);
+        uint8_t *at = (uint8_t *)to->iov[to->i].base + to->off;
+        if (past_cache)
+            copy_past_cache(at, bytes, here);
+        else if (here)
+            memcpy(at, bytes, here);
         bytes += here;
         n -= here;
         to->off += here;
@@ -52,6 +86,11 @@ void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n)
             to->off = 0;
         }
     }
+}
+
+void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n)
+{
+    scatter(to, bytes, n, false);
 }
 
 void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n)
@@ -88,7 +127,7 @@ static uint64_t fill_local(const wefti_shm_cursor_t *c, uint64_t most, struct io
     return sum;
 }
 
-/* The sender's side, of the pieces that are known here. */
+/* The sender's side, of the pieces that are known here, up to one that can be had without the kernel. */
 static uint64_t fill_remote(const wefti_shm_pull_t *p, uint64_t most, struct iovec *v, unsigned *n_out)
 {
     uint64_t sum = 0, off = p->piece_off;
@@ -97,6 +136,8 @@ static uint64_t fill_remote(const wefti_shm_pull_t *p, uint64_t most, struct iov
         uint64_t here = min_u64(p->piece[i].len - off, most - sum);
         if (!here)
             continue;
+        if (n && p->lane->n_known && wefti_shm_arena_find(p->lane, p->piece[i].base, p->piece[i].len))
+            break;
         v[n].iov_base = (void *)(uintptr_t)(p->piece[i].base + off);
         v[n++].iov_len = here;
         sum += here;
@@ -144,6 +185,39 @@ static weft_status_t more_pieces(wefti_shm_pull_t *p)
     return WEFT_OK;
 }
 
+/* The arena of the piece at hand, held until another one is at hand. */
+static wefti_shm_arena_t *arena_here(wefti_shm_pull_t *p)
+{
+    const wefti_shm_piece_t *piece = &p->piece[p->at_here];
+    if (p->arena && wefti_shm_arena_has(p->arena, piece->base, piece->len))
+        return p->arena;
+    if (p->arena)
+        wefti_shm_arena_drop(p->arena);
+    p->arena = p->lane->n_known ? wefti_shm_arena_hold(p->lane, piece->base, piece->len) : NULL;
+    return p->arena;
+}
+
+/* More of the piece at hand, out of its arena. */
+static weft_status_t copy_mapped(wefti_shm_pull_t *p, wefti_shm_arena_t *a, uint64_t *budget)
+{
+    const wefti_shm_piece_t *piece = &p->piece[p->at_here];
+    const wefti_shm_peer_t *peer = p->lane->peer;
+    uint64_t n = min_u64(min_u64(p->left, *budget), piece->len - p->piece_off);
+    scatter(&p->to, a->map + (piece->base - a->base) + p->piece_off, n, p->stream);
+    wefti_shm_rail_of(p->lane)->mapped_copies += n;
+    p->left -= n;
+    *budget -= n;
+    if (p->left) {
+        advance_remote(p, n);
+        return WEFT_ERR_AGAIN;
+    }
+    /* The bytes first, then whether they were still the sender's to give. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load(&p->lane->rx.page->closed))
+        return WEFT_ERR_PEER;
+    return p->unproved && wefti_shm_probe(peer->pid, peer->probe_at, peer->nonce) ? WEFT_ERR_PEER : WEFT_OK;
+}
+
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
 {
     const wefti_shm_peer_t *peer = p->lane->peer;
@@ -155,6 +229,15 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
             p->at_here++;
             p->piece_off = 0;
         }
+        wefti_shm_arena_t *a = p->at_here < p->n_here ? arena_here(p) : NULL;
+        if (a) {
+            weft_status_t st = copy_mapped(p, a, budget);
+            if (st != WEFT_ERR_AGAIN)
+                return st;
+            continue;
+        }
+        if (!peer->readable)
+            return WEFT_ERR_PEER;
         if (p->at_here == p->n_here) {
             weft_status_t st = more_pieces(p);
             *budget -= min_u64(*budget, LIST_COST);
@@ -178,6 +261,7 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget)
         uint64_t moved = min_u64((uint64_t)got, sum);
         if (last && moved == sum)
             return probe == peer->nonce && !atomic_load(&p->lane->rx.page->closed) ? WEFT_OK : WEFT_ERR_PEER;
+        p->unproved = true;
         advance(&p->to, moved);
         advance_remote(p, moved);
         p->left -= moved;

@@ -7,6 +7,7 @@
 #ifndef WEFTI_SHM_INTERNAL_H
 #define WEFTI_SHM_INTERNAL_H
 
+#include <pthread.h>
 #include <sys/types.h>
 
 #include "base/list.h"
@@ -23,6 +24,11 @@
 #define WEFTI_SHM_COPY_CHUNK (1u << 20)  /* bytes per system call */
 #define WEFTI_SHM_COPY_BUDGET (2u << 20) /* bytes copied per progress by all lanes together */
 #define WEFTI_SHM_PIECES 16u         /* pieces of a payload that an announcement carries itself */
+#define WEFTI_SHM_TELL_MIN 8192u     /* bytes of a piece that make its arena worth telling the peer of */
+#define WEFTI_SHM_TOLD_MAX 1024u     /* arenas that one side tells the other of on one lane, at one time */
+#define WEFTI_SHM_SHARES_MAX 65536u  /* ranges shared by one rail */
+#define WEFTI_SHM_MAPPED_MAX 1024u   /* arenas of peers mapped by one rail at one time, and their bytes */
+#define WEFTI_SHM_MAPPED_BYTES (UINT64_C(256) << 30)
 
 /* Types of records. */
 enum {
@@ -32,7 +38,9 @@ enum {
     WEFTI_SHM_DATA,                      /* a piece of it */
     WEFTI_SHM_DONE,                      /* finished with that payload */
     WEFTI_SHM_WITHDRAW,                  /* give that announcement back */
-    WEFTI_SHM_WITHDRAWN                  /* given back */
+    WEFTI_SHM_WITHDRAWN,                 /* given back */
+    WEFTI_SHM_ARENA,                     /* a range of mine that you may map */
+    WEFTI_SHM_ARENA_GONE                 /* its addresses mean something else from here on */
 };
 
 typedef struct wefti_shm_rail wefti_shm_rail_t;
@@ -45,6 +53,12 @@ weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void 
 /* Open descriptor `fd` of process `pid` as such a region and map it. WEFT_ERR_UNREACHABLE, _PROTOCOL (it is none, or of another
  * size), _NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out);
+/* The first `size` bytes of such a region, to read only: descriptor `fd` of process `pid`, which must be the memfd with inode `ino`,
+ * and not of huge pages. The same statuses. */
+weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, void **map_out);
+/* Is our own descriptor a region that others can view? Its inode. WEFT_ERR_INVALID: it could shrink or is too short;
+ * WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
+weft_status_t wefti_region_check(int fd, size_t size, uint64_t *ino_out);
 void wefti_region_unmap(void *map, size_t size);
 /* Open descriptor `fd` of process `pid` anew. The same statuses. */
 weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out);
@@ -69,6 +83,7 @@ typedef struct wefti_shm_peer {
     uint64_t probe_at;
     bool readable;       /* process_vm_readv works on it */
     uint32_t refs;
+    wefti_map_t arenas;  /* those it told us of: id -> wefti_shm_arena_t */
 } wefti_shm_peer_t;
 
 /* What a lane address says about its runtime. */
@@ -108,13 +123,14 @@ bool wefti_shm_match(wefti_rail_t *rail, const void *card, size_t n);
 
 /* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------------ */
 
-/* A control record that could wait for room. */
+/* A control record that could wait for room, and what ends when it is sent. */
+enum { WEFTI_SHM_ENDS_NOTHING, WEFTI_SHM_ENDS_PULL, WEFTI_SHM_ENDS_TOLD };
 typedef struct wefti_shm_ctl {
     wefti_list_t link; /* lane->out */
     uint32_t type;
     uint32_t status;
     uint64_t id, arg;
-    bool ends_pull;    /* embedded in a pull that ends with it */
+    uint32_t ends;     /* embedded in something that ends with it */
 } wefti_shm_ctl_t;
 
 typedef struct wefti_shm_cursor {
@@ -134,9 +150,10 @@ typedef struct wefti_shm_send {
     bool withdrawing;
 } wefti_shm_send_t;
 
-/* One of theirs: WAITING (for pull or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED
- * (until DONE is on its way). */
-enum { WEFTI_SHM_WAITING, WEFTI_SHM_COPYING, WEFTI_SHM_ARRIVING, WEFTI_SHM_ANSWERED };
+/* One of theirs: WAITING (for pull, lend or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED
+ * (until DONE is on its way). LENT waits like WAITING, but the sender cannot have it back before we are done with it. */
+enum { WEFTI_SHM_WAITING, WEFTI_SHM_LENT, WEFTI_SHM_COPYING, WEFTI_SHM_ARRIVING, WEFTI_SHM_ANSWERED };
+typedef struct wefti_shm_arena wefti_shm_arena_t;
 typedef struct wefti_shm_piece {
     uint64_t base, len;
 } wefti_shm_piece_t;
@@ -149,7 +166,10 @@ typedef struct wefti_shm_pull {
     uint64_t id, total, left;
     wefti_shm_cursor_t to;
     weft_iov_t own_iov[4];
+    wefti_shm_arena_t *arena;        /* held: the one that piece[at_here] is in, if it is in any */
     uint32_t state;
+    bool stream;                     /* too large to be worth the cache */
+    bool unproved;                   /* bytes were read from a process that may not have been the sender any more */
     uint32_t n_pieces, next_piece;   /* next_piece: of all; the first one beyond piece[] */
     uint32_t n_here, at_here;        /* piece[at_here .. n_here) are known */
     uint64_t piece_off, pieces_at;
@@ -161,6 +181,7 @@ weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, 
 void wefti_shm_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_shm_refuse(wefti_pull_t *p, bool taken);
+weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
 /* A record that is not WEFTI_SHM_REC. WEFT_ERR_NOMEM: leave it in the ring and come again; WEFT_ERR_PROTOCOL. */
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
 /* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
@@ -177,6 +198,58 @@ weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
 /* Copy between a cursor and plain bytes; n bytes must be left in the cursor. */
 void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n);
 void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n);
+
+/* --- arena.c: memory that one side shares and the other maps -------------------------------------------------------------- */
+
+/* A range of ours. */
+typedef struct wefti_shm_share {
+    wefti_list_t link; /* rail->gone */
+    uint64_t id, base, n, ino;
+    int fd;
+    bool told; /* to some lane, once */
+} wefti_shm_share_t;
+
+/* That a lane was told of it. */
+typedef struct wefti_shm_told {
+    wefti_shm_ctl_t ctl; /* ARENA_GONE */
+    uint64_t id, base, n;
+} wefti_shm_told_t;
+
+/* A range of theirs. It lives while a lane knows it or someone holds it. */
+struct wefti_shm_arena {
+    wefti_list_t link;      /* rail->mapped, if it is: least recently used first */
+    wefti_shm_rail_t *rail; /* NULL: closed, while this was lent */
+    wefti_shm_peer_t *peer; /* NULL: no lane knows it */
+    uint64_t id, base, n, ino;
+    int fd;
+    bool hopeless;          /* not to be mapped, whatever we do */
+    uint8_t *map;
+    uint32_t known, holds;  /* lanes; lent or being copied */
+};
+
+/* share() and unshare() of the fabric. Any thread. */
+weft_status_t wefti_shm_share_add(wefti_shm_rail_t *r, void *base, size_t n, int fd, uint64_t *id_out);
+void wefti_shm_share_remove(wefti_shm_rail_t *r, uint64_t id);
+/* Ranges were unshared: queue ARENA_GONE on the lanes that were told of them. Writes to no ring. */
+unsigned wefti_shm_shares_gone(wefti_shm_rail_t *r);
+/* Tell the peer of the arenas these pieces are in, as far as it was not and there is room. */
+void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n);
+void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told);
+/* ARENA and ARENA_GONE from the peer. */
+weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n);
+weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id);
+/* The arena in which these bytes of the peer lie, if it told us of one that we have or could have mapped. */
+wefti_shm_arena_t *wefti_shm_arena_find(const wefti_shm_lane_t *lane, uint64_t at, uint64_t n);
+/* The same, mapped, and to be dropped by the caller. */
+wefti_shm_arena_t *wefti_shm_arena_hold(wefti_shm_lane_t *lane, uint64_t at, uint64_t n);
+void wefti_shm_arena_drop(wefti_shm_arena_t *a);
+static inline bool wefti_shm_arena_has(const wefti_shm_arena_t *a, uint64_t at, uint64_t n)
+{
+    return at >= a->base && at - a->base <= a->n && n <= a->n - (at - a->base);
+}
+void wefti_shm_unlend(wefti_rail_t *rail, void *lent);
+void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane);
+void wefti_shm_arenas_close(wefti_shm_rail_t *r);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------------- */
 
@@ -207,6 +280,12 @@ struct wefti_shm_lane {
     wefti_list_t pulls;      /* being copied or arriving, in order */
     wefti_slots_t send_ids;  /* id -> wefti_shm_send_t */
     wefti_map_t pull_ids;    /* the peer's id -> wefti_shm_pull_t */
+
+    wefti_map_t told_ids;         /* id of an arena of ours -> wefti_shm_told_t */
+    wefti_shm_told_t *last_told;  /* most likely the next one too */
+    uint32_t n_gone_out;          /* ARENA_GONEs in `out`: no announcement may overtake them */
+    uint32_t n_known, cap_known;
+    wefti_shm_arena_t **known;    /* arenas the peer told us of, by address; they do not overlap */
 
     uint64_t id;             /* in rail->lanes */
     uint64_t nonce;
@@ -267,6 +346,19 @@ struct wefti_shm_rail {
     char boot_id[36];
     bool has_boot_id;
     uint64_t probe;              /* the bell's nonce: peers find it here if they may read our memory */
+
+    /* Shared ranges. The counts are for looking without the lock, which guards the rest. */
+    _Atomic uint32_t n_shares, n_gone;
+    pthread_mutex_t share_lock;
+    wefti_shm_share_t **shares;  /* by address */
+    uint32_t cap_shares;
+    uint64_t last_share;         /* id */
+    wefti_list_t gone;           /* unshared, and the lanes do not know it yet */
+    /* Ranges of peers. */
+    wefti_list_t mapped;
+    uint32_t n_mapped, max_mapped;
+    uint64_t mapped_bytes, max_mapped_bytes;
+    uint64_t mapped_copies;      /* bytes copied out of them, ever: for tests */
 };
 
 static inline wefti_shm_rail_t *wefti_shm_rail_of(const wefti_shm_lane_t *lane) { return (wefti_shm_rail_t *)lane->lane.rail; }

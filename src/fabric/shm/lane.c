@@ -174,6 +174,7 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
     if (wefti_list_linked(&lane->work_link))
         wefti_list_remove(&lane->work_link);
     wefti_shm_bulk_end(lane, quietly);
+    wefti_shm_arenas_lane_end(lane);
     wefti_shm_forget(lane);
     if (lane->fd >= 0)
         close(lane->fd);

@@ -32,6 +32,8 @@ const wefti_rail_ops_t wefti_shm_ops = {
     .withdraw = wefti_shm_withdraw,
     .pull = wefti_shm_pull,
     .refuse = wefti_shm_refuse,
+    .lend = wefti_shm_lend,
+    .unlend = wefti_shm_unlend,
 };
 
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out)
@@ -53,6 +55,11 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_list_init(&r->cooling);
     wefti_list_init(&r->spare_sends);
     wefti_list_init(&r->spare_pulls);
+    wefti_list_init(&r->gone);
+    wefti_list_init(&r->mapped);
+    r->max_mapped = WEFTI_SHM_MAPPED_MAX;
+    r->max_mapped_bytes = WEFTI_SHM_MAPPED_BYTES;
+    pthread_mutex_init(&r->share_lock, NULL);
     wefti_slots_init(&r->lanes, UINT32_C(1) << 24);
     wefti_shm_boot_id(r);
     *rail_out = &r->rail;
@@ -70,10 +77,21 @@ void wefti_shm_close(wefti_rail_t *rail)
         wefti_shm_lane_end(lane, true);
     }
     wefti_shm_bulk_free_spares(r);
+    wefti_shm_arenas_close(r);
     wefti_bell_close(r);
     wefti_slots_free(&r->lanes);
     wefti_map_free(&r->peers);
     wefti_free(r);
+}
+
+weft_status_t wefti_shm_share(wefti_rail_t *rail, void *base, size_t n, int fd, uint64_t *id_out)
+{
+    return wefti_shm_share_add((wefti_shm_rail_t *)rail, base, n, fd, id_out);
+}
+
+void wefti_shm_unshare(wefti_rail_t *rail, uint64_t id)
+{
+    wefti_shm_share_remove((wefti_shm_rail_t *)rail, id);
 }
 
 int wefti_shm_fd(wefti_rail_t *rail)
@@ -161,6 +179,8 @@ unsigned wefti_shm_progress(wefti_rail_t *rail)
         return 0;
     if (WEFTI_UNLIKELY(!wefti_list_empty(&r->closing)))
         n += do_closing(r);
+    if (WEFTI_UNLIKELY(atomic_load_explicit(&r->n_gone, memory_order_relaxed)))
+        n += wefti_shm_shares_gone(r);
     if (WEFTI_UNLIKELY(r->bell_rest)) {
         r->bell_rest--;
     } else if (WEFTI_UNLIKELY(atomic_load_explicit(&r->bell->top, memory_order_relaxed))) {
@@ -178,7 +198,7 @@ weft_status_t wefti_shm_arm(wefti_rail_t *rail)
     wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
     if (!r->bell)
         return WEFT_OK;
-    if (!wefti_list_empty(&r->work) || !wefti_list_empty(&r->closing))
+    if (!wefti_list_empty(&r->work) || !wefti_list_empty(&r->closing) || atomic_load(&r->n_gone))
         return WEFT_ERR_AGAIN;
     r->bell_rest = 0;
     if (atomic_load_explicit(&r->bell->top, memory_order_relaxed))

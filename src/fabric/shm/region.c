@@ -11,10 +11,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "fabric/shm/internal.h"
+
+#define SHMEM_MAGIC 0x01021994 /* TMPFS_MAGIC of linux/magic.h */
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -79,6 +82,45 @@ weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out)
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0);
     if (map == MAP_FAILED) {
         st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of the peer's memory: %s", size,
+                        strerror(errno));
+        goto out_close;
+    }
+    *map_out = map;
+
+out_close:
+    close(got);
+    return st;
+}
+
+/* Memory of huge pages could be taken away again by punching holes, when there are no others to put there: not for us. */
+weft_status_t wefti_region_check(int fd, size_t size, uint64_t *ino_out)
+{
+    struct stat info;
+    struct statfs fs;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstat(fd, &info) || fstatfs(fd, &fs) || fs.f_type != SHMEM_MAGIC)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "descriptor %d is not a memfd of ordinary pages", fd);
+    if (!(seals & F_SEAL_SHRINK) || info.st_size < 0 || (uint64_t)info.st_size < size)
+        return wefti_fail(WEFT_ERR_INVALID, "descriptor %d is not sealed against shrinking with at least %zu bytes in it", fd,
+                          size);
+    *ino_out = (uint64_t)info.st_ino;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, void **map_out)
+{
+    uint64_t got_ino;
+    int got;
+    weft_status_t st = wefti_proc_fd_open(pid, fd, O_RDONLY, &got);
+    if (st)
+        return st;
+    if (wefti_region_check(got, size, &got_ino) || got_ino != ino) {
+        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %d of process %d is not the arena it told us of", fd, (int)pid);
+        goto out_close;
+    }
+    void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, got, 0);
+    if (map == MAP_FAILED) {
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "mapping %zu bytes of the peer's arena: %s", size,
                         strerror(errno));
         goto out_close;
     }

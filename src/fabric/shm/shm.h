@@ -1,6 +1,7 @@
 /* fabric/shm/shm.h - the shared-memory rail, for peers of one host and one user: the door for fabric/real.c.
  *
- * Opening it is cheap and opens nothing; the first lane does. All functions belong to the thread that drives the runtime. */
+ * Opening it is cheap and opens nothing; the first lane does. All functions belong to the thread that drives the runtime,
+ * except share and unshare. */
 #ifndef WEFTI_SHM_H
 #define WEFTI_SHM_H
 
@@ -18,5 +19,10 @@ weft_status_t wefti_shm_arm(wefti_rail_t *rail);
 void wefti_shm_disarm(wefti_rail_t *rail);
 /* Readable (POLLIN) when an armed rail has something to do; -1 before the first lane, and the same number ever after. */
 int wefti_shm_fd(wefti_rail_t *rail);
+
+/* share() and unshare() of the fabric; any thread. *id_out is 0, and there is nothing to unshare, where peers could not map it: huge
+ * pages. WEFT_ERR_INVALID: no range, not sealed, or it overlaps another; WEFT_ERR_LIMIT, _NOMEM. */
+weft_status_t wefti_shm_share(wefti_rail_t *rail, void *base, size_t n, int fd, uint64_t *id_out);
+void wefti_shm_unshare(wefti_rail_t *rail, uint64_t id);
 
 #endif
