@@ -2,7 +2,9 @@
  *
  * Promise held here: its own lane fails with WEFT_ERR_PROTOCOL (or _PEER where its memory is not what it said), every
  * transfer is done once, other lanes do not notice, and nothing outside the ring is touched (run it under asan). */
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "test.h"
 #include "base/rng.h"
@@ -69,6 +71,25 @@ typedef struct rts {
     uint32_t n_pieces, n_rec;
     wefti_shm_piece_t piece[WEFTI_SHM_PIECES];
 } rts_t;
+
+typedef struct arena {
+    uint64_t id, base, n, ino;
+    uint32_t fd, zero;
+} arena_t;
+
+static int memfd_of(size_t n, int seals)
+{
+    int fd = memfd_create("weft-hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && !ftruncate(fd, (off_t)n) && !fcntl(fd, F_ADD_SEALS, seals));
+    return fd;
+}
+
+static arena_t arena_of(uint64_t id, const void *base, uint64_t n, int fd)
+{
+    struct stat info;
+    CHECK(!fstat(fd, &info));
+    return (arena_t){id, (uint64_t)(uintptr_t)base, n, (uint64_t)info.st_ino, (uint32_t)fd, 0};
+}
 
 static size_t rts_size(uint32_t n_pieces)
 {
@@ -274,12 +295,22 @@ TEST(scribbling_on_bell_and_flags_does_no_harm)
 }
 
 /* Random records of every type, with ids that are sometimes right, while the honest side has transfers of its own. */
+static unsigned fuzz_lent;
+static volatile unsigned fuzz_sum;
+
 static void fuzz_announced(shm_end_t *e, wefti_pull_t *p, uint64_t total)
 {
     static uint8_t dst[65536];
     static weft_iov_t iov = {dst, sizeof dst};
     static shm_xfer_t xfers[64];
     shm_xfer_t *x = &xfers[e->announced % 64];
+    const void *ptr;
+    void *lent;
+    if (!p->ops->lend(p, &ptr, &lent)) {
+        fuzz_lent++;
+        fuzz_sum += ((const uint8_t *)ptr)[0] + ((const uint8_t *)ptr)[total - 1];
+        e->side->rail->ops->unlend(e->side->rail, lent);
+    }
     if (e->announced % 3 == 0 || !total || (x->x.done && !x->done)) {
         p->ops->refuse(p, e->announced % 2);
         return;
@@ -291,8 +322,9 @@ static void fuzz_announced(shm_end_t *e, wefti_pull_t *p, uint64_t total)
 
 TEST(random_records_never_do_more_than_fail_the_lane)
 {
-    static uint8_t src[65536];
+    static uint8_t src[2 * 65536];
     unsigned failed = 0;
+    int fd = memfd_of(65536, F_SEAL_SHRINK);
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         scene_t s;
         shm_xfer_t x[4];
@@ -305,23 +337,39 @@ TEST(random_records_never_do_more_than_fail_the_lane)
             CHECK_OK(shm_announce(&s.ea, &iov, 1, &x[i]));
             ids[i] = ((wefti_shm_send_t *)(uintptr_t)x[i].x.impl[0])->id;
         }
+        if (seed % 3) {
+            arena_t a = arena_of(0, src, 65536, fd);
+            put(&s.eb, WEFTI_SHM_ARENA, &a, sizeof a);
+        }
         for (int i = 0; i < 40 && !s.ea.failed; i++) {
             rts_t r;
             uint64_t *words = (uint64_t *)(void *)&r;
             for (size_t k = 0; k < sizeof r / 8; k++)
                 words[k] = wefti_rng_below(&rng, 3) ? wefti_rng_below(&rng, 40) : wefti_rng_next(&rng);
             r.id = wefti_rng_below(&rng, 2) ? ids[wefti_rng_below(&rng, 4)] : wefti_rng_below(&rng, 30);
-            uint32_t type = WEFTI_SHM_REC + (uint32_t)wefti_rng_below(&rng, 8);
-            size_t n = 16;
+            uint32_t type = WEFTI_SHM_REC + (uint32_t)wefti_rng_below(&rng, 10);
+            size_t n = type == WEFTI_SHM_ARENA ? sizeof(arena_t) : 16;
             if (type == WEFTI_SHM_RTS) {
                 r.n_pieces = (uint32_t)wefti_rng_below(&rng, 20);
                 r.total = wefti_rng_below(&rng, 100000);
                 r.n_rec = 0;
                 r.pieces_at = (uint64_t)(uintptr_t)src;
                 for (uint32_t k = 0; k < WEFTI_SHM_PIECES; k++)
-                    r.piece[k] = (wefti_shm_piece_t){(uint64_t)(uintptr_t)src, wefti_rng_below(&rng, 65536)};
+                    r.piece[k] = (wefti_shm_piece_t){(uint64_t)(uintptr_t)src + wefti_rng_below(&rng, 4) * 32768,
+                                                     wefti_rng_below(&rng, 65536)};
+                if (wefti_rng_below(&rng, 2)) {
+                    r.n_pieces = 1;
+                    r.total = 1 + wefti_rng_below(&rng, r.piece[0].len + 1);
+                }
                 n = rts_size(r.n_pieces);
             }
+            if (type == WEFTI_SHM_ARENA && wefti_rng_below(&rng, 4)) {
+                uint64_t k = wefti_rng_below(&rng, 4);
+                arena_t a = arena_of(k, src + k * 32768, 1 + wefti_rng_below(&rng, 40000), fd);
+                memcpy(&r, &a, sizeof a);
+            }
+            if (type == WEFTI_SHM_ARENA_GONE)
+                r.id = wefti_rng_below(&rng, 4);
             if (wefti_rng_below(&rng, 10) == 0)
                 n = 1 + wefti_rng_below(&rng, sizeof r);
             if (type == WEFTI_SHM_PULL)
@@ -337,6 +385,252 @@ TEST(random_records_never_do_more_than_fail_the_lane)
             CHECK_EQ(x[i].done, 1);
     }
     CHECK(failed > 1000);
+    if (fuzz_lent < 40)
+        FAIL("only %u lent", fuzz_lent);
+    close(fd);
+}
+
+/* --- arenas ------------------------------------------------------------------------------------------------------------- */
+
+TEST(arenas_that_make_no_sense_fail_the_lane)
+{
+    enum {
+        EMPTY,
+        WRAPS,
+        WRAPS_TO_0,
+        ENORMOUS,
+        FD,
+        ID_TWICE,
+        SAME_TWICE,
+        OVERLAP_LOW,
+        OVERLAP_HIGH,
+        AROUND,
+        INSIDE,
+        SHORT,
+        LONG,
+        GONE_UNKNOWN,
+        GONE_TWICE,
+        TOO_MANY,
+        OTHER_LANE,
+        N
+    };
+    int fd = memfd_of(1 << 20, F_SEAL_SHRINK);
+    for (int what = 0; what < N; what++) {
+        scene_t s;
+        scene_open(&s, "auto");
+        arena_t a = arena_of(1, (void *)(uintptr_t)0x10000000, 1 << 20, fd), b = a;
+        put(&s.eb, WEFTI_SHM_ARENA, &a, sizeof a);
+        b.id = 2;
+        b.base += 1 << 20;
+        switch (what) {
+        case EMPTY:
+            b.n = 0;
+            break;
+        case WRAPS:
+            b.n = UINT64_MAX - b.base + 2;
+            break;
+        case WRAPS_TO_0:
+            b.n = UINT64_MAX - b.base + 1;
+            break;
+        case ENORMOUS:
+            b.n = UINT64_C(1) << 63;
+            break;
+        case FD:
+            b.fd = UINT32_MAX;
+            break;
+        case ID_TWICE:
+            b.id = 1;
+            break;
+        case SAME_TWICE:
+            b = a;
+            break;
+        case OVERLAP_LOW:
+            b.base--;
+            break;
+        case OVERLAP_HIGH:
+            b.base = a.base - b.n + 1;
+            break;
+        case AROUND:
+            b.base = a.base - 1;
+            b.n = a.n + 2;
+            break;
+        case INSIDE:
+            b.base = a.base + 4096;
+            b.n = 1;
+            break;
+        case SHORT:
+            put(&s.eb, WEFTI_SHM_ARENA, &b, sizeof b - 1);
+            break;
+        case LONG: {
+            arena_t two[2] = {b, b};
+            put(&s.eb, WEFTI_SHM_ARENA, two, sizeof b + 1);
+            break;
+        }
+        case GONE_UNKNOWN:
+            put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 2, 0);
+            break;
+        case GONE_TWICE:
+            put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
+            put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
+            break;
+        case TOO_MANY:
+            for (uint64_t i = 0; i < WEFTI_SHM_TOLD_MAX + 10 && !s.ea.failed; i++, b.id++, b.base += b.n) {
+                put(&s.eb, WEFTI_SHM_ARENA, &b, sizeof b);
+                shm_progress(&s.a);
+            }
+            CHECK_EQ(lane_of(&s.ea)->n_known, WEFTI_SHM_TOLD_MAX);
+            break;
+        case OTHER_LANE: /* the same id says another thing there: that lane fails, not the first */
+            put(&s.fb, WEFTI_SHM_ARENA, &a, sizeof a);
+            SHM_UNTIL(&s.a, lane_of(&s.fa)->n_known);
+            b.id = 1;
+            break;
+        }
+        if (what < SHORT || what == OTHER_LANE)
+            put(&s.eb, WEFTI_SHM_ARENA, &b, sizeof b);
+        SHM_UNTIL(&s.a, s.ea.failed);
+        if (s.ea.why != WEFT_ERR_PROTOCOL)
+            FAIL("case %d: %s", what, weft_status_name(s.ea.why));
+        CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+        scene_close(&s);
+    }
+    close(fd);
+}
+
+/* Ranges that are not what they seem: nothing is mapped, nothing outside a mapping is read, and the lane goes on. */
+TEST(arenas_that_are_not_what_they_seem_are_not_mapped)
+{
+    enum { UNSEALED, TOO_SHORT, NO_MEMFD, NOT_OPEN, PIPE, WRONG_INODE, N };
+    static uint8_t src[1 << 20], dst[1 << 20];
+    memset(src, 0x5a, sizeof src);
+    for (int what = 0; what < N; what++) {
+        for (int way = 0; way < 2; way++) {
+            scene_t s;
+            shm_xfer_t x;
+            int ends[2];
+            weft_iov_t to = {dst, sizeof dst};
+            scene_open(&s, way ? "ring" : "kernel");
+            CHECK(!pipe(ends));
+            int fd = what == NO_MEMFD
+                         ? open("/proc/self/exe", O_RDONLY | O_CLOEXEC)
+                         : memfd_of(sizeof src - (what == TOO_SHORT), what == UNSEALED ? F_SEAL_GROW : F_SEAL_SHRINK);
+            arena_t a = arena_of(1, src, sizeof src, what == PIPE ? ends[0] : fd);
+            a.ino += what == WRONG_INODE;
+            if (what == NOT_OPEN)
+                close(fd);
+            put(&s.eb, WEFTI_SHM_ARENA, &a, sizeof a);
+            rts_t rts = {.id = 9, .total = sizeof src, .n_pieces = 1, .piece = {{(uint64_t)(uintptr_t)src, sizeof src}}};
+            put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+            SHM_UNTIL(&s.a, s.ea.announced);
+            const void *ptr;
+            void *lent;
+            CHECK_EQ(s.ea.offer[0]->ops->lend(s.ea.offer[0], &ptr, &lent), WEFT_ERR_UNSUPPORTED);
+            memset(dst, 0, sizeof dst);
+            shm_pull(&s.ea, 0, &to, 1, sizeof dst, &x);
+            if (!way) {
+                SHM_UNTIL(&s.a, x.done);
+                CHECK_OK(x.status);
+                CHECK(!memcmp(src, dst, sizeof src)); /* the kernel read what is at that address */
+            } else {
+                for (int i = 0; i < 10; i++)
+                    shm_progress(&s.a);
+                CHECK(!x.done); /* it asked for the bytes through the ring, and nobody sends them */
+            }
+            CHECK(!s.ea.failed);
+            CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+            if (what != NOT_OPEN)
+                close(fd);
+            close(ends[0]);
+            close(ends[1]);
+            scene_close(&s);
+            CHECK_EQ(x.done, 1);
+        }
+    }
+}
+
+TEST(pieces_around_the_ends_of_an_arena_never_leave_the_mapping)
+{
+    const uint64_t n = 1 << 20, at = UINT64_C(0x7000000000); /* nothing is there in this process */
+    static uint8_t dst[1 << 20];
+    int fd = memfd_of(n, F_SEAL_SHRINK);
+    struct {
+        uint64_t base, len;
+        bool good;
+    } cases[] = {{at, n, true},      {at + n - 1, 1, true},      {at + n, 1, false},          {at - 1, 2, false},
+                 {at + 1, n, false}, {at, n + 1, false},         {at + 5, UINT64_MAX, false}, {at, UINT64_MAX - at + 1, false},
+                 {at - 1, 1, false}, {UINT64_MAX - 3, 4, false}, {0, UINT64_MAX, false},      {at + n - 4096, 4097, false}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        scene_t s;
+        shm_xfer_t x;
+        const void *ptr;
+        void *lent;
+        scene_open(&s, "kernel");
+        arena_t a = arena_of(1, (void *)(uintptr_t)at, n, fd);
+        put(&s.eb, WEFTI_SHM_ARENA, &a, sizeof a);
+        uint64_t total = cases[c].len < n ? cases[c].len : n;
+        rts_t rts = {.id = 9, .total = total, .n_pieces = 1, .piece = {{cases[c].base, cases[c].len}}};
+        put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+        SHM_UNTIL(&s.a, s.ea.announced);
+        weft_status_t st = s.ea.offer[0]->ops->lend(s.ea.offer[0], &ptr, &lent);
+        if (st != (cases[c].good ? WEFT_OK : WEFT_ERR_UNSUPPORTED))
+            FAIL("case %zu: lent with %s", c, weft_status_name(st));
+        if (!st) {
+            CHECK_EQ(((const uint8_t *)ptr)[0] | ((const uint8_t *)ptr)[total - 1], 0);
+            s.a.rail->ops->unlend(s.a.rail, lent);
+        }
+        weft_iov_t to = {dst, total};
+        shm_pull(&s.ea, 0, &to, 1, total, &x);
+        SHM_UNTIL(&s.a, x.done);
+        if (x.status != (cases[c].good ? WEFT_OK : WEFT_ERR_PEER))
+            FAIL("case %zu: pulled with %s", c, weft_status_name(x.status));
+        scene_close(&s);
+    }
+    /* A total that is more than the piece is not lent either. */
+    scene_t s;
+    const void *ptr;
+    void *lent;
+    scene_open(&s, "kernel");
+    arena_t a = arena_of(1, (void *)(uintptr_t)at, n, fd);
+    put(&s.eb, WEFTI_SHM_ARENA, &a, sizeof a);
+    rts_t rts = {.id = 9, .total = n + 1, .n_pieces = 1, .piece = {{at, n}}};
+    put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+    SHM_UNTIL(&s.a, s.ea.announced);
+    CHECK_EQ(s.ea.offer[0]->ops->lend(s.ea.offer[0], &ptr, &lent), WEFT_ERR_UNSUPPORTED);
+    scene_close(&s);
+    close(fd);
+}
+
+TEST(an_arena_taken_away_in_the_middle_of_a_copy_or_a_loan_stays_until_it_is_over)
+{
+    const uint64_t n = 16 << 20, at = UINT64_C(0x7000000000);
+    int fd = memfd_of(n, F_SEAL_SHRINK);
+    for (int way = 0; way < 2; way++) {
+        scene_t s;
+        shm_xfer_t x;
+        const void *ptr;
+        void *lent;
+        weft_iov_t to = {malloc(n), n};
+        scene_open(&s, way ? "ring" : "kernel");
+        arena_t a = arena_of(1, (void *)(uintptr_t)at, n, fd);
+        put(&s.eb, WEFTI_SHM_ARENA, &a, sizeof a);
+        rts_t rts = {.id = 9, .total = n, .n_pieces = 1, .piece = {{at, n}}};
+        put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+        SHM_UNTIL(&s.a, s.ea.announced);
+        CHECK_OK(s.ea.offer[0]->ops->lend(s.ea.offer[0], &ptr, &lent));
+        shm_pull(&s.ea, 0, &to, 1, n, &x);
+        shm_progress(&s.a);
+        CHECK(!x.done);
+        put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
+        SHM_UNTIL(&s.a, !lane_of(&s.ea)->n_known);
+        SHM_UNTIL(&s.a, x.done);
+        CHECK_OK(x.status);
+        CHECK_EQ(((const uint8_t *)ptr)[n - 1], 0);
+        s.a.rail->ops->unlend(s.a.rail, lent);
+        CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+        scene_close(&s);
+        free(to.base);
+    }
+    close(fd);
 }
 
 /* --- addresses ---------------------------------------------------------------------------------------------------------- */
