@@ -237,6 +237,194 @@ TEST(a_withdrawal_of_a_finished_transfer_is_seen)
     must_abort(withdraw_finished);
 }
 
+/* --- lending --------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t share_id;
+static const uint8_t *lent_ptr;
+static void *lent;
+
+static void offer_shared(void)
+{
+    pair();
+    CHECK_OK(a.f->ops->share(a.f, payload, sizeof payload, -1, &share_id));
+    CHECK_OK(a.lane->ops->announce(a.lane, "rec", 3, &from_iov, 1, sizeof payload, &send_x));
+    settle();
+    CHECK(b.offered);
+}
+
+/* Sometimes it says no. */
+static void lend(void)
+{
+    const void *ptr = NULL;
+    unsigned refused = 0;
+    while (b.offered->ops->lend(b.offered, &ptr, &lent) && ++refused < 100)
+        ;
+    CHECK(ptr && refused < 100);
+    lent_ptr = ptr;
+}
+
+static void unlend(void)
+{
+    b.f->rails[0]->ops->unlend(b.f->rails[0], lent);
+}
+
+static void close_all(void)
+{
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    a.f->ops->close(a.f);
+    b.f->ops->close(b.f);
+    wefti_sim_free(w);
+}
+
+static void change_lent(void)
+{
+    offer_shared();
+    lend();
+    payload[7] ^= 1;
+    b.offered->ops->refuse(b.offered, true);
+}
+static void change_lent_before_unlend(void)
+{
+    offer_shared();
+    lend();
+    payload[7] ^= 1;
+    unlend();
+}
+TEST(a_payload_changed_while_lent_is_seen)
+{
+    must_abort(change_lent);
+    must_abort(change_lent_before_unlend);
+}
+
+static void write_to_lent(void)
+{
+    offer_shared();
+    lend();
+    ((uint8_t *)(uintptr_t)lent_ptr)[5] ^= 1;
+    unlend();
+}
+TEST(a_borrower_that_writes_is_seen)
+{
+    must_abort(write_to_lent);
+}
+
+static void unlend_twice(void)
+{
+    offer_shared();
+    lend();
+    unlend();
+    unlend();
+}
+TEST(a_loan_given_back_twice_is_seen)
+{
+    must_abort(unlend_twice);
+}
+
+static void keep_loan(void)
+{
+    offer_shared();
+    lend();
+    b.offered->ops->refuse(b.offered, true);
+    settle();
+    a.f->ops->unshare(a.f, share_id);
+    close_all();
+}
+TEST(a_loan_never_given_back_is_seen)
+{
+    must_abort(keep_loan);
+}
+
+static void lend_refused(void)
+{
+    offer_shared();
+    b.offered->ops->refuse(b.offered, true);
+    lend();
+}
+TEST(a_loan_of_what_is_over_is_seen)
+{
+    must_abort(lend_refused);
+}
+
+static void keep_share(void)
+{
+    offer_shared();
+    b.offered->ops->refuse(b.offered, true);
+    settle();
+    close_all();
+}
+static void unshare_announced(void)
+{
+    offer_shared();
+    a.f->ops->unshare(a.f, share_id);
+}
+static void unshare_twice(void)
+{
+    pair();
+    CHECK_OK(a.f->ops->share(a.f, payload, sizeof payload, -1, &share_id));
+    a.f->ops->unshare(a.f, share_id);
+    a.f->ops->unshare(a.f, share_id);
+}
+TEST(ranges_unshared_too_early_twice_or_never_are_seen)
+{
+    must_abort(keep_share);
+    must_abort(unshare_announced);
+    must_abort(unshare_twice);
+}
+
+TEST(proper_lending_is_no_violation)
+{
+    offer_shared();
+    lend();
+    CHECK(lent_ptr != payload && !memcmp(lent_ptr, payload, sizeof payload));
+    /* A withdrawal waits for the borrower. */
+    a.lane->ops->withdraw(a.lane, &send_x);
+    settle();
+    CHECK_EQ(a.done, 0);
+    b.offered->ops->refuse(b.offered, true);
+    settle();
+    CHECK_EQ(a.done, 1);
+    a.f->ops->unshare(a.f, share_id);
+    payload[3] ^= 1; /* its own again */
+    unlend();
+    /* What is not shared, or in several pieces, is never lent. */
+    weft_iov_t two[2] = {{payload, 32}, {payload + 32, 32}};
+    for (int i = 0; i < 2; i++) {
+        const void *ptr;
+        b.offered = NULL;
+        if (i)
+            CHECK_OK(a.f->ops->share(a.f, payload, sizeof payload, -1, &share_id));
+        CHECK_OK(a.lane->ops->announce(a.lane, "rec", 3, i ? two : &from_iov, i ? 2 : 1, sizeof payload, &send_x));
+        settle();
+        CHECK(b.offered);
+        for (int k = 0; k < 50; k++)
+            CHECK_EQ(b.offered->ops->lend(b.offered, &ptr, &lent), WEFT_ERR_UNSUPPORTED);
+        b.offered->ops->refuse(b.offered, true);
+        settle();
+    }
+    a.f->ops->unshare(a.f, share_id);
+    close_all();
+}
+
+TEST(what_is_lent_outlives_lane_and_sender)
+{
+    offer_shared();
+    lend();
+    wefti_sim_kill(a.f);
+    settle();
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    a.f->ops->unshare(a.f, share_id);
+    a.f->ops->close(a.f);
+    memset(payload, 0x77, sizeof payload);
+    CHECK_EQ(lent_ptr[0] | lent_ptr[sizeof payload - 1], 0);
+    unlend();
+    b.f->ops->close(b.f);
+    wefti_sim_free(w);
+}
+
 static void leave_lane_open(void)
 {
     pair();

@@ -13,6 +13,7 @@
 #define HOSTS_MAX 4
 #define ENDS_MAX 24
 #define XFERS_MAX 400
+#define LOANS_MAX 16
 
 typedef struct node {
     wefti_fabric_t *f;
@@ -42,7 +43,17 @@ typedef struct xfer {
     weft_iov_t iov[3];
     size_t iov_n;
     wefti_pull_t *waiting; /* an announcement that has arrived */
+    uint64_t share;        /* its bytes are shared */
 } xfer_t;
+
+/* A payload that an end has borrowed. */
+typedef struct loan {
+    wefti_rail_t *rail;
+    const uint8_t *ptr;
+    void *lent;
+    uint64_t n;
+    uint32_t pattern;
+} loan_t;
 
 static struct {
     wefti_sim_t *w;
@@ -53,6 +64,8 @@ static struct {
     int n_ends;
     xfer_t xfers[XFERS_MAX];
     int n_xfers;
+    loan_t loans[LOANS_MAX];
+    int n_loans;
     bool peaceful; /* nothing was killed, broken or closed so far */
 } g;
 
@@ -252,6 +265,8 @@ static void xfer_done(wefti_xfer_t *x, weft_status_t status)
         BAD("a %s is done with %s", t->is_pull ? "pull" : "announcement", weft_status_name(status));
     if (status == WEFT_ERR_PEER && g.peaceful)
         BAD("a peer is lost in a world at peace");
+    if (t->share)
+        e->node->f->ops->unshare(e->node->f, t->share);
     memset(t->bytes, 0x55, t->n); /* ours again: whoever still reads it reads this */
     free(t->bytes);
     t->bytes = NULL;
@@ -305,9 +320,20 @@ static void announce(end_t *e)
         return;
     t->pattern = (uint32_t)below(1000);
     fill(t->bytes, t->n, t->pattern);
+    if (t->n && below(3) == 0) {
+        wefti_fabric_t *f = e->node->f;
+        if (f->ops->share(f, t->bytes, t->n, -1, &t->share))
+            BAD("share");
+        if (below(4)) {
+            t->iov[0] = (weft_iov_t){t->bytes, t->n};
+            t->iov_n = 1;
+        }
+    }
     head_t h = {e->sent, (uint32_t)g.n_xfers, (uint32_t)t->n, t->pattern};
     weft_status_t st = e->lane->ops->announce(e->lane, &h, sizeof h, t->iov, t->iov_n, t->n, &t->x);
     if (st) {
+        if (t->share)
+            e->node->f->ops->unshare(e->node->f, t->share);
         free(t->bytes);
         t->bytes = NULL;
         if (st != WEFT_ERR_AGAIN)
@@ -321,7 +347,33 @@ static void announce(end_t *e)
     g.n_xfers++;
 }
 
-/* Pull or refuse one of the announcements that wait at this end. */
+/* Whatever has become of the lane and of the sender, what was borrowed is still there. */
+static void give_back(int i)
+{
+    loan_t *l = &g.loans[i];
+    check(l->ptr, l->n, l->pattern, "a borrowed payload");
+    l->rail->ops->unlend(l->rail, l->lent);
+    *l = g.loans[--g.n_loans];
+}
+
+/* Look at an announcement where it lies, if it can be borrowed. */
+static void borrow(end_t *e, xfer_t *src)
+{
+    loan_t *l = &g.loans[g.n_loans];
+    const void *ptr;
+    if (g.n_loans == LOANS_MAX || src->waiting->ops->lend(src->waiting, &ptr, &l->lent))
+        return;
+    if (!src->share)
+        BAD("borrowed what is not shared");
+    l->rail = e->node->f->rails[0];
+    l->ptr = ptr;
+    l->n = src->n;
+    l->pattern = src->pattern;
+    check(l->ptr, l->n, l->pattern, "a payload just borrowed");
+    g.n_loans++;
+}
+
+/* Pull, borrow or refuse one of the announcements that wait at this end. */
 static void take(end_t *e, bool all)
 {
     for (int i = 0; i < g.n_xfers; i++) {
@@ -329,6 +381,11 @@ static void take(end_t *e, bool all)
         if (!src->waiting || src->source != (int)(e - g.ends) || (!all && below(2)))
             continue;
         wefti_pull_t *p = src->waiting;
+        if (below(2)) {
+            borrow(e, src);
+            if (!all && below(2))
+                continue; /* we are not done with it */
+        }
         xfer_t *t = src->n && below(4) ? xfer_new(e, src->n) : NULL;
         if (!t) {
             src->waiting = NULL;
@@ -373,6 +430,8 @@ static void act(end_t *e)
     if (!wefti_sim_alive(e->node->f) || wefti_sim_paused(e->node->f))
         return;
     bool usable = e->joined && !e->lane_closing;
+    if (g.n_loans && below(8) == 0)
+        give_back((int)below((uint64_t)g.n_loans));
     unsigned what = (unsigned)below(100);
     if (what < 45 && usable)
         send_record(e);
@@ -511,6 +570,8 @@ static void finish(void)
     for (int i = 0; i < g.n_xfers; i++)
         if (g.xfers[i].active || g.xfers[i].waiting)
             BAD("transfer %d is still under way", i);
+    while (g.n_loans)
+        give_back(0);
     for (int i = 0; i < g.n_nodes; i++) {
         g.nodes[i].f->ops->post_close(g.nodes[i].post);
         g.nodes[i].f->ops->close(g.nodes[i].f);
@@ -520,7 +581,7 @@ static void finish(void)
 static uint64_t scenario(uint64_t seed)
 {
     memset(&g, 0, offsetof(__typeof__(g), xfers));
-    g.n_xfers = 0;
+    g.n_xfers = g.n_loans = 0;
     g.rng.state = seed ^ UINT64_C(0x6f72646572);
     g.peaceful = true;
     if (wefti_sim_new(seed, &g.w))

@@ -371,4 +371,6 @@ const wefti_rail_ops_t wefti_sim_rail_ops = {
     .withdraw = wefti_sim_withdraw,
     .pull = wefti_sim_pull,
     .refuse = wefti_sim_refuse,
+    .lend = wefti_sim_lend,
+    .unlend = wefti_sim_unlend,
 };

@@ -1,4 +1,4 @@
-/* fabric/sim/offers.c - payloads that are announced, pulled, refused, withdrawn.
+/* fabric/sim/offers.c - payloads that are announced, pulled, lent, refused, withdrawn.
  *
  * An offer has two sides that end independently. The receiver's: FLYING -> THERE -> PULLING -> OVER, or THERE -> OVER by
  * refuse(), by a withdrawal that arrives, or when its lane is closed. The sender's: under way until an acknowledgement
@@ -8,6 +8,10 @@
  * A pull copies at once or in pieces as time passes, from the sender's own pieces, so that memory freed too early is read by a
  * sanitizer's witness. The payload is hashed when it is announced and again when it is let go: it may not change between. The
  * receiver's pieces are filled with a pattern that has to be there still when the bytes come.
+ *
+ * What is lent is a copy, so that a borrower that reads on after giving it back reads freed memory, and one that writes to it is
+ * found out; the sender's own bytes have to be as they were for as long as it has not been told that they are its own again. Not
+ * everything that could be lent is: whoever borrows must be able to pull.
  *
  * Promise: each transfer is done once, after nobody looks at its memory any more. tests/sim/fabric_order.c. */
 #include <stdlib.h>
@@ -98,6 +102,90 @@ static void copy(sim_offer_t *o, uint64_t n)
     }
 }
 
+/* --- shared ranges --------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_sim_share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out)
+{
+    sim_host_t *h = sim_host_of(f);
+    (void)fd;
+    if (!base || !n)
+        wefti_sim_violation(h->world, "host %s shares %zu bytes at %p", h->name, n, base);
+    sim_share_t *s = wefti_malloc(sizeof *s); /* the door has a status for it */
+    if (!s)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to share a range");
+    *s = (sim_share_t){.base = base, .n = n};
+    pthread_mutex_lock(&h->share_lock);
+    *id_out = s->id = ++h->last_share;
+    wefti_list_push_back(&h->shares, &s->link);
+    pthread_mutex_unlock(&h->share_lock);
+    return WEFT_OK;
+}
+
+static bool share_has(const sim_share_t *s, const weft_iov_t *piece)
+{
+    const uint8_t *at = piece->base;
+    return at >= s->base && (size_t)(at - s->base) <= s->n && piece->len <= s->n - (size_t)(at - s->base);
+}
+
+/* Whoever unshares a range unmaps it next: nothing of it may be announced any more. */
+static void none_announced(sim_host_t *h, const sim_share_t *s)
+{
+    wefti_list_each(at, &h->lanes) {
+        sim_lane_t *lane = wefti_container_of(at, sim_lane_t, link);
+        wefti_list_each(it, &lane->sent) {
+            sim_offer_t *o = wefti_container_of(it, sim_offer_t, sent_link);
+            for (size_t i = 0; i < o->iov_n; i++)
+                if (o->iov[i].len && share_has(s, &o->iov[i]))
+                    wefti_sim_violation(h->world, "host %s unshares range %llu while offer %u is in it", h->name,
+                                        (unsigned long long)s->id, o->id);
+        }
+    }
+}
+
+void wefti_sim_unshare(wefti_fabric_t *f, uint64_t id)
+{
+    sim_host_t *h = sim_host_of(f);
+    sim_share_t *s = NULL;
+    if (!id)
+        return;
+    pthread_mutex_lock(&h->share_lock);
+    wefti_list_each(it, &h->shares)
+        if (wefti_container_of(it, sim_share_t, link)->id == id)
+            s = wefti_container_of(it, sim_share_t, link);
+    if (s)
+        wefti_list_remove(&s->link);
+    pthread_mutex_unlock(&h->share_lock);
+    if (!s)
+        wefti_sim_violation(h->world, "host %s unshares range %llu, which it does not share", h->name, (unsigned long long)id);
+    none_announced(h, s);
+    wefti_free(s);
+}
+
+/* The one piece of a payload that is not empty; NULL: there are several. */
+static const weft_iov_t *only_piece(const weft_iov_t *iov, size_t iov_n)
+{
+    const weft_iov_t *piece = NULL;
+    for (size_t i = 0; i < iov_n; i++) {
+        if (iov[i].len && piece)
+            return NULL;
+        if (iov[i].len)
+            piece = &iov[i];
+    }
+    return piece;
+}
+
+static bool is_shared(sim_host_t *h, const weft_iov_t *iov, size_t iov_n)
+{
+    const weft_iov_t *piece = only_piece(iov, iov_n);
+    bool found = false;
+    pthread_mutex_lock(&h->share_lock);
+    if (piece)
+        wefti_list_each(it, &h->shares)
+            found = found || share_has(wefti_container_of(it, sim_share_t, link), piece);
+    pthread_mutex_unlock(&h->share_lock);
+    return found;
+}
+
 /* --- the sender
  * --------------------------------------------------------------------------------------------------------------- */
 
@@ -142,6 +230,7 @@ weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, 
     o->iov_n = iov_n;
     o->total = total;
     o->hash = hash_pieces(iov, iov_n, total);
+    o->shared = is_shared(h, iov, iov_n);
     x->impl[0] = o->id;
     wefti_list_init(&o->recv_link);
     wefti_list_push_back(&lane->sent, &o->sent_link);
@@ -210,7 +299,7 @@ static void offer_withdrawn(sim_offer_t *o)
 
 void wefti_sim_withdraw_arrives(sim_offer_t *o)
 {
-    if (o->state != SIM_OFFER_THERE)
+    if (o->state != SIM_OFFER_THERE || o->lent)
         return;
     acknowledge(o, WEFT_ERR_CANCELLED);
     offer_withdrawn(o);
@@ -322,9 +411,60 @@ static void pull_step(sim_offer_t *o)
     pull_done(o, WEFT_OK);
 }
 
+/* The sender's bytes stay what they were while they are lent, unless its lane has told it that they are its own again. */
+static void check_lent(const sim_offer_t *o)
+{
+    if (!o->sent_done && hash_pieces(o->iov, o->iov_n, o->total) != o->hash)
+        wefti_sim_violation(o->to->host->world, "the payload of offer %u of host %s changed while it was lent", o->id,
+                            o->from->host->name);
+}
+
+weft_status_t wefti_sim_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out)
+{
+    sim_offer_t *o = offer_there(p, "loan");
+    sim_host_t *h = o->to->host, *from = o->from->host;
+    wefti_sim_t *w = h->world;
+    bool can = o->shared && o->total && !sender_lost(o) && w->faults.style == WEFTI_SIM_SHM && sim_linked(from, h) &&
+               sim_linked(h, from) && sim_below(w, 4);
+    wefti_sim_trace(w, h, SIM_T_LEND, o->id, (uint64_t)(int64_t)(can ? WEFT_OK : WEFT_ERR_UNSUPPORTED));
+    if (!can)
+        return WEFT_ERR_UNSUPPORTED;
+    sim_loan_t *loan = wefti_sim_mem(sizeof *loan);
+    loan->bytes = wefti_sim_mem(o->total); /* no longer than it is: a sanitizer sees who reads on */
+    memcpy(loan->bytes, only_piece(o->iov, o->iov_n)->base, o->total);
+    loan->hash = hash_piece(0, loan->bytes, o->total);
+    loan->offer = o;
+    wefti_list_push_back(&h->loans, &loan->link);
+    o->lent = true;
+    *ptr_out = loan->bytes;
+    *lent_out = loan;
+    return WEFT_OK;
+}
+
+void wefti_sim_unlend(wefti_rail_t *rail, void *lent)
+{
+    sim_host_t *h = sim_host_of(rail->fabric);
+    sim_loan_t *loan = NULL;
+    wefti_list_each(it, &h->loans)
+        if (wefti_container_of(it, sim_loan_t, link) == lent)
+            loan = lent;
+    if (!loan)
+        wefti_sim_violation(h->world, "host %s gives back what it has not borrowed", h->name);
+    wefti_sim_trace(h->world, h, SIM_T_UNLEND, loan->offer->id, 0);
+    check_lent(loan->offer);
+    if (hash_piece(0, loan->bytes, loan->offer->total) != loan->hash)
+        wefti_sim_violation(h->world, "host %s wrote to the payload of offer %u, which it had only borrowed", h->name,
+                            loan->offer->id);
+    wefti_list_remove(&loan->link);
+    free(loan->bytes);
+    free(loan);
+}
+
 void wefti_sim_refuse(wefti_pull_t *p, bool taken)
 {
     sim_offer_t *o = offer_there(p, "refusal");
+    if (o->lent)
+        check_lent(o);
     wefti_sim_trace(o->to->host->world, o->to->host, SIM_T_REFUSE, o->id, taken);
     o->state = SIM_OFFER_OVER;
     wefti_list_remove(&o->recv_link);

@@ -5,8 +5,8 @@
  * interleavings, faults) comes from the seed, none from a clock or an address, so the same seed and the same calls give the
  * same run.
  *
- * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced, something
- * left open at close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
+ * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced or
+ * lent, something left open at close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
  * tests/sim/fabric_order.c holds the world itself to the promises of fabric.h. */
 #ifndef WEFTI_SIM_H
 #define WEFTI_SIM_H
@@ -128,6 +128,7 @@ void wefti_sim_on_violation(wefti_sim_t *w, void (*fn)(uint64_t seed, const char
 /* What there is now, for tests. */
 typedef struct wefti_sim_counts {
     unsigned posts, wires, lanes, transfers; /* open at the host */
+    unsigned shares, loans;                  /* ranges it shares; payloads it has borrowed */
     uint64_t delivered;                      /* events handed to the host so far */
     unsigned registered;                     /* ranges registered */
 } wefti_sim_counts_t;

@@ -156,6 +156,8 @@ void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
     counts_out->wires = list_length(&h->wires);
     counts_out->lanes = list_length(&h->lanes);
     counts_out->transfers = h->transfers;
+    counts_out->shares = list_length(&h->shares);
+    counts_out->loans = list_length(&h->loans);
     counts_out->delivered = h->delivered;
     counts_out->registered = h->registered;
 }
@@ -175,6 +177,9 @@ static void host_close(wefti_fabric_t *f)
                             c.posts, c.wires, c.lanes, c.transfers);
     if (c.registered)
         wefti_sim_violation(h->world, "host %s closed with %u ranges still registered", h->name, c.registered);
+    if (c.shares || c.loans)
+        wefti_sim_violation(h->world, "host %s closed with %u ranges still shared and %u payloads still borrowed", h->name,
+                            c.shares, c.loans);
     wefti_sim_wires_die(h); /* connections that nobody has accepted */
     h->closed = true;
 }
@@ -238,6 +243,8 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .wire_close = wefti_sim_wire_close,
     .mem_register = wefti_sim_mem_register,
     .mem_unregister = wefti_sim_mem_unregister,
+    .share = wefti_sim_share,
+    .unshare = wefti_sim_unshare,
 };
 
 /* --- making and freeing --------------------------------------------------------------------------------------------------- */
@@ -285,6 +292,9 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
     wefti_list_init(&h->posts);
     wefti_list_init(&h->wires);
     wefti_list_init(&h->lanes);
+    wefti_list_init(&h->shares);
+    wefti_list_init(&h->loans);
+    pthread_mutex_init(&h->share_lock, NULL);
     w->hosts[w->n_hosts++] = h;
     *fabric_out = &h->base;
     return WEFT_OK;
@@ -321,6 +331,7 @@ void wefti_sim_free(wefti_sim_t *w)
     for (unsigned i = 0; i < w->n_hosts; i++) {
         free_events(&w->hosts[i]->events);
         wefti_sim_regs_free(w->hosts[i]);
+        pthread_mutex_destroy(&w->hosts[i]->share_lock);
         free(w->hosts[i]);
     }
     free(w->lanes);

@@ -15,6 +15,8 @@
 #ifndef WEFTI_SIM_WORLD_H
 #define WEFTI_SIM_WORLD_H
 
+#include <pthread.h>
+
 #include "base/list.h"
 #include "fabric/sim/sim.h"
 
@@ -61,6 +63,8 @@ typedef struct sim_reg sim_reg_t;
     X(PULL_DONE,    "offer a pulled, status b") \
     X(REFUSE,       "offer a refused, taken if b") \
     X(ANNOUNCE_DONE,"offer a is done for its sender, status b") \
+    X(LEND,         "offer a is lent, status b") \
+    X(UNLEND,       "offer a is given back by its borrower") \
     X(FAIL_NOW,     "call of kind a fails with b") \
     X(REGISTER,     "range a registered, b bytes") \
     X(UNREGISTER,   "range a unregistered") \
@@ -127,6 +131,22 @@ typedef struct sim_event {
 
 /* --- objects -------------------------------------------------------------------------------------------------------------- */
 
+/* A range of memory that peers may map, as far as they believe. */
+typedef struct sim_share {
+    wefti_list_t link;
+    const uint8_t *base;
+    size_t n;
+    uint64_t id;
+} sim_share_t;
+
+/* A payload that was lent: the borrower sees this copy. */
+typedef struct sim_loan {
+    wefti_list_t link;
+    sim_offer_t *offer;
+    uint64_t hash;
+    uint8_t *bytes;
+} sim_loan_t;
+
 struct sim_host {
     wefti_fabric_t base;
     wefti_rail_t rail;
@@ -140,6 +160,10 @@ struct sim_host {
     sim_reg_t *regs;                  /* all there ever were, newest first */
     unsigned registered;              /* of them, now */
     unsigned transfers;
+    wefti_list_t shares;         /* under share_lock, since any thread shares */
+    pthread_mutex_t share_lock;
+    uint64_t last_share;
+    wefti_list_t loans;          /* what it has borrowed */
     uint64_t delivered;
     struct {
         weft_status_t status;
@@ -211,12 +235,14 @@ struct sim_offer {
     uint64_t total, hash;
     bool sent_done;      /* done was called: its memory may not be looked at */
     bool acked, asked_back;
+    bool shared;         /* in one piece, in a range that is shared */
     /* the receiver's side */
     enum { SIM_OFFER_FLYING, SIM_OFFER_THERE, SIM_OFFER_PULLING, SIM_OFFER_OVER } state;
     wefti_xfer_t *pull_x;
     const weft_iov_t *pull_iov;
     size_t pull_iov_n;
     uint64_t want, have;
+    bool lent;           /* the sender cannot have it back before it is refused */
 };
 
 struct wefti_sim {
@@ -314,6 +340,10 @@ weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, 
 void wefti_sim_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_sim_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_sim_refuse(wefti_pull_t *p, bool taken);
+weft_status_t wefti_sim_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
+void wefti_sim_unlend(wefti_rail_t *rail, void *lent);
+weft_status_t wefti_sim_share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out);
+void wefti_sim_unshare(wefti_fabric_t *f, uint64_t id);
 void wefti_sim_offer_event(sim_event_t *ev);
 void wefti_sim_offer_arrives(sim_lane_t *lane, sim_packet_t *pk);
 void wefti_sim_withdraw_arrives(sim_offer_t *o);
