@@ -11,7 +11,8 @@
  * fabric/real.c joins sock, shm and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
  * virtual time and one seed.
  *
- * Threads:  everything here is called by the one thread that drives the runtime, upcalls included, except wefti_fabric_wake().
+ * Threads:  everything here is called by the one thread that drives the runtime, upcalls included, except wake() and
+ *           what is said to be for any thread.
  * Upcalls:  only from inside progress() unless a function says otherwise. An upcall may call any function here on any object,
  *           close() of the very lane or wire it came from included; after close() no upcall but `lane_closed` comes.
  *
@@ -114,7 +115,8 @@ typedef struct wefti_fabric_ops {
 
     /* Memory. All of it from any thread; NULL where the fabric has no use for it. */
     /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read payloads out of
-     * it. It stays so until unshare(), which the caller does before it unmaps the range. WEFT_ERR_NOMEM, _LIMIT. */
+     * it, all of it. It stays so, and fd open, until unshare(), which the caller does before it unmaps the range, and when no payload in it
+     * is announced any more. *id_out 0: of no use to anybody (huge pages, no rail for it). WEFT_ERR_INVALID, _NOMEM, _LIMIT. */
     weft_status_t (*share)(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out);
     void (*unshare)(wefti_fabric_t *f, uint64_t id);
     /* Register a range with the hardware; *reg_out may be NULL where there is nothing to do. WEFT_ERR_NOMEM, _SYSTEM. */

@@ -24,8 +24,8 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#define STREAM_BUDGET (256u << 10)    /* bytes streamed per lane and progress */
-#define STREAM_PAST_CACHE (16u << 20) /* payloads from here on are copied out of an arena past the cache */
+#define STREAM_BUDGET (256u << 10)   /* bytes streamed per lane and progress */
+#define STREAM_PAST_CACHE (8u << 20) /* payloads from here on are copied out of an arena past the cache */
 
 enum { ANSWER_OK = 0, ANSWER_REFUSED = 1, ANSWER_N = 2 };
 

@@ -13,7 +13,8 @@
  * whoever has died meanwhile. Large ones go past the cache: storing them would throw out everything else, and first read what
  * is about to be overwritten (64 MiB: 20 GB/s instead of 15, on a machine where process_vm_readv makes 8).
  *
- * tests/wire/fabric_share.c and tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many pieces) holds us to it. */
+ * tests/wire/fabric_share.c and tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many
+ * pieces) hold us to it. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
