@@ -1,32 +1,8 @@
 /* Memory runs out at every single allocation of a connection's life, one after the other: each time everything ends with a
  * status, nothing is lost or left, and afterwards the same runtimes connect. */
-#include "base/alloc.h"
+#include "lib/nomem.h"
 #include "lib/raw.h"
 #include "test.h"
-
-static long countdown; /* allocations until one fails; negative: none */
-static long failures_left;
-
-static int fails(size_t n)
-{
-    (void)n;
-    if (countdown < 0)
-        return 0;
-    if (countdown > 0) {
-        countdown--;
-        return 0;
-    }
-    if (--failures_left <= 0)
-        countdown = -1;
-    return 1;
-}
-
-static void fail_at(long at, long times)
-{
-    countdown = at;
-    failures_left = times;
-    wefti_alloc_fails = fails;
-}
 
 static weft_runtime_t *server, *client;
 static weft_listener_t *l;
@@ -85,7 +61,7 @@ static bool life(bool must_work)
 static void all_gone(void)
 {
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
-    countdown = -1;
+    nomem_off();
     for (int i = 0; i < n_taken; i++)
         CHECK_OK(weft_ep_close(taken[i], NULL));
     n_taken = 0;
@@ -120,15 +96,15 @@ static void every_allocation(const char *transports, long times)
     open_both(transports);
     int worked = 0;
     for (long at = 0; worked < 3 && at < 500; at++) {
-        fail_at(at, times);
-        bool reached_end = life(false) && countdown >= 0; /* the failure lay beyond its end */
+        nomem_at(at, times);
+        bool reached_end = life(false) && nomem_still_ahead(); /* the failure lay beyond its end */
         worked = reached_end ? worked + 1 : 0;
         all_gone();
         life(true);
         all_gone();
     }
     CHECK(worked == 3);
-    wefti_alloc_fails = NULL;
+    nomem_off();
     CHECK_OK(weft_runtime_close(client));
     CHECK_OK(weft_runtime_close(server));
 }
@@ -156,14 +132,14 @@ TEST(listening_and_opening_fail_whole_or_work_whole)
     for (long at = 0; !done && at < 300; at++) {
         weft_runtime_t *rt = NULL;
         weft_listener_t *mine = NULL;
-        fail_at(at, 1);
+        nomem_at(at, 1);
         weft_status_t st = weft_runtime_open(&o, &rt);
         if (!st)
             st = weft_listen(rt, "tcp://127.0.0.1:0,unix://@weft-test-nomem", NULL, &mine);
-        done = !st && countdown >= 0;
+        done = !st && nomem_still_ahead();
         CHECK(!st || st == WEFT_ERR_NOMEM);
         CHECK(st || (rt && mine));
-        wefti_alloc_fails = NULL;
+        nomem_off();
         if (rt)
             CHECK_OK(weft_runtime_close(rt));
     }

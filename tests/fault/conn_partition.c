@@ -2,61 +2,14 @@
  * down. Both sides lose the other within the bound; with hooks that say so they are together again once the link is back. Needs
  * root and ip(8). */
 #define TEST_SECONDS 120
-#include <fcntl.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include "lib/netns.h"
 #include "lib/raw.h"
 #include "test.h"
 
 #define BOUND (800 * WEFT_MILLISECOND)
-
-static char ns[2][32];
-
-static int run(const char *fmt, const char *a, const char *b)
-{
-    char cmd[256];
-    snprintf(cmd, sizeof cmd, fmt, a, b);
-    return system(cmd);
-}
-
-static void tear_down(void)
-{
-    for (int i = 0; i < 2; i++)
-        run("ip netns del %s%s >/dev/null 2>&1", ns[i], "");
-}
-
-static void set_up(void)
-{
-    char veth[2][16];
-    for (int i = 0; i < 2; i++) {
-        snprintf(ns[i], sizeof ns[i], "wefttest%d%c", (int)(getpid() % 100000), 'a' + i);
-        snprintf(veth[i], sizeof veth[i], "wft%d%c", (int)(getpid() % 100000), 'a' + i);
-    }
-    if (run("ip netns add %s%s >/dev/null 2>&1", ns[0], ""))
-        SKIP("network namespaces cannot be made here (ip netns add failed)");
-    atexit(tear_down);
-    char both[64];
-    snprintf(both, sizeof both, "%s type veth peer name %s", veth[0], veth[1]);
-    if (run("ip netns add %s%s >/dev/null 2>&1", ns[1], "") || run("ip link add %s%s >/dev/null 2>&1", both, ""))
-        SKIP("a veth pair cannot be made here");
-    for (int i = 0; i < 2; i++) {
-        if (run("ip link set %s netns %s", veth[i], ns[i]) || run("ip -n %s link set %s name eth0", ns[i], veth[i]) ||
-            run(i ? "ip -n %s addr add 10.99.0.2/24 dev eth0%s" : "ip -n %s addr add 10.99.0.1/24 dev eth0%s", ns[i], "") ||
-            run("ip -n %s link set eth0 up%s", ns[i], "") || run("ip -n %s link set lo up%s", ns[i], ""))
-            SKIP("the namespaces cannot be configured");
-    }
-}
-
-static void enter(const char *name)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/run/netns/%s", name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0 && !setns(fd, CLONE_NEWNET));
-    close(fd);
-}
 
 /* What the two processes tell the test, in shared memory. */
 typedef struct board {
@@ -95,7 +48,7 @@ static void process(int which)
     bool posted = false;
     side = which;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    enter(ns[which]);
+    netns_enter(which);
     o.transports = "tcp"; /* memory is shared across network namespaces */
     o.heartbeat_ns = BOUND;
     o.connect_timeout_ns = WEFT_SECOND;
@@ -143,7 +96,9 @@ static void process(int which)
 TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
 {
     pid_t pids[2];
-    set_up();
+    const char *why_not = netns_make();
+    if (why_not)
+        SKIP("%s", why_not);
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(board != MAP_FAILED);
     for (int i = 0; i < 2; i++) {
@@ -158,7 +113,7 @@ TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
     sleep(1);
     CHECK_EQ(board->failed[0] + board->failed[1], 0);
     double cut = test_now();
-    CHECK(!run("ip -n %s link set eth0 down%s", ns[0], ""));
+    netns_link(false);
     for (double end = test_now() + 5; !(board->failed[0] && board->failed[1]) && test_now() < end;)
         usleep(5000);
     if (!board->failed[0] || !board->failed[1])
@@ -170,7 +125,7 @@ TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
             FAIL("side %d took %.2f s", i, board->failed_at[i] - cut);
     }
     sleep(1);
-    CHECK(!run("ip -n %s link set eth0 up%s", ns[0], ""));
+    netns_link(true);
     UNTIL(board->reconnected[0] && board->reconnected[1], 30);
     CHECK_EQ(board->accepted, 1);
     for (int i = 0; i < 2; i++) {

@@ -9,6 +9,8 @@
 
 #include "must.h"
 
+enum { PEERS_MAX = 4 };
+
 static weft_runtime_t *open_runtime(const char *transports, uint64_t heartbeat_ns)
 {
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
@@ -20,7 +22,7 @@ static weft_runtime_t *open_runtime(const char *transports, uint64_t heartbeat_n
     return rt;
 }
 
-static void child(int uri_fd, const char *transports, uint64_t heartbeat_ns, void (*life)(weft_runtime_t *, weft_ep_t *))
+static void child(int uri_fd, const char *transports, uint64_t heartbeat_ns, peer_life_t life)
 {
     char uri[256] = "";
     weft_op_t connect = WEFT_OP_INIT;
@@ -36,30 +38,51 @@ static void child(int uri_fd, const char *transports, uint64_t heartbeat_ns, voi
     _exit(0);
 }
 
-void peer_start(peer_t *peer, const char *transports, uint64_t heartbeat_ns, void (*life)(weft_runtime_t *, weft_ep_t *))
+void peers_start(peer_t *peers, unsigned n, const char *transports, uint64_t heartbeat_ns, const peer_life_t *lives)
 {
-    int fds[2];
-    weft_op_t accept = WEFT_OP_INIT;
-    if (pipe(fds)) {
-        perror("pipe");
+    int fds[PEERS_MAX][2];
+    if (n > PEERS_MAX) {
+        fprintf(stderr, "more than %d peers\n", PEERS_MAX);
         exit(1);
     }
     fflush(NULL);
-    peer->pid = fork(); /* before there is a runtime here */
-    if (peer->pid == 0) {
-        close(fds[1]);
-        child(fds[0], transports, heartbeat_ns, life);
+    for (unsigned i = 0; i < n; i++) { /* before there is a runtime here */
+        if (pipe(fds[i])) {
+            perror("pipe");
+            exit(1);
+        }
+        peers[i] = (peer_t){.pid = fork()};
+        if (peers[i].pid < 0) {
+            perror("fork");
+            exit(1);
+        }
+        if (peers[i].pid == 0) {
+            for (unsigned k = 0; k <= i; k++)
+                close(fds[k][1]);
+            child(fds[i][0], transports, heartbeat_ns, lives[i]);
+        }
+        close(fds[i][0]);
     }
-    close(fds[0]);
-    peer->rt = open_runtime(transports, heartbeat_ns);
-    must(weft_listen(peer->rt, "tcp://127.0.0.1:0", NULL, &peer->listener), "weft_listen");
-    must(weft_listener_accept(peer->listener, &accept), "weft_listener_accept");
-    const char *uri = weft_listener_uri(peer->listener);
-    if (write(fds[1], uri, strlen(uri)) < 0)
-        perror("write");
-    close(fds[1]);
-    must(peer_wait(peer, &accept, 15), "accept");
-    peer->ep = (weft_ep_t *)accept.buf;
+    weft_runtime_t *rt = open_runtime(transports, heartbeat_ns);
+    weft_listener_t *listener;
+    must(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &listener), "weft_listen");
+    const char *uri = weft_listener_uri(listener);
+    for (unsigned i = 0; i < n; i++) { /* one after the other, so that it is known who is who */
+        weft_op_t accept = WEFT_OP_INIT;
+        peers[i].rt = rt;
+        peers[i].listener = listener;
+        must(weft_listener_accept(listener, &accept), "weft_listener_accept");
+        if (write(fds[i][1], uri, strlen(uri)) < 0)
+            perror("write");
+        close(fds[i][1]);
+        must(peer_wait(&peers[i], &accept, 15), "accept");
+        peers[i].ep = (weft_ep_t *)accept.buf;
+    }
+}
+
+void peer_start(peer_t *peer, const char *transports, uint64_t heartbeat_ns, peer_life_t life)
+{
+    peers_start(peer, 1, transports, heartbeat_ns, &life);
 }
 
 void peer_signal(peer_t *peer, int sig)
@@ -78,7 +101,8 @@ weft_status_t peer_wait(peer_t *peer, weft_op_t *op, double seconds)
         weft_runtime_progress(peer->rt);
         if (now() > end) {
             fprintf(stderr, "an operation did not complete within %.1f s\n", seconds);
-            kill(peer->pid, SIGKILL);
+            if (peer->pid > 0)
+                kill(peer->pid, SIGKILL);
             exit(1);
         }
     }
@@ -91,17 +115,26 @@ void peer_run(peer_t *peer, double seconds)
         weft_runtime_progress(peer->rt);
 }
 
+void peers_end(peer_t *peers, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (peers[i].pid > 0) {
+            kill(peers[i].pid, SIGKILL);
+            waitpid(peers[i].pid, NULL, 0);
+        }
+        if (peers[i].ep) {
+            weft_op_t op = WEFT_OP_INIT;
+            must(weft_ep_abort(peers[i].ep, &op), "weft_ep_abort");
+            peer_wait(&peers[i], &op, 10);
+        }
+    }
+    must(weft_listener_close(peers[0].listener, NULL), "weft_listener_close");
+    must(weft_runtime_close(peers[0].rt), "weft_runtime_close");
+}
+
 void peer_end(peer_t *peer)
 {
-    weft_op_t op = WEFT_OP_INIT;
-    kill(peer->pid, SIGKILL);
-    waitpid(peer->pid, NULL, 0);
-    if (peer->ep) {
-        must(weft_ep_abort(peer->ep, &op), "weft_ep_abort");
-        peer_wait(peer, &op, 10);
-    }
-    must(weft_listener_close(peer->listener, NULL), "weft_listener_close");
-    must(weft_runtime_close(peer->rt), "weft_runtime_close");
+    peers_end(peer, 1);
 }
 
 void peer_live(weft_runtime_t *rt)

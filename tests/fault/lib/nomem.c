@@ -1,0 +1,39 @@
+/* tests/fault/lib/nomem.c - see nomem.h. */
+#include "nomem.h"
+
+#include "base/alloc.h"
+
+static long countdown; /* allocations until one fails; negative: none */
+static long failures_left;
+
+static int fails(size_t n)
+{
+    (void)n;
+    if (countdown < 0)
+        return 0;
+    if (countdown > 0) {
+        countdown--;
+        return 0;
+    }
+    if (--failures_left <= 0)
+        countdown = -1;
+    return 1;
+}
+
+void nomem_at(long at, long times)
+{
+    countdown = at;
+    failures_left = times;
+    wefti_alloc_fails = fails;
+}
+
+void nomem_off(void)
+{
+    countdown = -1;
+    wefti_alloc_fails = NULL;
+}
+
+bool nomem_still_ahead(void)
+{
+    return countdown >= 0;
+}
