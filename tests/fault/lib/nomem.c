@@ -5,6 +5,7 @@
 
 static long countdown; /* allocations until one fails; negative: none */
 static long failures_left;
+static bool hit;
 
 static int fails(size_t n)
 {
@@ -15,6 +16,7 @@ static int fails(size_t n)
         countdown--;
         return 0;
     }
+    hit = true;
     if (--failures_left <= 0)
         countdown = -1;
     return 1;
@@ -24,6 +26,7 @@ void nomem_at(long at, long times)
 {
     countdown = at;
     failures_left = times;
+    hit = false;
     wefti_alloc_fails = fails;
 }
 
@@ -35,5 +38,5 @@ void nomem_off(void)
 
 bool nomem_still_ahead(void)
 {
-    return countdown >= 0;
+    return countdown >= 0 && !hit;
 }

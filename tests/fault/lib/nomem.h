@@ -8,7 +8,7 @@
 void nomem_at(long at, long times);
 /* From now on none fails. */
 void nomem_off(void);
-/* True: it has not come to the last of the failures. */
+/* True: none has failed yet. */
 bool nomem_still_ahead(void);
 
 #endif
