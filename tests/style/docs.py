@@ -1,4 +1,5 @@
-"""What the documents say is so: C in README.md and docs/guide is cut from an example that is built and run, and links lead somewhere."""
+"""What the documents say is so: C in README.md and docs/guide is cut from an example that is built and run, single lines in the tables of
+docs/guide/coming-from-execution-ucx.md compile, the manual page knows every header, and links lead somewhere."""
 import os
 import re
 
@@ -6,6 +7,40 @@ from lib import checks
 
 BLOCK = re.compile(r"^```c\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+LINES = "docs/guide/coming-from-execution-ucx.md"
+# what the page says its names are, and those that speak for themselves
+NAMES = """#include <weft/weft.h>
+enum { ID = 1, MY_REASON = 2 };
+void on_peer(weft_listener_t *, weft_ep_t *, void *);
+weft_on_failure_t try_again(weft_ep_t *, weft_status_t, void *);
+void step(weft_op_t *, void *);
+void given_back(void *, void *);
+void on_message(weft_am_t *, void *);
+extern weft_runtime_t *rt;
+extern weft_ep_t *ep;
+extern weft_op_t op;
+extern weft_listener_t *listener;
+extern weft_token_t *token;
+extern weft_scope_t *scope;
+extern weft_pool_t *pool;
+extern weft_mem_reg_t *reg;
+extern weft_am_t *am;
+extern const weft_mem_kind_t *kind;
+extern weft_mem_kind_t mine;
+extern weft_iov_t *pieces;
+extern weft_runtime_opts_t opts;
+extern weft_ep_opts_t ep_opts;
+extern weft_listen_opts_t listen_opts;
+extern weft_am_send_opts_t send_opts;
+extern weft_am_recv_opts_t recv_opts;
+extern weft_am_pull_opts_t pull_opts;
+extern const char *uri;
+extern void *blob, *buf, *ptr, *dst, *src, *user;
+extern size_t len, cap, n;
+extern int stopped, header;
+void line(void);
+"""
 
 
 def plain(text):
@@ -44,8 +79,40 @@ def dead_links(root):
     return found
 
 
+def single_lines(text):
+    """The code in the last column of the tables."""
+    return [m.group(1) for m in re.finditer(r"^\|.*\| `([^`]*)` \|$", text, re.M)]
+
+
+def uncompiled(root):
+    found = []
+    for line in single_lines(checks.read(root, LINES)):
+        code = line.replace("...", "")
+        code = code if code.rstrip().endswith((";", "*/")) else f"(void)({code});"
+        done = checks.run([checks.CC, "-x", "c", "-std=c11", "-Wall", "-Wno-unused", "-Werror", "-fsyntax-only",
+                           "-I", os.path.join(checks.SOURCE, "include"), "-"], input=f"{NAMES}void line(void)\n{{\n    {code}\n}}\n")
+        if done.returncode:
+            found.append(f"{LINES}: {line}\n{done.stdout}")
+    return found
+
+
+def unmentioned(root):
+    page = checks.read(root, "docs/man/weft.3")
+    names = [os.path.basename(p) for p in checks.files(root, "include/weft", ".h")]
+    return [f"docs/man/weft.3: nothing about weft/{n}" for n in names if n != "weft.h" and f"weft/{n}" not in page]
+
+
 def c_in_the_guide_is_cut_from_examples():
     assert not (found := unbuilt(checks.SOURCE)), "\n".join(found)
+
+
+def single_lines_compile():
+    assert len(single_lines(checks.read(checks.SOURCE, LINES))) > 30, "the tables are not where they were"
+    assert not (found := uncompiled(checks.SOURCE)), "\n".join(found)
+
+
+def the_manual_page_knows_every_header():
+    assert not (found := unmentioned(checks.SOURCE)), "\n".join(found)
 
 
 def links_lead_somewhere():
@@ -59,6 +126,10 @@ def each_fault_is_caught():
         assert not unbuilt(root) and not dead_links(root), "a good tree"
         checks.write_tree(root, {"docs/guide/x.md": "```c\ngo();\nreturn 1;\n```\n[a](b.md)\n"})
         assert len(unbuilt(root)) == 1 and len(dead_links(root)) == 1, "a bad tree"
+        checks.write_tree(root, {LINES: "| a | b | `weft_no_such_call(rt);` |\n| a | b | `weft_op_cancel(&op);` |\n",
+                                 "docs/man/weft.3": "weft/op.h", "include/weft/op.h": "", "include/weft/new.h": ""})
+        assert len(uncompiled(root)) == 1 and len(unmentioned(root)) == 1, "a bad line, a header that the page does not know"
 
 
-checks.main(c_in_the_guide_is_cut_from_examples, links_lead_somewhere, each_fault_is_caught)
+checks.main(c_in_the_guide_is_cut_from_examples, single_lines_compile, the_manual_page_knows_every_header,
+            links_lead_somewhere, each_fault_is_caught)
