@@ -8,8 +8,9 @@
  * Small messages arrive whole; of large ones only the header arrives, and the payload stays in the sender's memory until it is pulled,
  * viewed or rejected. weft_am_t.data tells which.
  *
- * Flow:    a receiver grants each peer a window of bytes and of messages (WEFT_AM_WINDOW, WEFT_AM_MESSAGES) for what waits or is kept here.
- *          Beyond it sends wait, in order, at the sender; nothing is dropped, and other peers are not affected.
+ * Flow:    a receiver grants each peer a window of bytes and of messages (WEFT_AM_WINDOW, WEFT_AM_MESSAGES) for what waits or is kept here; a message
+ *          takes 256 bytes of it beside its own. Beyond it sends wait, in order, at the sender; nothing is dropped, and other peers
+ *          are not affected. The last quarter is kept for large payloads, of which only the header travels, and for the urgent.
  * Threads: any. Handlers and completions run where the runtime delivers them. */
 #ifndef WEFT_AM_H
 #define WEFT_AM_H
@@ -22,13 +23,13 @@
 extern "C" {
 #endif
 
-#define WEFT_AM_HEADER_MAX 8192          /* bytes; UCX allows about 8100 */
+#define WEFT_AM_HEADER_MAX 8192          /* bytes, on every transport */
 #define WEFT_AM_ANY_ID UINT32_MAX        /* for receives: whatever has no handler. Not the id of a message */
 
 /* --- sending ---------------------------------------------------------------------------------------------------------- */
 
 /* Send a header and a payload. Both are borrowed until op completes. op NULL: fire and forget; then both are copied, or WEFT_ERR_AGAIN
- * if they would have to wait and more than 1 MiB of such copies waits already.
+ * if they would have to wait and 1 MiB of such copies waits already (WEFT_ERR_LIMIT if they alone are more).
  *
  * op completes with WEFT_OK when the buffers may be reused: small messages are copied and are done when this returns; large ones
  * when the peer has taken them; op->len is the length of the payload, op->tag the id.
@@ -49,8 +50,7 @@ typedef struct weft_am_send_opts {
     size_t iov_n;
     const weft_mem_kind_t *kind; /* of the payload, all pieces. Default is: look at the first piece */
     weft_release_fn release;  /* the library owns the payload from a successful post on, and calls this once: for a single buffer with
-                                    buf, for pieces once per piece. The header stays borrowed, unless op is NULL: then it is
-                                    copied */
+                                    buf, for pieces once per piece. The header stays borrowed */
     void *release_user;
     bool reply;                  /* the receiver gets an endpoint to answer on: weft_am_t.reply */
     bool confirm;                /* complete only when the receiver is done with the message, small ones too: so that a rejection of
@@ -62,7 +62,9 @@ typedef struct weft_am_send_opts {
 } weft_am_send_opts_t;
 #define WEFT_AM_SEND_OPTS_INIT WEFT_INIT(weft_am_send_opts_t)
 
-/* Send with everything there is to say. op may be NULL only with `release`. On an error nothing was started and release is not called. */
+/* Send with everything there is to say. op NULL: fire and forget, as above; where the library owns the payload it is not copied, only the header
+ * and the list of its pieces are. On an error nothing was started and release is not called. Fails also with WEFT_ERR_LIMIT (urgent and
+ * too long) and WEFT_ERR_INVALID (confirm without op). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_send_with(weft_ep_t *ep, const weft_am_send_opts_t *opts, weft_op_t *op);
 
 /* --- a message that arrived ------------------------------------------------------------------------------------------- */
@@ -80,9 +82,9 @@ typedef struct weft_am {
     weft_ep_t *reply;    /* the same if the sender wants an answer, else NULL */
 } weft_am_t;
 
-/* A handler. It may read the message, keep it, start a pull, reject it, send, close: everything but wait. If it does none of keep, pull,
- * view and reject, the message is over when it returns: data that was here is done with, a payload still at the sender counts as
- * rejected (WEFT_AM_NOT_TAKEN). */
+/* A handler. It may read the message, keep it, start a pull, reject it, send, close: everything but wait. If it does none of keep, pull and
+ * reject, the message is over when it returns: data that was here is done with, a payload still at the sender counts as rejected
+ * (WEFT_AM_NOT_TAKEN). */
 typedef void (*weft_am_fn)(weft_am_t *am, void *user);
 
 /* Set the handler of an id, for all endpoints of the runtime; fn NULL takes it away. Messages of that id that wait here are handed to it.
@@ -92,8 +94,8 @@ typedef void (*weft_am_fn)(weft_am_t *am, void *user);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, void *user, weft_op_t *done);
 
 /* From inside its handler: keep the message. The result is a message of its own, header and data with it, until weft_am_release(). Data that is
- * here is copied (it lies in the transport's ring, which goes on); a payload at the sender stays there. NULL: no memory. Until it is
- * released it counts against the peer's window. */
+ * here is copied (it lies in the transport's ring, which goes on); a payload at the sender stays there. Use the result from then on. NULL:
+ * no memory. Until it is released it counts against the peer's window. */
 WEFT_API weft_am_t *weft_am_keep(weft_am_t *am);
 
 /* Done with a kept or taken message: its memory and window are given back; a payload that still waits at the sender is rejected
@@ -101,10 +103,11 @@ WEFT_API weft_am_t *weft_am_keep(weft_am_t *am);
 WEFT_API void weft_am_release(weft_am_t *am);
 
 /* Pull the payload into a buffer; also when it is here already: then it is copied. Later and from any thread, for a message that was kept or
- * taken; from inside the handler for one that was not. The message can be released meanwhile. Once per message.
+ * taken; from inside the handler for one that was not. The message can be released meanwhile. Once per message, unless it was
+ * WEFT_ERR_TRUNCATED or WEFT_ERR_NOMEM: then, if the message was kept, it can be pulled again.
  *
- * op completes with WEFT_OK and op->len; WEFT_ERR_TRUNCATED if cap is less than the payload (nothing was written; it is not over, pull
- * again); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the sender went; WEFT_ERR_CANCELLED if the sender took it back; WEFT_ERR_TIMEOUT if
+ * op, which is needed, completes with WEFT_OK and op->len; WEFT_ERR_TRUNCATED if cap is less than the payload (nothing was written; op->len is
+ * its length); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the sender went; WEFT_ERR_CANCELLED if the sender took it back; WEFT_ERR_TIMEOUT if
  * it waited longer than WEFT_AM_HOLD and was rejected; WEFT_ERR_STATE if it was pulled, viewed or rejected before. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op);
 
@@ -115,7 +118,8 @@ typedef struct weft_am_pull_opts {
     const weft_iov_t *iov;       /* or pieces, filled in order; the array is borrowed */
     size_t iov_n;
     const weft_mem_kind_t *kind; /* of buf or the pieces (default: look at the first); with neither: allocate in it, op->buf is the
-                                    buffer, to be given to weft_mem_free(kind, op->buf, op->len). Default then is: host */
+                                    buffer (NULL if there are no bytes), to be given to weft_mem_free(kind, op->buf, op->len).
+                                    Default then is: host */
 } weft_am_pull_opts_t;
 #define WEFT_AM_PULL_OPTS_INIT WEFT_INIT(weft_am_pull_opts_t)
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *opts, weft_op_t *op);
@@ -150,12 +154,14 @@ typedef struct weft_am_recv_opts {
 } weft_am_recv_opts_t;
 #define WEFT_AM_RECV_OPTS_INIT WEFT_INIT(weft_am_recv_opts_t)
 
-/* Receive one message, header and payload. Completes with WEFT_OK, op->len, op->tag (its id), op->header_len, op->from, op->buf where it was allocated;
+/* Receive one message, header and payload. Completes with WEFT_OK, op->len, op->tag (its id), op->header_len, op->from, op->buf if it was made;
  * WEFT_ERR_TRUNCATED if header or payload did not fit (op->len and op->header_len say how long they were; it is gone, and its sender
- * was told WEFT_AM_TOO_LONG); WEFT_ERR_PEER or WEFT_ERR_CLOSED if the endpoint ends first. Ids with a handler never get here. */
+ * was told WEFT_AM_TOO_LONG); WEFT_ERR_NOMEM if no buffer could be made, and the message stays for the next receive; WEFT_ERR_PEER or
+ * WEFT_ERR_CLOSED if the endpoint ends first. Ids with a handler never get here. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *opts, weft_op_t *op);
 
-/* Receive one message header first: completes with op->buf, a weft_am_t *, kept for the caller until weft_am_release(). ep NULL: from any. */
+/* Receive one message header first: completes with op->buf, a weft_am_t *, kept for the caller until weft_am_release(), and op->len, op->tag,
+ * op->header_len, op->from as above; fails as above. ep NULL: from any. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op);
 
 #ifdef __cplusplus

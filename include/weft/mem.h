@@ -5,12 +5,12 @@
  *     host           what malloc gives
  *     huge           huge pages: reserved ones if there are any, else transparent ones
  *     pinned         pages that stay in memory, and that the GPU's engine can copy from and to, where there is one
- *     cuda           memory of the current CUDA device
+ *     cuda           memory of the calling thread's CUDA device; where it has none (a runtime's thread), of the first one seen
  *     cuda-managed   memory that CUDA moves between the processor and its devices
  *
  * CUDA is not needed to build or to run: its driver is looked for at run time, when the first of its kinds is asked for by name (or
- * WEFT_CUDA=on says so), and a machine without it simply has fewer kinds. A program can add kinds of its own, and put its own in the
- * place of one of these.
+ * WEFT_CUDA=on says so), and a machine without it simply has fewer kinds. A program can make kinds of its own and name them in options; one that
+ * was added is also found by name and by address. Their functions may be called from progress.
  *
  * Everything that takes a buffer takes it in any kind. Memory that the processor cannot touch is moved in pieces through pinned
  * memory, the copies overlapping the transfer.
@@ -100,7 +100,7 @@ typedef struct weft_pool_opts {
 } weft_pool_opts_t;
 #define WEFT_POOL_OPTS_INIT WEFT_INIT(weft_pool_opts_t)
 
-/* Make a pool for a runtime. Free it before the runtime. Fails: WEFT_ERR_INVALID, WEFT_ERR_NOMEM. */
+/* Make a pool for a runtime; opts may be NULL. Free it before the runtime. Fails: WEFT_ERR_INVALID, WEFT_ERR_NOMEM. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, weft_pool_t **pool_out);
 /* WEFT_ERR_STATE while buffers of it are out. NULL is allowed. */
 WEFT_API weft_status_t weft_pool_free(weft_pool_t *pool);

@@ -49,8 +49,8 @@ typedef struct weft_runtime_opts {
     size_t shm_ring;             /* WEFT_SHM_RING: bytes of shared-memory ring per direction. Default is: 64 KiB */
     uint32_t max_endpoints;      /* WEFT_MAX_ENDPOINTS: Default is: 65536 */
     size_t am_window;            /* WEFT_AM_WINDOW: bytes of active messages that one peer may leave here, waiting or kept.
-                                    Default is: 512 KiB */
-    uint32_t am_messages;        /* WEFT_AM_MESSAGES: how many of them. Default is: 4096 */
+                                    Default is: 1 MiB */
+    uint32_t am_messages;        /* WEFT_AM_MESSAGES: how many of them. Default is: 2048 */
     uint64_t am_hold_ns;         /* WEFT_AM_HOLD: how long the payload of one may wait at its sender to be pulled. Default is: 30 s */
 } weft_runtime_opts_t;
 

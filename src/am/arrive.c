@@ -178,7 +178,8 @@ void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in
         memcpy(&head, rec, sizeof head);
     __asm__ volatile("" : : : "memory");
     if (head.word.kind != REC_ANNOUNCE || head.word.flags & ~(F_REPLY | F_PARTS) || head.id == WEFT_AM_ANY_ID || !in->total ||
-        !header_of(e, head.word.flags, head.header_len, (const uint8_t *)rec + sizeof head, n - sizeof head, &header, &in_record) ||
+        !header_of(e, head.word.flags, head.header_len, (const uint8_t *)rec + sizeof head, n - sizeof head, &header,
+                   &in_record) ||
         n != sizeof head + in_record) {
         wefti_in_refuse(in, false);
         nonsense(ep);

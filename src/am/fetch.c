@@ -13,7 +13,8 @@ weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_i
     *cap_out = cap;
     if (iov) {
         if (buf || !iov_n || iov_n > UINT32_MAX)
-            return wefti_fail(WEFT_ERR_INVALID, "a payload goes to one buffer or to 1 to 2^32 - 1 pieces, not to %zu pieces", iov_n);
+            return wefti_fail(WEFT_ERR_INVALID, "a payload goes to one buffer or to 1 to 2^32 - 1 pieces, not to %zu pieces",
+                              iov_n);
         into->iov_n = (uint32_t)iov_n;
         *cap_out = 0;
         for (size_t i = 0; i < iov_n; i++) {
@@ -44,7 +45,7 @@ static weft_status_t scatter(const weft_iov_t *iov, const weft_mem_kind_t *devic
 
 static void unallocate(weft_op_t *op, const am_into_t *into)
 {
-    if (!into->alloc)
+    if (!into->alloc || !op->buf)
         return;
     weft_mem_free(into->kind, op->buf, op->len);
     op->buf = NULL;
@@ -92,7 +93,9 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
 {
     weft_status_t st = WEFT_OK;
     uint64_t len = m->pub.len;
-    if (into.alloc) {
+    if (into.alloc)
+        op->buf = NULL;
+    if (into.alloc && len) {
         void *buf;
         st = weft_mem_alloc(into.kind, len, &buf);
         if (st)

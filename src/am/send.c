@@ -12,8 +12,8 @@
  * when the fabric has let go of its buffer. */
 #include "am/state.h"
 
-#define DETACHED_MAX (UINT64_C(1) << 20)              /* bytes of fire-and-forget copies that may wait */
-#define URGENT_MAX (WEFTI_REC_MAX - 64)               /* header and payload of an urgent message: it fits a record of any lane */
+#define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of fire-and-forget copies that may wait */
+#define URGENT_MAX (WEFTI_REC_MAX - 64)  /* header and payload of an urgent message: it fits a record of any lane */
 
 /* --- endings ------------------------------------------------------------------------------------------------------------------ */
 
@@ -177,9 +177,8 @@ static weft_status_t put_announced(weft_ep_t *ep, weft_op_t *op, bool in_parts, 
     wefti_out_t *out = wefti_out_new(ep->rt);
     if (!out)
         return WEFT_ERR_NOMEM;
-    rec.head = (am_announce_t){.word = wefti_flow_piggyback(&e->flow, REC_ANNOUNCE),
-                               .id = (uint32_t)op->tag,
-                               .header_len = s->header_len};
+    rec.head = (am_announce_t){
+        .word = wefti_flow_piggyback(&e->flow, REC_ANNOUNCE), .id = (uint32_t)op->tag, .header_len = s->header_len};
     wefti_word_t word = rec.head.word;
     rec.head.word.flags = (s->flags & F_REPLY) | (in_parts ? F_PARTS : 0);
     if (header_len)
@@ -361,8 +360,8 @@ static inline bool send_at_once(weft_ep_t *ep, uint32_t id, const void *header, 
     am_ep_t *e = am_ep(ep);
     wefti_lane_t *lane = ep->lane;
     uint64_t cost = AM_COST + header_len + (uint64_t)len;
-    if (__builtin_expect(!lane || atomic_load_explicit(&ep->state, memory_order_relaxed) != WEFT_EP_UP ||
-                             len > e->record_max || sizeof(am_head_t) + am_pad(header_len) + len > e->record_max ||
+    if (__builtin_expect(!lane || atomic_load_explicit(&ep->state, memory_order_relaxed) != WEFT_EP_UP || len > e->record_max ||
+                             sizeof(am_head_t) + am_pad(header_len) + len > e->record_max ||
                              !wefti_flow_can(&e->flow, cost, false) || !wefti_list_empty(&e->pending) ||
                              !wefti_list_empty(&e->urgent) || (len && wefti_mem_device_of(buf, NULL)),
                          0))
@@ -411,12 +410,12 @@ static void fill(weft_op_t *op, weft_ep_t *ep, const weft_am_send_opts_t *o, uin
     op->reason = 0;
 }
 
-/* A send nobody waits for, with its own copy of the header and, unless it owns the payload, of that. */
+/* A send nobody waits for. It has its own copy of the header, and of the payload or, where it owns that, of the list of its pieces. */
 typedef struct detached {
     weft_op_t op;
     am_state_t *as;
     uint64_t bytes;
-    uint8_t copy[];
+    _Alignas(8) uint8_t copy[];
 } detached_t;
 
 static void detached_done(weft_op_t *op, void *user)
@@ -427,11 +426,43 @@ static void detached_done(weft_op_t *op, void *user)
     wefti_free(d);
 }
 
+/* Lay the copies into d, and let o point there. */
+static weft_status_t detach(detached_t *d, weft_am_send_opts_t *o, uint64_t len)
+{
+    uint8_t *at = d->copy;
+    weft_iov_t one = {(void *)(uintptr_t)o->buf, len};
+    const weft_iov_t *iov = o->iov ? o->iov : &one;
+    size_t n = o->iov ? o->iov_n : 1;
+    if (o->release && o->iov) {
+        o->iov = (const weft_iov_t *)memcpy(at, iov, n * sizeof *iov);
+        at += n * sizeof *iov;
+    } else if (!o->release && len) {
+        const weft_mem_kind_t *device = wefti_mem_device_of(iov->base, o->kind);
+        weft_status_t st = WEFT_OK;
+        uint8_t *to = at;
+        for (size_t i = 0; i < n && !st; to += iov[i++].len)
+            if (iov[i].len)
+                st = wefti_mem_move(device, to, iov[i].base, iov[i].len);
+        if (st)
+            return st;
+        o->iov = NULL;
+        o->buf = at;
+        o->len = len;
+        o->kind = weft_mem_host();
+        at = to;
+    }
+    if (o->header_len)
+        o->header = memcpy(at, o->header, o->header_len);
+    return WEFT_OK;
+}
+
 static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_t len)
 {
     am_state_t *as = am_state(ep->rt);
-    uint64_t copied = o.release ? 0 : len, bytes = sizeof(detached_t) + o.header_len + copied;
-    const weft_mem_kind_t *device = copied ? wefti_mem_device_of(o.buf, o.kind) : NULL;
+    uint64_t bytes = sizeof(detached_t) + o.header_len + (!o.release ? len : o.iov ? o.iov_n * sizeof *o.iov : 0);
+    if (!o.release && bytes > DETACHED_MAX)
+        return wefti_fail(WEFT_ERR_LIMIT, "%zu bytes are too many to be copied for a send without an operation; use one",
+                          (size_t)len);
     if (atomic_fetch_add_explicit(&as->detached_bytes, bytes, memory_order_relaxed) + bytes > DETACHED_MAX && !o.release) {
         atomic_fetch_sub_explicit(&as->detached_bytes, bytes, memory_order_relaxed);
         return wefti_fail(WEFT_ERR_AGAIN, "%zu bytes without an operation would have to wait, and too many such wait already",
@@ -446,21 +477,12 @@ static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_
     d->bytes = bytes;
     d->op.fn = detached_done;
     d->op.user = d;
-    if (o.header_len)
-        o.header = memcpy(d->copy, o.header, o.header_len);
-    if (copied) {
-        st = wefti_mem_move(device, d->copy + o.header_len, o.buf, copied);
-        if (st)
-            goto err_d;
-        o.buf = d->copy + o.header_len;
-        o.kind = NULL;
-    }
-    st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
+    st = detach(d, &o, len);
+    if (!st)
+        st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
     if (st)
         goto err_d;
     fill(&d->op, ep, &o, len);
-    if (copied)
-        am_send(&d->op)->device = NULL;
     st = wefti_op_go_by(ep->rt, &d->op, send_start);
     if (st)
         goto err_d;
@@ -491,9 +513,8 @@ weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_
 {
     weft_status_t st = WEFT_OK;
     weft_runtime_t *was;
-    if (__builtin_expect(!ep || id == WEFT_AM_ANY_ID || (!header && header_len) || (!buf && len) ||
-                             header_len > WEFT_AM_HEADER_MAX,
-                         0))
+    if (__builtin_expect(
+            !ep || id == WEFT_AM_ANY_ID || (!header && header_len) || (!buf && len) || header_len > WEFT_AM_HEADER_MAX, 0))
         return check(ep, id, header, header_len, buf, len);
     weft_runtime_t *rt = ep->rt;
     if (__builtin_expect((op ? wefti_op_plain(rt, op) : !rt->closing && !wefti_forked(rt)) && wefti_enter(rt, &was), 1)) {
@@ -509,8 +530,7 @@ weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_
         if (__builtin_expect(sent, 1))
             return WEFT_OK;
     }
-    weft_am_send_opts_t o = {
-        .size = sizeof o, .id = id, .header = header, .header_len = header_len, .buf = buf, .len = len};
+    weft_am_send_opts_t o = {.size = sizeof o, .id = id, .header = header, .header_len = header_len, .buf = buf, .len = len};
     if (!op)
         return send_detached(ep, o, len);
     st = wefti_op_prepare(rt, op, &send_kind);
@@ -540,12 +560,11 @@ weft_status_t weft_am_send_with(weft_ep_t *ep, const weft_am_send_opts_t *given,
             len += o.iov[i].len;
         }
     }
-    if (!op && (!o.release || o.confirm))
-        return wefti_fail(WEFT_ERR_INVALID, o.confirm ? "a send that is to be confirmed needs an operation"
-                                                      : "a send without an operation needs a release function");
+    if (!op && o.confirm)
+        return wefti_fail(WEFT_ERR_INVALID, "a send that is to be confirmed needs an operation");
     if (o.urgent && o.header_len + len > URGENT_MAX)
-        return wefti_fail(WEFT_ERR_LIMIT, "an urgent message has at most %d bytes of header and payload, not %zu", (int)URGENT_MAX,
-                          (size_t)(o.header_len + len));
+        return wefti_fail(WEFT_ERR_LIMIT, "an urgent message has at most %d bytes of header and payload, not %zu",
+                          (int)URGENT_MAX, (size_t)(o.header_len + len));
     if (!op)
         return send_detached(ep, o, len);
     st = wefti_op_prepare(ep->rt, op, &send_kind);

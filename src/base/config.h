@@ -28,8 +28,8 @@
     X(connect_timeout, TIME,   "10s",     "1ms 1h",                    "how long a connect may take") \
     X(close_timeout,   TIME,   "10s",     "1ms 1h",                    "how long a graceful close may take before it is forced") \
     X(recv_window,     SIZE,   "256k",    "16k 1G",                    "bytes of messages nobody asked for that one peer may leave here") \
-    X(am_window,       SIZE,   "512k",    "16k 1G",                    "bytes of active messages that one peer may leave here, waiting or kept") \
-    X(am_messages,     NUMBER, "4096",    "16 65535",                  "how many active messages one peer may leave here, waiting or kept") \
+    X(am_window,       SIZE,   "1M",      "16k 1G",                    "bytes of active messages that one peer may leave here, waiting or kept") \
+    X(am_messages,     NUMBER, "2048",    "16 65535",                  "how many active messages one peer may leave here, waiting or kept") \
     X(am_hold,         TIME,   "30s",     "1ms 24h",                   "how long the payload of an active message may wait at its sender for someone to pull it") \
     X(cuda,            CHOICE, "auto",    "auto on off",               "CUDA memory: auto when a kind of it is asked for by name, on from the start, off never") \
     X(reg_cache,       SIZE,   "1G",      "0 1T",                      "bytes of registered memory kept at most, in use or for later use") \
