@@ -21,7 +21,7 @@
  *         than WEFTI_SHM_TOLD_MAX on a lane break the protocol.
  *
  * Promise: only bytes inside a mapping are touched, no mapping is left behind, and no payload is read from an arena that its address
- * no longer means. tests/wire/fabric_share.c and tests/wire/fabric_shm_hostile.c hold us to it. */
+ * no longer means. tests/wire/fabric_share.c, fabric_lend.c and fabric_shm_hostile.c hold us to it. */
 #include <assert.h>
 #include <string.h>
 
