@@ -449,6 +449,54 @@ TEST(a_fabric_left_open_is_seen)
     must_abort(leave_fabric_open);
 }
 
+static void unregister_twice(void)
+{
+    void *reg;
+    pair();
+    CHECK_OK(a.f->ops->mem_register(a.f, payload, sizeof payload, &reg));
+    a.f->ops->mem_unregister(a.f, reg);
+    a.f->ops->mem_unregister(a.f, reg);
+}
+static void unregister_elsewhere(void)
+{
+    void *reg;
+    pair();
+    CHECK_OK(a.f->ops->mem_register(a.f, payload, sizeof payload, &reg));
+    b.f->ops->mem_unregister(b.f, reg);
+}
+static void leave_range_registered(void)
+{
+    void *reg;
+    pair();
+    CHECK_OK(a.f->ops->mem_register(a.f, payload, sizeof payload, &reg));
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    a.f->ops->close(a.f);
+}
+TEST(a_range_not_unregistered_once_and_where_it_was_registered_is_seen)
+{
+    must_abort(unregister_twice);
+    must_abort(unregister_elsewhere);
+    must_abort(leave_range_registered);
+}
+
+TEST(a_registration_fails_when_told_to)
+{
+    void *reg = NULL;
+    wefti_sim_counts_t c;
+    pair();
+    wefti_sim_fail_next(a.f, WEFTI_SIM_AT_MEM_REGISTER, WEFT_ERR_NOMEM, 1);
+    CHECK_EQ(a.f->ops->mem_register(a.f, payload, sizeof payload, &reg), WEFT_ERR_NOMEM);
+    CHECK(!reg);
+    CHECK_OK(a.f->ops->mem_register(a.f, payload, sizeof payload, &reg));
+    wefti_sim_count(a.f, &c);
+    CHECK_EQ(c.registered, 1);
+    a.f->ops->mem_unregister(a.f, reg);
+    wefti_sim_count(a.f, &c);
+    CHECK_EQ(c.registered, 0);
+}
+
 TEST(proper_use_is_no_violation)
 {
     offer();

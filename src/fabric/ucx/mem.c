@@ -6,7 +6,7 @@
  *
  * While UCX is not open there is nothing to register with: the range counts as ready, and who asks again later gets it registered.
  *
- * Promise: every registration is undone before UCX goes; whoever made it sees to that. tests/wire/fabric_ucx.c holds us to it. */
+ * Promise: every registration is undone before UCX goes; whoever made it sees to that. tests/wire/mem_reg.c holds us to it. */
 #include "base/log.h"
 #include "fabric/ucx/ucx.h"
 #include "fabric/ucx/ux.h"

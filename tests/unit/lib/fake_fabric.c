@@ -156,9 +156,96 @@ static void random_bytes(wefti_fabric_t *base, void *buf, size_t n)
     memset(buf, 42, n);
 }
 
+/* --- memory ---------------------------------------------------------------------------------------------------------------- */
+
+#define RANGE_MAGIC 0x72616e6765u
+typedef struct fake_range {
+    uint64_t magic;
+    size_t n;
+} fake_range_t;
+
+static fake_range_t *range_new(size_t n)
+{
+    fake_range_t *r = malloc(sizeof *r);
+    if (!r)
+        abort();
+    *r = (fake_range_t){RANGE_MAGIC, n};
+    return r;
+}
+
+static size_t range_free(fake_range_t *r)
+{
+    size_t n = r->n;
+    if (r->magic != RANGE_MAGIC) {
+        fputs("fake fabric: a range was given back that is not there\n", stderr);
+        abort();
+    }
+    r->magic = 0;
+    free(r);
+    return n;
+}
+
+static weft_status_t mem_register(wefti_fabric_t *base, void *ptr, size_t n, void **reg_out)
+{
+    fake_fabric_t *f = fake(base);
+    (void)ptr;
+    pthread_mutex_lock(&f->mem_lock);
+    weft_status_t st = f->register_fails;
+    f->registers++;
+    *reg_out = NULL;
+    if (!st && !f->registers_nothing) {
+        *reg_out = range_new(n);
+        f->registered++;
+        f->registered_bytes += n;
+    }
+    pthread_mutex_unlock(&f->mem_lock);
+    return st ? wefti_fail(st, "it was told to fail") : WEFT_OK;
+}
+
+static void mem_unregister(wefti_fabric_t *base, void *reg)
+{
+    fake_fabric_t *f = fake(base);
+    pthread_mutex_lock(&f->mem_lock);
+    f->registered--;
+    f->registered_bytes -= range_free(reg);
+    pthread_mutex_unlock(&f->mem_lock);
+}
+
+static weft_status_t mem_share(wefti_fabric_t *base, void *ptr, size_t n, int fd, uint64_t *id_out)
+{
+    fake_fabric_t *f = fake(base);
+    pthread_mutex_lock(&f->mem_lock);
+    weft_status_t st = f->share_fails;
+    f->shares++;
+    if (!st) {
+        *id_out = (uint64_t)(uintptr_t)range_new(n);
+        f->shared++;
+        f->shared_bytes += n;
+        f->share_base = ptr;
+        f->share_n = n;
+        f->share_fd = fd;
+    }
+    pthread_mutex_unlock(&f->mem_lock);
+    return st ? wefti_fail(st, "it was told to fail") : WEFT_OK;
+}
+
+static void mem_unshare(wefti_fabric_t *base, uint64_t id)
+{
+    fake_fabric_t *f = fake(base);
+    pthread_mutex_lock(&f->mem_lock);
+    f->shared--;
+    f->shared_bytes -= range_free((fake_range_t *)(uintptr_t)id);
+    pthread_mutex_unlock(&f->mem_lock);
+}
+
 static void close_it(wefti_fabric_t *base)
 {
     fake_fabric_t *f = fake(base);
+    if (f->registered || f->shared) {
+        fprintf(stderr, "fake fabric: closed with %u ranges registered and %u shared\n", f->registered, f->shared);
+        abort();
+    }
+    pthread_mutex_destroy(&f->mem_lock);
     if (f->fd >= 0)
         close(f->fd);
     free(f);
@@ -174,6 +261,10 @@ static const wefti_fabric_ops_t ops = {
     .wake = wake,
     .now = now,
     .random = random_bytes,
+    .share = mem_share,
+    .unshare = mem_unshare,
+    .mem_register = mem_register,
+    .mem_unregister = mem_unregister,
 };
 
 /* --- the room -------------------------------------------------------------------------------------------------------------- */
@@ -208,6 +299,7 @@ static weft_runtime_t *open_it(weft_progress_mode_t mode, uint64_t spin_ns, bool
     f->fd = virtual_time ? -1 : eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     wefti_list_init(&f->pending);
     wefti_list_init(&f->stubborn);
+    pthread_mutex_init(&f->mem_lock, NULL);
     config.spin = spin_ns;
     opts.progress = mode;
     if (wefti_runtime_open_on(&opts, &config, &f->base, &rt)) {

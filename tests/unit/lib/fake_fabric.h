@@ -5,6 +5,8 @@
 #ifndef FAKE_FABRIC_H
 #define FAKE_FABRIC_H
 
+#include <pthread.h>
+
 #include "core/core.h"
 
 typedef struct fake_fabric {
@@ -19,6 +21,16 @@ typedef struct fake_fabric {
     wefti_list_t stubborn;   /* asked to end, and will at the next event or the second time */
     uint64_t progressed, idle_looks, arms;
     bool hangs;              /* its room is never idle again */
+
+    /* memory that it was told of: counted, any thread. A range given back that is not there ends the test */
+    pthread_mutex_t mem_lock;
+    uint32_t registers, registered, shares, shared;
+    uint64_t registered_bytes, shared_bytes;
+    weft_status_t register_fails, share_fails; /* what such calls come to */
+    bool registers_nothing;                    /* they succeed, and there is nothing to give back */
+    void *share_base;                          /* of the last share() */
+    size_t share_n;
+    int share_fd;
 } fake_fabric_t;
 
 /* Open a runtime on a fake fabric, with the fake room attached. mode 0: caller. spin_ns 0: none. */
