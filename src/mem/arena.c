@@ -47,7 +47,7 @@ static void in_child(void)
         void *same = mmap(a->base, a->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, a->fd, 0);
         (void)same;
     }
-    pthread_mutex_init(&all_lock, NULL);
+    pthread_mutex_unlock(&all_lock); /* the thread that forked has it, and is here */
 }
 
 static void watch_forks(void)

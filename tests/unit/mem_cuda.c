@@ -1,0 +1,495 @@
+/* tests/unit/mem_cuda.c - CUDA's kinds against a driver made of paper: when it is started, in which context what is done, streams, pinning, forks.
+ * ctest: label=thread timeout=120 */
+#include "test.h"
+
+#include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pthread.h>
+
+#include "base/alloc.h"
+#include "fake_fabric.h"
+#include "lib/cuda/paper.h"
+#include "mem/mem.h"
+
+static paper_t *drv;
+static void *(*context_new)(int device);
+static void (*context_destroy)(void *ctx);
+static int (*stack_depth)(void);
+static int (*ctx_push)(void *ctx), (*ctx_pop)(void **out), (*ctx_current)(void **out);
+
+static void *symbol(void *lib, const char *name)
+{
+    void *p = dlsym(lib, name);
+    if (!p)
+        FAIL("the paper driver has no %s", name);
+    return p;
+}
+#define TAKE(to, name) \
+    do { \
+        void *found = symbol(lib, name); \
+        memcpy(&(to), &found, sizeof found); \
+    } while (0)
+
+/* Load it: from then on whoever asks for libcuda.so.1 gets it, since that is its name. */
+static void load(const char *folder)
+{
+    char exe[PATH_MAX], path[PATH_MAX + 64];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    CHECK(n > 0);
+    exe[n] = '\0';
+    snprintf(path, sizeof path, "%s/../%s/libcuda.so.1", dirname(exe), folder);
+    void *lib = dlopen(path, RTLD_NOW);
+    if (!lib)
+        FAIL("%s", dlerror());
+    TAKE(drv, "paper");
+    TAKE(context_new, "paper_context_new");
+    TAKE(context_destroy, "paper_context_destroy");
+    TAKE(stack_depth, "paper_depth");
+    TAKE(ctx_push, "cuCtxPushCurrent_v2");
+    TAKE(ctx_pop, "cuCtxPopCurrent_v2");
+    TAKE(ctx_current, "cuCtxGetCurrent");
+}
+
+static const weft_mem_kind_t *cuda(void)
+{
+    const weft_mem_kind_t *kind = weft_mem_kind_find("cuda");
+    if (!kind)
+        FAIL("%s", weft_last_error());
+    return kind;
+}
+
+static void fill(uint8_t *p, size_t n, unsigned seed)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(i * 13 + i / 255 + seed);
+}
+
+static void *alloc(const weft_mem_kind_t *kind, size_t n)
+{
+    void *p = NULL;
+    CHECK_OK(weft_mem_alloc(kind, n, &p));
+    return p;
+}
+
+/* Into memory of the device and out again. */
+static void round_trip(const weft_mem_kind_t *kind, void *p, size_t n, unsigned seed)
+{
+    uint8_t *in = malloc(n), *out = malloc(n);
+    fill(in, n, seed);
+    CHECK_OK(weft_mem_copy(p, kind, in, NULL, n));
+    CHECK_OK(weft_mem_copy(out, NULL, p, NULL, n));
+    CHECK(!memcmp(in, out, n));
+    free(in);
+    free(out);
+}
+
+/* --- when it is started ----------------------------------------------------------------------------------------------------------- */
+
+static unsigned lines;
+static void count_lines(weft_log_level_t level, const char *line, void *user)
+{
+    (void)line;
+    (void)user;
+    lines += level < WEFT_LOG_DEBUG;
+}
+
+TEST(nobody_starts_it_who_is_not_asked_for_it)
+{
+    load("paper");
+    weft_log_set_level(WEFT_LOG_DEBUG);
+    weft_log_set_sink(count_lines, NULL);
+    weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
+    CHECK_OK(wefti_mem_attach(rt));
+    int local;
+    weft_mem_free(weft_mem_kind_find("pinned"), alloc(weft_mem_kind_find("pinned"), 100), 100);
+    CHECK(weft_mem_kind_of(&local) == weft_mem_host());
+    wefti_stage_put(rt, wefti_stage_get(rt));
+    CHECK_EQ(drv->inits, 0);
+    CHECK_OK(weft_runtime_close(rt));
+    const weft_mem_kind_t *kind = cuda();
+    CHECK_EQ(drv->inits, 1);
+    CHECK_EQ(drv->contexts, 0); /* nor is a context made before it is needed */
+    CHECK(!(kind->flags & WEFT_MEM_CPU));
+    CHECK_EQ(atomic_load(&wefti_mem_devices), 1);
+    CHECK(weft_mem_kind_find("cuda-managed")->flags & WEFT_MEM_CPU);
+    CHECK(weft_mem_kind_of(&local) == weft_mem_host());
+    CHECK_EQ(drv->inits, 1);
+    char text[128];
+    wefti_mem_kinds_text(text, sizeof text);
+    CHECK_STR(text, "host, huge, pinned, cuda, cuda-managed");
+    CHECK_EQ(lines, 0);
+}
+
+TEST(weft_cuda_says_on_and_off)
+{
+    load("paper");
+    weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
+    CHECK(!setenv("WEFT_CUDA", "off", 1));
+    rt->config.cuda = "off";
+    CHECK_OK(wefti_mem_attach(rt));
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK(!weft_mem_kind_find("cuda"));
+    CHECK(strstr(weft_last_error(), "WEFT_CUDA"));
+    CHECK_EQ(drv->inits, 0);
+    rt = fake_open(WEFT_PROGRESS_CALLER, 0);
+    rt->config.cuda = "on";
+    CHECK_OK(wefti_mem_attach(rt));
+    CHECK_EQ(drv->inits, 1);
+    CHECK_EQ(atomic_load(&wefti_mem_devices), 1);
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(a_driver_that_does_not_start_is_said_and_not_tried_again)
+{
+    load("paper");
+    drv->init_fails = 100;
+    CHECK(!weft_mem_kind_find("cuda"));
+    CHECK(strstr(weft_last_error(), "CUDA_ERROR_NO_DEVICE"));
+    drv->init_fails = 0;
+    CHECK(!weft_mem_kind_find("cuda-managed"));
+    CHECK_EQ(drv->inits, 1);
+    CHECK_EQ(atomic_load(&wefti_mem_devices), 0);
+}
+
+TEST(a_driver_without_managed_memory_has_the_other_kind)
+{
+    load("paper");
+    drv->no_managed = 1;
+    CHECK(weft_mem_kind_find("cuda"));
+    CHECK(!weft_mem_kind_find("cuda-managed"));
+    CHECK(strstr(weft_last_error(), "managed"));
+}
+
+TEST(a_driver_without_devices_is_as_good_as_none)
+{
+    load("paper");
+    drv->no_devices = 1;
+    CHECK(!weft_mem_kind_find("cuda"));
+    CHECK(strstr(weft_last_error(), "no device"));
+}
+
+TEST(a_driver_that_is_too_old_says_what_it_lacks)
+{
+    load("paper_old");
+    CHECK(!weft_mem_kind_find("cuda"));
+    CHECK(strstr(weft_last_error(), "cuMemAllocManaged"));
+    CHECK_EQ(drv->inits, 0);
+}
+
+/* --- contexts ------------------------------------------------------------------------------------------------------------------------- */
+
+TEST(a_thread_without_a_context_has_none_afterwards)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    void *now, *p = alloc(kind, 100000);
+    CHECK_EQ(drv->alloc_device, 0);
+    CHECK(weft_mem_kind_of(p) == kind);
+    CHECK(wefti_mem_device_of((char *)p + 99999, NULL) == kind);
+    round_trip(kind, p, 100000, 1);
+    void *q = alloc(kind, 100000);
+    CHECK_OK(weft_mem_copy(q, NULL, p, NULL, 100000)); /* device to device */
+    uint8_t *in = malloc(100000), *out = malloc(100000);
+    fill(in, 100000, 1);
+    CHECK_OK(weft_mem_copy(out, NULL, q, NULL, 100000));
+    CHECK(!memcmp(in, out, 100000));
+    weft_mem_free(kind, p, 100000);
+    weft_mem_free(kind, q, 100000);
+    CHECK_EQ(drv->live, 0);
+    CHECK_EQ(stack_depth(), 0);
+    CHECK(!ctx_current(&now) && !now);
+    CHECK_EQ(drv->contexts, 1);
+    free(in);
+    free(out);
+}
+
+TEST(a_thread_with_a_context_allocates_in_it_and_keeps_it)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    void *now, *mine = context_new(1), *other = context_new(0);
+    CHECK(!ctx_push(mine));
+    void *p = alloc(kind, 5000);
+    CHECK_EQ(drv->alloc_device, 1);
+    CHECK(!ctx_push(other)); /* from here on with another one current: what is done to p is done in its own */
+    round_trip(kind, p, 5000, 2);
+    CHECK(!ctx_current(&now) && now == other);
+    weft_mem_free(kind, p, 5000);
+    CHECK_EQ(drv->live, 0);
+    CHECK(!ctx_current(&now) && now == other);
+    CHECK_EQ(stack_depth(), 2);
+    CHECK_EQ(drv->contexts, 2); /* those of the test */
+}
+
+TEST(memory_of_no_context_is_used_in_the_primary_one_of_its_device)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    void *mine = context_new(1), *gone;
+    CHECK(!ctx_push(mine));
+    drv->no_context = 1;
+    void *p = alloc(kind, 5000);
+    CHECK(!ctx_pop(&gone));
+    round_trip(kind, p, 5000, 3);
+    weft_mem_free(kind, p, 5000);
+    CHECK_EQ(drv->live, 0);
+    CHECK_EQ(stack_depth(), 0);
+}
+
+static void *uses(void *p)
+{
+    round_trip(cuda(), p, 3000, 4);
+    weft_mem_free(cuda(), p, 3000);
+    CHECK_EQ(stack_depth(), 0);
+    return NULL;
+}
+
+TEST(any_thread_uses_memory_of_any_other)
+{
+    load("paper");
+    pthread_t t;
+    cuda();
+    CHECK(!ctx_push(context_new(1)));
+    CHECK(!pthread_create(&t, NULL, uses, alloc(cuda(), 3000)));
+    pthread_join(t, NULL);
+    CHECK_EQ(drv->live, 0);
+}
+
+/* --- managed memory ---------------------------------------------------------------------------------------------------------------------- */
+
+TEST(managed_memory_is_the_processors_too)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = weft_mem_kind_find("cuda-managed");
+    uint8_t *p = alloc(kind, 1000);
+    CHECK(weft_mem_kind_of(p) == kind);
+    CHECK(!wefti_mem_device_of(p, NULL));
+    memset(p, 7, 1000);
+    round_trip(kind, p, 1000, 5);
+    void *d = alloc(cuda(), 1000);
+    fill(p, 1000, 6);
+    CHECK_OK(weft_mem_copy(d, NULL, p, NULL, 1000));
+    memset(p, 0, 1000);
+    CHECK_OK(weft_mem_copy(p, NULL, d, NULL, 1000));
+    uint8_t want[1000];
+    fill(want, 1000, 6);
+    CHECK(!memcmp(p, want, 1000));
+    weft_mem_free(kind, p, 1000);
+    weft_mem_free(cuda(), d, 1000);
+    CHECK_EQ(drv->live, 0);
+}
+
+/* --- streams -------------------------------------------------------------------------------------------------------------------------------- */
+
+static void *copies(void *arg)
+{
+    void *p = alloc(cuda(), 2000);
+    for (int i = 0; i < 300; i++)
+        round_trip(cuda(), p, 2000, (unsigned)i);
+    weft_mem_free(cuda(), p, 2000);
+    return arg;
+}
+
+TEST(streams_are_used_again_and_threads_have_their_own)
+{
+    load("paper");
+    cuda();
+    copies(NULL);
+    CHECK_EQ(drv->streams, 1);
+    CHECK_EQ(drv->copies, 600);
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++)
+        CHECK(!pthread_create(&t[i], NULL, copies, NULL));
+    for (int i = 0; i < 4; i++)
+        pthread_join(t[i], NULL);
+    CHECK(drv->streams <= 5);
+    CHECK_EQ(drv->copies, 5 * 600);
+    CHECK_EQ(drv->live, 0);
+}
+
+TEST(a_context_that_was_destroyed_does_not_stop_copies_elsewhere)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    void *mine = context_new(0), *gone;
+    CHECK(!ctx_push(mine));
+    void *p = alloc(kind, 1000);
+    round_trip(kind, p, 1000, 1);
+    CHECK(!ctx_pop(&gone));
+    context_destroy(mine);
+    char local[8] = "";
+    weft_log_set_level(WEFT_LOG_NONE);
+    CHECK_EQ(weft_mem_copy(local, NULL, p, NULL, 8), WEFT_ERR_SYSTEM);
+    weft_mem_free(kind, p, 1000); /* nothing to be done, and nothing is */
+    void *q = alloc(kind, 1000);
+    round_trip(kind, q, 1000, 2);
+    weft_mem_free(kind, q, 1000);
+    CHECK_EQ(drv->live, 1);
+    CHECK_EQ(stack_depth(), 0);
+}
+
+TEST(many_contexts_come_and_go)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    for (int i = 0; i < 40; i++) { /* more than streams are kept */
+        void *mine = context_new(i % 2), *gone;
+        CHECK(!ctx_push(mine));
+        void *p = alloc(kind, 1000);
+        round_trip(kind, p, 1000, 1);
+        weft_mem_free(kind, p, 1000);
+        CHECK(!ctx_pop(&gone));
+    }
+    CHECK(drv->live_streams <= 32);
+    CHECK_EQ(drv->live, 0);
+}
+
+/* --- failures -------------------------------------------------------------------------------------------------------------------------------- */
+
+TEST(failures_of_the_driver_are_said)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    void *q, *p = alloc(kind, 1000);
+    char local[8] = "";
+    weft_log_set_level(WEFT_LOG_NONE);
+    drv->alloc_fails = 2;
+    CHECK_EQ(weft_mem_alloc(kind, 1000, &q), WEFT_ERR_NOMEM);
+    CHECK(strstr(weft_last_error(), "CUDA_ERROR_OUT_OF_MEMORY"));
+    drv->alloc_fails = 999;
+    CHECK_EQ(weft_mem_alloc(weft_mem_kind_find("cuda-managed"), 1000, &q), WEFT_ERR_SYSTEM);
+    CHECK(strstr(weft_last_error(), "managed"));
+    drv->copy_fails = 999;
+    CHECK_EQ(weft_mem_copy(local, NULL, p, NULL, 8), WEFT_ERR_SYSTEM);
+    CHECK(strstr(weft_last_error(), "CUDA_ERROR_UNKNOWN"));
+    drv->copy_fails = 400; /* as if the stream had gone: one new one is tried */
+    CHECK_EQ(weft_mem_copy(local, NULL, p, NULL, 8), WEFT_ERR_SYSTEM);
+    drv->copy_fails = 0;
+    CHECK_OK(weft_mem_copy(local, NULL, p, NULL, 8));
+    drv->push_fails = 999;
+    CHECK_EQ(weft_mem_copy(local, NULL, p, NULL, 8), WEFT_ERR_SYSTEM);
+    CHECK_EQ(weft_mem_alloc(kind, 1000, &q), WEFT_ERR_SYSTEM);
+    drv->push_fails = 0;
+    CHECK_EQ(stack_depth(), 0);
+    weft_mem_free(kind, p, 1000);
+    CHECK_EQ(drv->live, 0);
+}
+
+/* --- pinning ----------------------------------------------------------------------------------------------------------------------------------- */
+
+TEST(pinned_memory_is_pinned_by_the_driver_once_it_is_in_use)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = weft_mem_kind_find("pinned");
+    void *early = alloc(kind, 5000);
+    cuda();
+    void *late = alloc(kind, 5000);
+    CHECK_EQ(drv->registered, 1);
+    CHECK_EQ(drv->registered_bytes, 8192);
+    weft_mem_free(kind, early, 5000);
+    CHECK_EQ(drv->registered, 1);
+    weft_mem_free(kind, late, 5000);
+    CHECK_EQ(drv->registered, 0);
+    drv->register_fails = 999;
+    void *never = alloc(kind, 5000);
+    memset(never, 1, 5000);
+    weft_mem_free(kind, never, 5000);
+    CHECK_EQ(stack_depth(), 0);
+}
+
+TEST(stages_arenas_and_registered_ranges_are_pinned_and_let_go)
+{
+    load("paper");
+    weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
+    CHECK_OK(wefti_mem_attach(rt));
+    void *stage = wefti_stage_get(rt), *buf;
+    weft_pool_t *pool;
+    weft_mem_reg_t *reg;
+    CHECK_OK(weft_pool_new(rt, NULL, &pool));
+    char *range = aligned_alloc(4096, 8 * 4096);
+    CHECK_OK(weft_mem_register(rt, range, 8 * 4096, &reg));
+    cuda();
+    CHECK_EQ(drv->registered, 0);
+    wefti_stage_put(rt, stage);
+    CHECK(wefti_stage_get(rt) == stage);
+    CHECK_EQ(drv->registered, 1);
+    CHECK_OK(weft_pool_get(pool, 1000, &buf));
+    CHECK_EQ(drv->registered, 2);
+    weft_mem_unregister(reg, false);
+    CHECK_OK(weft_mem_register(rt, range, 100, &reg)); /* it is there, and is pinned only now */
+    CHECK_EQ(drv->registered, 3);
+    CHECK(weft_mem_kind_of(buf) == weft_mem_host()); /* the driver knows it, but it is no device's */
+    wefti_stage_put(rt, stage);
+    weft_pool_put(pool, buf);
+    CHECK_OK(weft_pool_free(pool));
+    CHECK_EQ(drv->registered, 2);
+    weft_mem_unregister(reg, false);
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK_EQ(drv->registered, 0);
+    free(range);
+}
+
+TEST(pools_of_cuda_memory)
+{
+    load("paper");
+    weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
+    CHECK_OK(wefti_mem_attach(rt));
+    weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+    weft_pool_t *pool;
+    o.kind = cuda();
+    CHECK_OK(weft_pool_new(rt, &o, &pool));
+    void *a = alloc(weft_pool_kind(pool), 3000), *b = alloc(weft_pool_kind(pool), 20u << 20);
+    CHECK_EQ(drv->live, 2);
+    CHECK_EQ(drv->registered, 0);
+    round_trip(weft_pool_kind(pool), a, 3000, 1);
+    round_trip(weft_pool_kind(pool), b, 70000, 2);
+    weft_mem_free(weft_pool_kind(pool), a, 3000);
+    weft_mem_free(weft_pool_kind(pool), b, 20u << 20);
+    CHECK_OK(weft_pool_free(pool));
+    CHECK_EQ(drv->live, 0);
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+/* --- forks ------------------------------------------------------------------------------------------------------------------------------------- */
+
+TEST(a_child_never_calls_a_driver_its_parent_started)
+{
+    load("paper");
+    const weft_mem_kind_t *kind = cuda();
+    void *q, *p = alloc(kind, 1000), *pinned = alloc(weft_mem_kind_find("pinned"), 1000);
+    pid_t pid = fork();
+    if (!pid) {
+        char local[8] = "";
+        CHECK(!weft_mem_kind_find("cuda"));
+        CHECK(strstr(weft_last_error(), "forked"));
+        CHECK_EQ(weft_mem_alloc(kind, 8, &q), WEFT_ERR_FORKED);
+        CHECK_EQ(weft_mem_copy(local, NULL, p, kind, 8), WEFT_ERR_FORKED);
+        CHECK(weft_mem_kind_of(p) == weft_mem_host());
+        CHECK_EQ(atomic_load(&wefti_mem_devices), 0);
+        weft_mem_free(kind, p, 1000);
+        weft_mem_free(weft_mem_kind_find("pinned"), pinned, 1000);
+        weft_mem_free(weft_mem_kind_find("pinned"), alloc(weft_mem_kind_find("pinned"), 1000), 1000);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_EQ(status, 0);
+    weft_mem_free(kind, p, 1000);
+    weft_mem_free(weft_mem_kind_find("pinned"), pinned, 1000);
+    CHECK_EQ(drv->live, 0);
+    CHECK_EQ(drv->registered, 0);
+}
+
+TEST(a_child_of_a_parent_that_never_asked_starts_its_own)
+{
+    load("paper");
+    pid_t pid = fork();
+    if (!pid) {
+        weft_mem_free(cuda(), alloc(cuda(), 1000), 1000);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_EQ(status, 0);
+}
