@@ -26,7 +26,7 @@ typedef struct view {
 void tool_info_help(FILE *f)
 {
     fputs("Usage: weft info [--json]\n\n"
-          "Shows the build, UCX's version and transports, the kinds of memory it can send from, and every\n"
+          "Shows the build, UCX's version and transports, the kinds of memory this machine has, and every\n"
           "configuration variable with its documentation, the value in force and where that comes from. A\n"
           "WEFT_ variable that Weft does not know is listed with the nearest name that it does.\n\n",
           f);

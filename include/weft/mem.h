@@ -13,7 +13,11 @@
  * was added is also found by name and by address. Their functions may be called from progress.
  *
  * Everything that takes a buffer takes it in any kind. Memory that the processor cannot touch is moved in pieces through pinned
- * memory, the copies overlapping the transfer.
+ * memory, the copies overlapping the transfer. Copies to and from a GPU run on streams of the library's own: what the program's kernels do
+ * with a buffer must be complete before it is handed over, and may begin when the operation is complete.
+ *
+ * After fork() the child's copy of a pool's memory is its own to write to, but what it has not written still shows the parent's
+ * writes; CUDA cannot be used in a child of a process that uses it.
  *
  * Threads: any, for everything here. */
 #ifndef WEFT_MEM_H

@@ -78,14 +78,15 @@ const weft_mem_kind_t wefti_mem_kind_host = {
 static void *map_aligned(size_t n)
 {
     size_t all = n + HUGE_PAGE;
-    char *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return MAP_FAILED;
-    size_t skip = (size_t)(-(uintptr_t)p & (HUGE_PAGE - 1));
-    if (skip)
-        munmap(p, skip);
-    munmap(p + skip + n, all - skip - n);
-    return p + skip;
+    uintptr_t from = (uintptr_t)p, at = (from + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    if (at > from)
+        munmap((void *)from, at - from);
+    if (at + n < from + all)
+        munmap((void *)(at + n), from + all - at - n);
+    return (void *)at;
 }
 
 static weft_status_t huge_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
