@@ -418,11 +418,12 @@ static cu_result_t stream_take(cu_stream_t *stream_out, int *slot_out)
     return CU_SUCCESS;
 }
 
-/* keep false: it is of no use any more. */
+/* keep false: it went with its context, and its handle means nothing any more. */
 static void stream_put(cu_stream_t stream, int slot, bool keep)
 {
     if (slot < 0) {
-        cu.stream_free(stream);
+        if (keep)
+            cu.stream_free(stream);
         return;
     }
     pthread_mutex_lock(&lock);
@@ -450,7 +451,7 @@ static cu_result_t copy_here(void *dst, const void *src, size_t n)
         r = cu.copy_async((cu_ptr_t)(uintptr_t)dst, (cu_ptr_t)(uintptr_t)src, n, stream);
         if (!r)
             r = cu.stream_wait(stream);
-        stream_put(stream, slot, !r);
+        stream_put(stream, slot, !stale(r));
         if (!stale(r) || tries)
             return r;
     }

@@ -363,6 +363,7 @@ TEST(failures_of_the_driver_are_said)
     drv->copy_fails = 999;
     CHECK_EQ(weft_mem_copy(local, NULL, p, NULL, 8), WEFT_ERR_SYSTEM);
     CHECK(strstr(weft_last_error(), "CUDA_ERROR_UNKNOWN"));
+    CHECK_EQ(drv->streams, 1);
     drv->copy_fails = 400; /* as if the stream had gone: one new one is tried */
     CHECK_EQ(weft_mem_copy(local, NULL, p, NULL, 8), WEFT_ERR_SYSTEM);
     drv->copy_fails = 0;

@@ -27,6 +27,7 @@ enum {
 enum { DEVICES = 2, BLOCKS = 256, DEPTH = 16, KEY = 0x3c };
 
 typedef struct context {
+    struct context *next;
     int device, alive;
     unsigned long long id;
 } context_t;
@@ -39,6 +40,7 @@ typedef struct block {
 } block_t;
 
 typedef struct stream {
+    struct stream *next;
     context_t *ctx;
     int alive, waiting;
     uint8_t *dst;
@@ -47,7 +49,8 @@ typedef struct stream {
 } stream_t;
 
 paper_t paper = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static context_t *primary[DEVICES];
+static context_t *primary[DEVICES], *contexts; /* all there ever were: whoever leaves one behind is not to blame */
+static stream_t *streams;
 static block_t blocks[BLOCKS], pins[BLOCKS];
 static pid_t started;
 static _Thread_local context_t *stack[DEPTH];
@@ -156,7 +159,8 @@ context_t *paper_context_new(int device)
     context_t *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         abort();
-    *ctx = (context_t){.device = device, .alive = 1, .id = ++last};
+    *ctx = (context_t){.next = contexts, .device = device, .alive = 1, .id = ++last};
+    contexts = ctx;
     paper.contexts++;
     return ctx;
 }
@@ -373,6 +377,8 @@ int cuStreamCreate(stream_t **out, unsigned flags)
         *out = calloc(1, sizeof **out);
         if (!*out)
             abort();
+        (*out)->next = streams;
+        streams = *out;
         (*out)->ctx = current();
         (*out)->alive = 1;
         paper.streams++;
@@ -384,9 +390,11 @@ int cuStreamCreate(stream_t **out, unsigned flags)
 int cuStreamDestroy_v2(stream_t *s)
 {
     int r = begin();
+    if (!r)
+        r = s->alive && s->ctx->alive ? OK : INVALID_HANDLE;
     if (!r) {
+        s->alive = 0;
         paper.live_streams--;
-        free(s);
     }
     return end(r);
 }
@@ -408,7 +416,7 @@ int cuMemcpyAsync(uintptr_t dst, uintptr_t src, size_t n, stream_t *s)
     const block_t *to = find(blocks, (void *)dst), *from = find(blocks, (void *)src);
     if (!r)
         r = need_context();
-    if (!r && !s->ctx->alive)
+    if (!r && !(s->alive && s->ctx->alive))
         r = INVALID_HANDLE;
     if (!r && (s->ctx != current() || s->waiting))
         r = INVALID_HANDLE;
@@ -435,7 +443,7 @@ int cuStreamSynchronize(stream_t *s)
     uint8_t to = 0, from = 0;
     if (!r)
         r = need_context();
-    if (!r && !s->ctx->alive)
+    if (!r && !(s->alive && s->ctx->alive))
         r = INVALID_HANDLE;
     if (!r && s->waiting) {
         side(s->dst, s->n, &to);
