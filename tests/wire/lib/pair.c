@@ -10,7 +10,7 @@ const pair_way_t pair_ways[4] = {
     {"tcp", WEFT_PROGRESS_THREAD},
 };
 
-static void drive(pair_t *pair)
+void pair_drive(pair_t *pair)
 {
     for (int i = 0; i < 2; i++) {
         if (pair->rt[i])
@@ -21,14 +21,14 @@ static void drive(pair_t *pair)
 void pair_run(pair_t *pair, double seconds)
 {
     for (double end = now() + seconds; now() < end;)
-        drive(pair);
+        pair_drive(pair);
 }
 
 weft_status_t pair_wait(pair_t *pair, weft_op_t *op, double seconds)
 {
     double end = now() + seconds;
     while (!weft_op_done(op)) {
-        drive(pair);
+        pair_drive(pair);
         if (now() > end) {
             fprintf(stderr, "an operation did not complete within %.1f s\n", seconds);
             exit(1);

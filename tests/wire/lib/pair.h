@@ -24,6 +24,17 @@ void pair_open(pair_t *pair, const pair_way_t *way, const weft_runtime_opts_t *o
 weft_status_t pair_wait(pair_t *pair, weft_op_t *op, double seconds);
 /* Drive both for a while. */
 void pair_run(pair_t *pair, double seconds);
+/* Drive both once, and until the condition holds; ends the test if it does not within `seconds`. Needs test.h. */
+void pair_drive(pair_t *pair);
+#define PAIR_UNTIL(pair, cond, seconds) \
+    do { \
+        double pair_end = test_now() + (seconds); \
+        while (!(cond)) { \
+            pair_drive(pair); \
+            if (test_now() > pair_end) \
+                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
+        } \
+    } while (0)
 /* Close whatever is still open. */
 void pair_close(pair_t *pair);
 
