@@ -138,11 +138,11 @@ static weft_status_t unfit(const am_msg_t *m)
     return m->at == AT_LOST ? m->lost : m->at == AT_TAKEN || m->at == AT_LENT ? WEFT_ERR_STATE : WEFT_OK;
 }
 
-/* It did not come about: another may try. */
+/* It did not come about: another may try, and hear the same if it is lost. */
 static void give_up(weft_op_t *op, am_msg_t *m, weft_status_t st)
 {
     op->len = m->pub.len;
-    if (m->at == AT_HERE || m->at == AT_SENDER)
+    if (m->at != AT_TAKEN && m->at != AT_LENT)
         atomic_store(&m->claimed, false);
     wefti_op_complete(op, st);
 }
