@@ -28,6 +28,7 @@ static void wait_here(am_msg_t *m)
     am_msg_t *block = wefti_am_block(m);
     if (block && wefti_am_hold(block))
         return;
+    wefti_am_turn_down(block ? block : m, WEFT_AM_NOT_TAKEN);
     if (block)
         wefti_am_let_go(block);
     else
@@ -55,6 +56,7 @@ static void deliver(am_msg_t *m)
             }
     }
     if (unwanted(m->ep)) {
+        wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
         wefti_am_finish(m);
         return;
     }

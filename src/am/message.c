@@ -68,9 +68,20 @@ void wefti_am_blocks_free(am_state_t *as)
         }
 }
 
+/* Announced only because the window was full: it would have come whole. */
+static bool small(const am_msg_t *m)
+{
+    return sizeof(am_head_t) + am_pad(m->pub.header_len) + m->pub.len <= am_ep(m->ep)->record_max;
+}
+
 static void hold_over(wefti_timer_t *t)
 {
     am_msg_t *m = wefti_container_of(t, am_msg_t, hold);
+    if (m->arrived &&
+        small(m)) { /* those wait for as long as it takes; what a program has and does not pull is too late next time */
+        (void)wefti_timer_at(m->as->rt, t, wefti_now(m->as->rt) + m->as->rt->am_hold_ns);
+        return;
+    }
     wefti_am_turn_down(m, WEFT_AM_TOO_LATE);
     m->at = AT_LOST;
     m->lost = WEFT_ERR_TIMEOUT;
@@ -311,6 +322,8 @@ void wefti_am_messages_down(weft_ep_t *ep, weft_status_t why, bool discard)
         if (gone && !discard && alive)
             continue;
         lose(m, why, alive);
+        if (m->confirm && discard)
+            wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN); /* nobody received it: do not let its sender believe so */
         if (gone || discard)
             wefti_am_let_go(m);
     }
