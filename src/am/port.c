@@ -239,6 +239,16 @@ static void drain_soon(am_state_t *as, am_port_t *port)
     wefti_op_complete(&as->drain_op, WEFT_OK);
 }
 
+/* What a handler has not got yet when it goes is for the receives that were posted meanwhile. While it is still there, so is the port. */
+static void leave_behind(am_state_t *as, am_port_t *port)
+{
+    wefti_list_each_safe(l, &port->arrived) {
+        am_msg_t *m = wefti_container_of(l, am_msg_t, port_link);
+        for (weft_op_t *op; (op = wefti_am_take_posted(as, m->ep, port->id)) && !wefti_am_meet(op, m);)
+            ; /* one that has no memory leaves it for the next */
+    }
+}
+
 static weft_status_t handle_start(weft_op_t *op)
 {
     am_handle_t h = *wefti_op_room(op, am_handle_t);
@@ -246,6 +256,7 @@ static weft_status_t handle_start(weft_op_t *op)
     am_port_t *port = am_port(as, h.id);
     if (!h.fn) {
         if (port) {
+            leave_behind(as, port);
             port->fn = NULL;
             port_unuse(as, port);
         }

@@ -241,6 +241,47 @@ TEST(a_handler_may_take_itself_away_and_put_another_in_its_place)
     }
 }
 
+TEST(what_a_handler_leaves_behind_goes_to_the_receives_that_wait)
+{
+    static const uint32_t ids[] = {7, 70000};
+    for (unsigned k = 0; k < 4; k++) { /* driven by the caller: between two calls nothing happens */
+        box_t *box = box_new(BOX_PULLS);
+        uint32_t id = ids[k / 2];
+        uint64_t got[3] = {0, 0, 0};
+        weft_op_t recv[3] = {WEFT_OP_INIT, WEFT_OP_INIT, WEFT_OP_INIT}, send = WEFT_OP_INIT;
+        pair_open(&pair, &pair_ways[k % 2], NULL);
+        for (uint64_t i = 1; i <= 2; i++) {
+            CHECK_OK(weft_am_send(pair.ep[1], id, NULL, 0, &i, sizeof i, &send));
+            CHECK_OK(pair_wait(&pair, &send, 5));
+        }
+        pair_run(&pair, 0.01);
+        CHECK_OK(weft_am_handle(pair.rt[0], id, box_handler, box, NULL)); /* gets them from progress, which does not come */
+        for (unsigned i = 0; i < 3; i++) {
+            weft_am_recv_opts_t want = want_id(i == 1 ? WEFT_AM_ANY_ID : id, NULL, 0, &got[i], sizeof got[i]);
+            CHECK_OK(weft_am_recv(pair.rt[0], &want, &recv[i]));
+        }
+        CHECK_OK(weft_am_handle(pair.rt[0], id, NULL, NULL, NULL));
+        CHECK_OK(pair_wait(&pair, &recv[0], 5));
+        CHECK_OK(pair_wait(&pair, &recv[1], 5));
+        CHECK(got[0] == 1 && got[1] == 2 && atomic_load(&box->n) == 0 && !weft_op_done(&recv[2]));
+        /* the same where the handler takes itself away while there is more */
+        uint64_t three = 3;
+        weft_op_cancel(&recv[2]);
+        CHECK_EQ(pair_wait(&pair, &recv[2], 5), WEFT_ERR_CANCELLED);
+        atomic_store(&once_calls, 0);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(weft_am_send(pair.ep[1], id, NULL, 0, &three, sizeof three, NULL));
+        pair_run(&pair, 0.01);
+        CHECK_OK(weft_am_handle(pair.rt[0], id, once, NULL, NULL));
+        weft_am_recv_opts_t want = want_id(id, NULL, 0, &got[2], sizeof got[2]);
+        CHECK_OK(weft_am_recv(pair.rt[0], &want, &recv[2]));
+        CHECK_OK(pair_wait(&pair, &recv[2], 5));
+        CHECK(got[2] == 3 && atomic_load(&once_calls) == 1);
+        pair_close(&pair);
+        box_free(box);
+    }
+}
+
 TEST(a_message_can_be_taken_header_first)
 {
     static const size_t lens[] = {0, 8, 4000, 8000, 100000};
