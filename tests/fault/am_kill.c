@@ -13,11 +13,7 @@
 #include "lib/witness.h"
 #include "test.h"
 
-<<<<<<< HEAD
-enum { BIG = 24 << 20, MIDDLE = 100000, ID = 1, ID_OTHER = 2, ID_POOL = 3, ID_NOBODY = 4, REASON = 77 };
-=======
 enum { BIG = 24 << 20, OFFER = 2 << 20, MIDDLE = 100000, ID = 1, ID_OTHER = 2, ID_POOL = 3, ID_NOBODY = 4, REASON = 77 };
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
 enum { VICTIM, WITNESS, PEERS };
 
 #define BOUND_NS (700 * WEFT_MILLISECOND)
@@ -71,11 +67,6 @@ static uint8_t *big(void)
     }
     return bytes;
 }
-<<<<<<< HEAD
-static bool is_big(const void *at, size_t n)
-{
-    return !memcmp(at, big(), n);
-=======
 /* Long ones in pieces, so that we are not the silent ones. */
 static bool is_big(const void *at, size_t n)
 {
@@ -87,7 +78,6 @@ static bool is_big(const void *at, size_t n)
             weft_runtime_progress(victim->rt);
     }
     return true;
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
 }
 
 static void begin(const char *transport, peer_life_t life)
@@ -260,21 +250,12 @@ static void life_offer(weft_runtime_t *rt, weft_ep_t *ep)
     static weft_op_t ops[5];
     weft_pool_t *pool;
     void *lent;
-<<<<<<< HEAD
-    if (weft_pool_new(rt, NULL, &pool) || weft_pool_get(pool, BIG, &lent))
-        _exit(1);
-    memcpy(lent, big(), BIG);
-    if (weft_am_send(ep, ID, "eager", 5, big(), 1000, &ops[0]) || weft_am_send(ep, ID, "rndv", 4, big(), BIG, &ops[1]) ||
-        weft_am_send(ep, ID, "rndv", 4, big(), BIG, &ops[2]) || weft_am_send(ep, ID_POOL, "pool", 4, lent, BIG, &ops[3]) ||
-        weft_am_send(ep, ID_POOL, "pool", 4, lent, BIG, &ops[4]))
-=======
     if (weft_pool_new(rt, NULL, &pool) || weft_pool_get(pool, OFFER, &lent))
         _exit(1);
     memcpy(lent, big(), OFFER);
     if (weft_am_send(ep, ID, "eager", 5, big(), 1000, &ops[0]) || weft_am_send(ep, ID, "rndv", 4, big(), OFFER, &ops[1]) ||
         weft_am_send(ep, ID, "rndv", 4, big(), OFFER, &ops[2]) || weft_am_send(ep, ID_POOL, "pool", 4, lent, OFFER, &ops[3]) ||
         weft_am_send(ep, ID_POOL, "pool", 4, lent, OFFER, &ops[4]))
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
         _exit(1);
     peer_live(rt);
 }
@@ -650,11 +631,7 @@ TEST(kept_viewed_and_lent_messages_of_a_lost_peer_stay_readable_until_they_are_r
         for (unsigned aborted = 0; aborted < 2; aborted++) {
             weft_am_t *am[N];
             weft_op_t op = WEFT_OP_INIT, eager_view = WEFT_OP_INIT, lent_view = WEFT_OP_INIT;
-<<<<<<< HEAD
-            uint8_t *into = malloc(BIG);
-=======
             uint8_t *into = malloc(OFFER);
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
             begin(transports[t], life_offer);
             post_nobodys();
             for (unsigned i = 0; i < N; i++) {
@@ -662,22 +639,14 @@ TEST(kept_viewed_and_lent_messages_of_a_lost_peer_stay_readable_until_they_are_r
                 CHECK_OK(weft_am_take(victim->rt, victim->ep, ids[i], &op));
                 CHECK_OK(peer_wait(victim, &op, 20));
                 am[i] = op.buf;
-<<<<<<< HEAD
-                CHECK_EQ(am[i]->len, i == EAGER ? 1000 : BIG);
-=======
                 CHECK_EQ(am[i]->len, i == EAGER ? 1000 : OFFER);
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
                 CHECK((am[i]->data != NULL) == (i == EAGER));
             }
             CHECK_OK(weft_am_view(am[EAGER], &eager_view));
             CHECK_OK(weft_am_view(am[LENT], &lent_view));
             CHECK_OK(peer_wait(victim, &eager_view, 20));
             CHECK_OK(peer_wait(victim, &lent_view, 20)); /* lent over shm, pulled over tcp */
-<<<<<<< HEAD
-            CHECK_EQ(lent_view.len, BIG);
-=======
             CHECK_EQ(lent_view.len, OFFER);
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
             lose(signals[s]);
             CHECK_EQ(ended(&nobodys), WEFT_ERR_PEER);
             check_lost();
@@ -692,19 +661,11 @@ TEST(kept_viewed_and_lent_messages_of_a_lost_peer_stay_readable_until_they_are_r
             CHECK(is_big(eager_view.buf, 1000));
             CHECK(!memcmp(am[PULL]->header, "rndv", 4));
             CHECK(!memcmp(am[LENT]->header, "pool", 4));
-<<<<<<< HEAD
-            CHECK(is_big(lent_view.buf, BIG));
-            /* what had not come cannot come any more */
-            weft_status_t st, want = aborted ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER;
-            memset(&op, 0, sizeof op);
-            st = weft_am_pull(am[PULL], into, BIG, &op);
-=======
             CHECK(is_big(lent_view.buf, OFFER));
             /* what had not come cannot come any more */
             weft_status_t st, want = aborted ? WEFT_ERR_CANCELLED : WEFT_ERR_PEER;
             memset(&op, 0, sizeof op);
             st = weft_am_pull(am[PULL], into, OFFER, &op);
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
             if (!st)
                 st = peer_wait(victim, &op, 2);
             CHECK(st == WEFT_ERR_PEER || st == WEFT_ERR_CLOSED || st == want);
@@ -715,11 +676,7 @@ TEST(kept_viewed_and_lent_messages_of_a_lost_peer_stay_readable_until_they_are_r
             CHECK(st == WEFT_ERR_PEER || st == WEFT_ERR_CLOSED || st == want);
             weft_am_reject(am[LATE], REASON); /* nobody hears it */
             witness_goes_on(&peers[WITNESS], 20);
-<<<<<<< HEAD
-            CHECK(is_big(lent_view.buf, BIG));
-=======
             CHECK(is_big(lent_view.buf, OFFER));
->>>>>>> 819c5db (tests: peers killed and stopped in the middle of active messages)
             for (unsigned i = 0; i < N; i++)
                 weft_am_release(am[i]);
             end();
