@@ -164,6 +164,9 @@ TEST(a_new_range_replaces_unused_ones_and_lies_beside_those_in_use)
     weft_mem_reg_t *in = reg(rt, p + 15 * PAGE, 1); /* past a narrow one that begins later */
     CHECK(in == wide);
     weft_mem_unregister(in, false);
+    in = reg(rt, p + 4 * PAGE, 2 * PAGE); /* the narrow one has only half of it */
+    CHECK(in == wide);
+    weft_mem_unregister(in, false);
     weft_mem_unregister(held, true);
     weft_mem_unregister(wide, true);
     CHECK_EQ(stats(rt).ranges, 0);
