@@ -527,7 +527,9 @@ TEST(bad_arguments_get_a_sentence_and_start_nothing)
     opts.id = 1;
     opts.buf = &word;
     opts.len = 8;
-    CHECK_EQ(weft_am_send_with(pair.ep[1], &opts, NULL), WEFT_ERR_INVALID); /* no operation, and not owned */
+    opts.confirm = true;
+    CHECK_EQ(weft_am_send_with(pair.ep[1], &opts, NULL), WEFT_ERR_INVALID); /* nobody to be told */
+    opts.confirm = false;
     opts.iov = (weft_iov_t[]){{NULL, 3}};
     opts.iov_n = 1;
     CHECK_EQ(weft_am_send_with(pair.ep[1], &opts, &op), WEFT_ERR_INVALID);
