@@ -187,11 +187,13 @@ TEST(an_id_has_one_handler_and_with_one_its_messages_go_nowhere_else)
         word = 2;
         CHECK_OK(weft_am_send(pair.ep[1], 5, NULL, 0, &word, 8, &send));
         CHECK_OK(pair_wait(&pair, &any, 5));
+        CHECK_OK(pair_wait(&pair, &send, 5));
         CHECK(got == 2 && atomic_load(&box->n) == 1);
         box_handle(&pair, 0, 5, other); /* and there is room for another */
         word = 3;
         CHECK_OK(weft_am_send(pair.ep[1], 5, NULL, 0, &word, 8, &send));
         PAIR_UNTIL(&pair, atomic_load(&other->n) == 1, 5);
+        CHECK_OK(pair_wait(&pair, &send, 5));
         CHECK(!weft_op_done(&by_id));
         weft_op_cancel(&by_id);
         CHECK_EQ(pair_wait(&pair, &by_id, 5), WEFT_ERR_CANCELLED);
