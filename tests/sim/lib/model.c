@@ -295,6 +295,8 @@ static void check_peace(model_t *m, const act_t *a)
         const end_t *peer = model_peer(m, &m->ends[a->end]);
         expected = expected || !peer || peer->closed;
     }
+    if (a->kind >= ACT_OTHER)
+        expected = m->excused(m, a);
     if (!expected)
         sim_bad(&m->net, "an operation of kind %d on node %d, end %d, completes with %s in a world at peace", a->kind, a->node,
                 a->end, weft_status_name(st));
@@ -318,6 +320,8 @@ static void complete(model_t *m, act_t *a)
         check_recv(m, a);
     else if (a->kind == ACT_SEND)
         check_send(m, a);
+    else if (a->kind >= ACT_OTHER)
+        m->check(m, a);
     else if ((a->kind == ACT_CLOSE || a->kind == ACT_ABORT) && e) {
         for (int i = 0; i < m->n_acts; i++)
             if (m->acts[i]->live && m->acts[i]->end == a->end && (m->acts[i]->op.fn || !weft_op_done(&m->acts[i]->op)))
@@ -353,6 +357,7 @@ act_t *model_act(model_t *m, act_kind_t kind, int node, int end)
     a->node = node;
     a->end = end;
     a->msg = -1;
+    a->waits_for_peer = kind == ACT_SEND || kind == ACT_RECV;
     a->stamp = ++m->stamp;
     a->posted_at = sim_now(&m->net);
     a->stopped_before = sim_net_stopped(&m->net, node);
@@ -437,6 +442,8 @@ void model_init(model_t *m, uint64_t seed, int nodes)
     memset(m->queues, 0, sizeof m->queues);
     memset(m->tokens, 0, sizeof m->tokens);
     m->completed = NULL;
+    m->check = NULL;
+    m->excused = NULL;
     sim_net_init(&m->net, seed, nodes);
     model_now = m;
 }
@@ -467,8 +474,10 @@ uint64_t model_finish(model_t *m)
     if (fakedev_live())
         sim_bad(&m->net, "%zu buffers of the device are left", fakedev_live());
     uint64_t hash = sim_net_free(&m->net);
-    for (int i = 0; i < m->n_acts; i++)
+    for (int i = 0; i < m->n_acts; i++) {
+        free(m->acts[i]->more);
         free(m->acts[i]);
+    }
     m->n_acts = 0;
     return hash;
 }

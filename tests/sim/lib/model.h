@@ -15,7 +15,10 @@
 #define MSGS_MAX 600
 #define ACTS_MAX 1200
 
-typedef enum act_kind { ACT_SEND, ACT_RECV, ACT_RECV_ALLOC, ACT_CONNECT, ACT_CLOSE, ACT_ABORT, ACT_ACCEPT, ACT_TIMER } act_kind_t;
+typedef enum act_kind {
+    ACT_SEND, ACT_RECV, ACT_RECV_ALLOC, ACT_CONNECT, ACT_CLOSE, ACT_ABORT, ACT_ACCEPT, ACT_TIMER,
+    ACT_OTHER, /* from here on the scenario's own: check() and excused() below */
+} act_kind_t;
 
 typedef struct link {
     int node[2];              /* who connects, who listens */
@@ -69,6 +72,8 @@ typedef struct act {
     uint64_t posted_at, stopped_before, bound; /* bound 0: may take for ever */
     uint32_t stamp;           /* order of posting */
     uint64_t taken_before;    /* a close: messages of its end that the peer had received when it was posted */
+    void *more;               /* the scenario's; freed with the act */
+    bool waits_for_peer;      /* ends when the peer does */
 } act_t;
 
 /* A receive that got a message. */
@@ -97,7 +102,10 @@ typedef struct model {
     uint32_t stamp;
     weft_queue_t *queues[SIM_NODES_MAX];
     weft_token_t *tokens[SIM_NODES_MAX];
-    /* The scenario's: called after the checks of a completion; `status` as completed. */
+    /* The scenario's: check an operation of its own that is complete; may one fail with this in a world at peace? */
+    void (*check)(struct model *m, act_t *a);
+    bool (*excused)(struct model *m, const act_t *a);
+    /* Called after the checks of a completion; `status` as completed. */
     void (*completed)(struct model *m, act_t *a, weft_status_t status);
 } model_t;
 
