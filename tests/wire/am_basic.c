@@ -17,10 +17,7 @@ static void to_handler(box_t *box, int from, uint32_t id, size_t header_len, siz
     weft_op_t send = WEFT_OP_INIT;
     unsigned before = atomic_load(&box->n);
     in[len] = 0x5a;
-    box->buf = in;
-    box->cap = len;
-    box->pull = (weft_op_t)WEFT_OP_INIT;
-    box->status = WEFT_OK;
+    box_set(box, BOX_PULLS, in, len, 0);
     CHECK_OK(weft_am_send(pair.ep[from], id, header, header_len, out, len, &send));
     PAIR_UNTIL(&pair, atomic_load(&box->n) > before, 20);
     CHECK_EQ(box->last.id, id);
@@ -232,13 +229,14 @@ static void count_release(void *buf, void *user)
 static weft_status_t send_owned(size_t len, int *released, weft_iov_t iov[2], weft_op_t *op)
 {
     weft_am_send_opts_t opts = WEFT_AM_SEND_OPTS_INIT;
-    static uint8_t header[40];
-    uint8_t *all = (uint8_t *)box_payload(9, len);
+    static uint8_t stays[40]; /* borrowed with an operation, copied without */
+    uint8_t gone[40], *header = op ? stays : gone, *all = (uint8_t *)box_payload(9, len);
     size_t first = len / 2;
-    pattern_fill(header, sizeof header, 9 + 1);
+    if (!op || !stays[0])
+        pattern_fill(header, sizeof stays, 9 + 1);
     opts.id = 9;
     opts.header = header;
-    opts.header_len = sizeof header;
+    opts.header_len = sizeof stays;
     opts.release = count_release;
     opts.release_user = released;
     if (len > 1) {
@@ -252,8 +250,7 @@ static weft_status_t send_owned(size_t len, int *released, weft_iov_t iov[2], we
         opts.len = len;
     }
     weft_status_t st = weft_am_send_with(pair.ep[1], &opts, op);
-    if (!op)
-        memset(header, 0xee, sizeof header);
+    memset(gone, 0xee, sizeof gone);
     return st;
 }
 
@@ -272,11 +269,7 @@ TEST(owned_payloads_are_released_once_per_piece_in_every_ending)
                 weft_op_t send = WEFT_OP_INIT;
                 weft_iov_t iov[2];
                 unsigned n = atomic_load(&box->n);
-                box->does = does[k];
-                box->reason = 5;
-                box->buf = in;
-                box->cap = 300000;
-                box->pull = (weft_op_t)WEFT_OP_INIT;
+                box_set(box, does[k], in, 300000, 5);
                 CHECK_OK(send_owned(lens[i], &released, iov, &send));
                 owned += 1 + (lens[i] > 1);
                 PAIR_UNTIL(&pair, atomic_load(&box->n) > n, 10);
@@ -328,11 +321,9 @@ TEST(owned_payloads_need_no_operation)
         uint8_t *in = (uint8_t *)malloc(300000);
         pair_open(&pair, way, NULL);
         box_handle(&pair, 0, 9, box);
-        box->buf = in;
-        box->cap = 300000;
         for (unsigned i = 0; i < 3; i++) {
             weft_iov_t iov[2];
-            box->pull = (weft_op_t)WEFT_OP_INIT;
+            box_set(box, BOX_PULLS, in, 300000, 0);
             CHECK_OK(send_owned(lens[i], &released, iov, NULL));
             owned += 1 + (lens[i] > 1);
             PAIR_UNTIL(&pair, atomic_load(&box->n) == i + 1, 10);
@@ -452,10 +443,7 @@ TEST(a_confirmed_send_completes_when_the_receiver_is_done_with_the_message)
             for (unsigned k = 0; k < 3; k++) { /* kept and released, kept and rejected, looked at */
                 weft_op_t send = WEFT_OP_INIT, pull = WEFT_OP_INIT;
                 unsigned n = atomic_load(&box->n);
-                box->does = k < 2 ? BOX_KEEPS : BOX_PULLS;
-                box->buf = in;
-                box->cap = lens[i];
-                box->pull = (weft_op_t)WEFT_OP_INIT;
+                box_set(box, k < 2 ? BOX_KEEPS : BOX_PULLS, in, lens[i], 0);
                 CHECK_OK(weft_am_send_with(pair.ep[1], &opts, &send));
                 PAIR_UNTIL(&pair, atomic_load(&box->n) > n, 10);
                 if (k < 2) {
@@ -505,14 +493,15 @@ TEST(a_handler_that_rejects_tells_the_sender_why)
             opts.buf = out;
             opts.len = lens[i];
             opts.confirm = true;
-            box->reason = 1 + i * 1000;
+            box_set(box, BOX_REJECTS, NULL, 0, 1 + i * 1000);
             CHECK_OK(weft_am_send_with(pair.ep[1], &opts, &send));
             CHECK_EQ(pair_wait(&pair, &send, 5), WEFT_ERR_REJECTED);
             CHECK_EQ(send.reason, 1 + i * 1000);
+            PAIR_UNTIL(&pair, atomic_load(&box->n) == i + 1, 5);
             CHECK_OK(box->status);
             free(out);
         }
-        box->reason = 0; /* is no reason */
+        box_set(box, BOX_REJECTS, NULL, 0, 0); /* 0 is no reason */
         CHECK_OK(weft_am_send(pair.ep[1], 8, NULL, 0, "x", 1, NULL));
         PAIR_UNTIL(&pair, atomic_load(&box->n) == sizeof lens / sizeof *lens + 1, 5);
         CHECK_EQ(box->status, WEFT_ERR_INVALID);

@@ -23,6 +23,7 @@ static unsigned messages(void)
 {
     const char *text = getenv("WEFT_TEST_MESSAGES");
     unsigned n = text ? (unsigned)strtoul(text, NULL, 10) : SANITIZED ? 10000 : 100000;
+    unsetenv("WEFT_TEST_MESSAGES"); /* it is none of the library's */
     return n > 2 * WARM ? n : 2 * WARM;
 }
 

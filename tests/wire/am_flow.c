@@ -342,8 +342,7 @@ static void one_ending(unsigned how, const uint8_t *out, size_t len, box_t *box)
     case 4: /* handled */
     case 5: /* handled, rejected */
     case 6: /* kept, released */
-        box->does = how == 4 ? BOX_LOOKS : how == 5 ? BOX_REJECTS : BOX_KEEPS;
-        box->reason = 8;
+        box_set(box, how == 4 ? BOX_LOOKS : how == 5 ? BOX_REJECTS : BOX_KEEPS, NULL, 0, 8);
         box_handle(&pair, 0, 4, box);
         PAIR_UNTIL(&pair, atomic_load(&box->n) > n, 5);
         box_handle(&pair, 0, 4, NULL);

@@ -158,6 +158,7 @@ TEST(messages_that_wait_are_handed_to_the_handler_that_comes_and_in_order)
             free(out[i]);
         }
         CHECK_EQ(atomic_load(&box->n), 5);
+        box_empty(box);
         one_receive(12 + 2, 14, 100, true, true);
         pair_close(&pair);
         box_free(box);

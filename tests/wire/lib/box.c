@@ -15,10 +15,29 @@ box_t *box_new(box_does_t does)
     return box;
 }
 
+void box_set(box_t *box, box_does_t does, void *buf, size_t cap, uint32_t reason)
+{
+    box->does = does;
+    box->buf = buf;
+    box->cap = cap;
+    box->reason = reason;
+    box->pull = (weft_op_t)WEFT_OP_INIT;
+    box->status = WEFT_OK;
+    atomic_fetch_add(&box->n, 0); /* the handler begins by reading it: what is above comes before that, on whichever thread */
+}
+
+void box_empty(box_t *box)
+{
+    for (unsigned i = 0; i < BOX_KEPT_MAX; i++) {
+        weft_am_release(box->kept[i]);
+        box->kept[i] = NULL;
+    }
+}
+
 void box_free(box_t *box)
 {
     for (unsigned i = 0; i < BOX_KEPT_MAX; i++)
-        weft_am_release(box->kept[i]);
+        must(box->kept[i] ? WEFT_ERR_STATE : WEFT_OK, "a box is freed with messages in it");
     free(box);
 }
 

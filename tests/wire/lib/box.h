@@ -31,7 +31,10 @@ typedef struct box {
 } box_t;
 
 box_t *box_new(box_does_t does);
-/* Everything kept is released. */
+/* What it does from the next message on; buf for pulls, reason for rejections. The pull is as new. */
+void box_set(box_t *box, box_does_t does, void *buf, size_t cap, uint32_t reason);
+/* Release everything that is kept: before the runtime is closed. */
+void box_empty(box_t *box);
 void box_free(box_t *box);
 /* The weft_am_fn; user is the box. */
 void box_handler(weft_am_t *am, void *user);
