@@ -320,9 +320,10 @@ static void complete(model_t *m, act_t *a)
         check_recv(m, a);
     else if (a->kind == ACT_SEND)
         check_send(m, a);
-    else if (a->kind >= ACT_OTHER)
+    else if (a->kind >= ACT_OTHER) {
+        recv_buf_home(a);
         m->check(m, a);
-    else if ((a->kind == ACT_CLOSE || a->kind == ACT_ABORT) && e) {
+    } else if ((a->kind == ACT_CLOSE || a->kind == ACT_ABORT) && e) {
         for (int i = 0; i < m->n_acts; i++)
             if (m->acts[i]->live && m->acts[i]->end == a->end && (m->acts[i]->op.fn || !weft_op_done(&m->acts[i]->op)))
                 sim_bad(&m->net, "end %d is closed, and an operation of kind %d on it is not complete", a->end, m->acts[i]->kind);
@@ -443,6 +444,7 @@ void model_init(model_t *m, uint64_t seed, int nodes)
     memset(m->tokens, 0, sizeof m->tokens);
     m->completed = NULL;
     m->check = NULL;
+    m->finished = NULL;
     m->excused = NULL;
     sim_net_init(&m->net, seed, nodes);
     model_now = m;
@@ -471,6 +473,8 @@ uint64_t model_finish(model_t *m)
         if (!g->owned)
             wipe_msg(g);
     }
+    if (m->finished)
+        m->finished(m);
     if (fakedev_live())
         sim_bad(&m->net, "%zu buffers of the device are left", fakedev_live());
     uint64_t hash = sim_net_free(&m->net);

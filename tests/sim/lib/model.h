@@ -105,6 +105,8 @@ typedef struct model {
     /* The scenario's: check an operation of its own that is complete; may one fail with this in a world at peace? */
     void (*check)(struct model *m, act_t *a);
     bool (*excused)(struct model *m, const act_t *a);
+    /* Everything is closed and complete, and the world is still there; may be NULL. */
+    void (*finished)(struct model *m);
     /* Called after the checks of a completion; `status` as completed. */
     void (*completed)(struct model *m, act_t *a, weft_status_t status);
 } model_t;
