@@ -43,6 +43,12 @@ def a_wrong_value_is_named():
     refused(*fork, "--heartbeat", "1ns", says=["--heartbeat", "1ns"])
     refused(*fork, "--endpoints", "1000000000", says=["1000000000"])
     refused(*fork, "--json=yes", says=["--json", "yes"])
+    refused(*fork, "--test", "am_lta", says=["am_lta", "am_lat"])
+    refused(*fork, "--memory", "pol", says=["pol", "pool"])
+    refused(*fork, "--memory", "host,banana", says=["banana", "cuda-managed"])
+    refused(*fork, "--memory", "host,huge,pool", says=["host,huge,pool", "two"])
+    refused(*fork, "--memory", "host,", says=["--memory", "host"])
+    refused(*fork, "--test", "am_lat", "--header", "8193", says=["--header", "8192"])
 
 
 def options_that_do_not_go_together_are_refused():
@@ -50,6 +56,10 @@ def options_that_do_not_go_together_are_refused():
     refused("perf", "--fork", "--connect", "tcp://127.0.0.1:1", says=["exclude"])
     refused("perf", "--fork", "--keep", says=["--keep", "--listen"])
     refused("perf", "--fork", "--warmup", "3", says=["--warmup", "--iters"])
+    for option in (["--view"], ["--kept"], ["--header", "8"]):
+        refused("perf", "--fork", *option, says=[option[0], "am_lat"])
+        refused("perf", "--fork", "--test", "tag_lat", *option, says=[option[0], "am_lat"])
+    refused("perf", "--fork", "--test", "am_rate", "--shuffle", says=["--shuffle", "tag_rate"])
 
 
 def help_lists_every_option_and_fits_in_100_columns():
@@ -60,7 +70,8 @@ def help_lists_every_option_and_fits_in_100_columns():
         assert not wide, f"weft {' '.join(args)}: more than 100 columns\n" + "\n".join(wide)
     text = weft.must("perf", "--help")
     for name in ("fork", "listen", "connect", "test", "size", "tls", "window", "mode", "json", "seconds", "iters", "warmup",
-                 "endpoints", "outstanding", "shuffle", "idle", "no-pin", "keep", "key-file", "heartbeat", "timeout"):
+                 "endpoints", "outstanding", "shuffle", "header", "memory", "view", "kept",
+                 "idle", "no-pin", "keep", "key-file", "heartbeat", "timeout"):
         assert f"--{name}" in text, f"--{name} is not in the help"
     assert "2^20" in text, "the help does not say what MiB are"
 

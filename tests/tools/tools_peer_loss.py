@@ -6,12 +6,13 @@ import time
 from lib import weft
 
 LONG = ("--test", "tag_lat,tag_bw", "--size", "8,1048576", "--seconds", "20", "--json")
+AM = ("--iters", "100000000000", "--warmup", "0", "--json", "--size")
 
 
-def lose(sig, victim, within, *args):
+def lose(sig, victim, within, *args, test=LONG):
     """Start both sides, let them measure, send one a signal; the other must fail within so many seconds."""
     server, uri = weft.listen(*args)
-    client = weft.start("perf", "--connect", uri, *LONG, *args)
+    client = weft.start("perf", "--connect", uri, *test, *args)
     try:
         time.sleep(1.0)
         assert client.poll() is None, "the client ended early: " + client.stderr.read()
@@ -51,6 +52,18 @@ def a_stopped_client_fails_the_server_within_the_heartbeat_bound():
 def it_ends_the_same_way_in_thread_mode():
     lose(signal.SIGKILL, "server", 3, "--mode", "thread", "--heartbeat", "2s")
     lose(signal.SIGSTOP, "server", 5, "--mode", "thread", "--heartbeat", "2s")
+
+
+def active_messages_end_the_same_way():
+    handlers = ("8", "--test", "am_lat"), ("8", "--test", "am_rate", "--kept"), ("4M", "--test", "am_bw"), \
+        ("4M", "--test", "am_lat", "--view", "--memory", "pool")
+    for tls in ("shm", "tcp"):
+        for what in handlers:
+            for victim in ("server", "client"):
+                lose(signal.SIGKILL, victim, 3, "--tls", tls, "--heartbeat", "2s", test=AM + what)
+    lose(signal.SIGSTOP, "client", 5, "--tls", "shm", "--heartbeat", "2s", test=AM + handlers[0])
+    lose(signal.SIGKILL, "server", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + handlers[0])
+    lose(signal.SIGKILL, "client", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + handlers[1])
 
 
 def a_server_that_keeps_survives_a_killed_client():
@@ -116,5 +129,6 @@ def nobody_there_is_said_at_once():
 weft.main(a_killed_server_fails_the_client_at_once, a_killed_client_fails_the_server_at_once,
           a_stopped_server_fails_the_client_within_the_heartbeat_bound,
           a_stopped_client_fails_the_server_within_the_heartbeat_bound,
-          it_ends_the_same_way_in_thread_mode, a_server_that_keeps_survives_a_killed_client, a_killed_child_fails_the_fork,
+          it_ends_the_same_way_in_thread_mode, active_messages_end_the_same_way,
+          a_server_that_keeps_survives_a_killed_client, a_killed_child_fails_the_fork,
           a_killed_parent_leaves_no_child, nobody_there_is_said_at_once)

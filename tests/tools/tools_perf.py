@@ -4,7 +4,9 @@ import os
 from lib import weft
 
 FIELDS = ("test", "size", "tls", "transport", "mode", "window", "outstanding", "endpoints", "iterations", "seconds", "avg_us",
-          "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s", "endpoint_bytes", "peer_endpoint_bytes")
+          "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s", "endpoint_bytes", "peer_endpoint_bytes",
+          "send_memory", "recv_memory")
+AM = "am_lat,am_bw,am_rate"
 SHORT = ("--seconds", "20ms")
 
 
@@ -21,9 +23,9 @@ def plausible(line):
         assert name in line, f"{name} is missing in {line}"
     assert 0 <= line["p50_us"] <= line["p90_us"] <= line["p99_us"] <= line["p99_9_us"] <= line["max_us"] * 1.001, line
     assert line["avg_us"] > 0 and line["msg_s"] > 0 and line["seconds"] > 0 and line["iterations"] >= 1, line
-    share = 0.5 if line["test"] == "tag_lat" else 1
+    share = 0.5 if line["test"].endswith("_lat") else 1
     assert abs(line["seconds"] * 1e6 * share / line["iterations"] - line["avg_us"]) < 0.01 * line["avg_us"] + 1e-4, line
-    assert abs(line["msg_s"] * line["size"] / 2**20 - line["mb_s"]) < 0.01 * line["mb_s"] + 1e-2, line
+    assert abs(line["size"] * 1e6 / 2**20 / line["avg_us"] - line["mb_s"]) < 0.01 * line["mb_s"] + 1e-2, line
 
 
 def each_test_and_size_gives_a_line():
@@ -66,6 +68,74 @@ def many_endpoints_and_operations_work():
                 "--tls", tls, *SHORT)
 
 
+def active_messages_give_a_line_each():
+    for tls in ("shm", "tcp"):
+        for mode in ("caller", "thread"):
+            lines = measure("--test", AM, "--size", "8,1M", "--tls", tls, "--window", "16", "--mode", mode, *SHORT)
+            assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in AM.split(",") for s in (8, 1 << 20)], lines
+            for r in lines:
+                assert r["header"] == 0 and r["taken"] == "at once" and r["send_memory"] == r["recv_memory"] == "host", r
+                assert r["window"] == (1 if r["test"] == "am_lat" else 16), r
+
+
+def active_messages_of_every_size_and_header_arrive():
+    for tls in ("shm", "tcp"):
+        for header in ("0", "1", "64", "8192"):
+            lines = measure("--test", "am_lat,am_bw", "--size", "0,1,4000,4096,64k,4M", "--header", header, "--iters", "20",
+                            "--tls", tls)
+            assert [r["size"] for r in lines] == 2 * [0, 1, 4000, 4096, 65536, 4194304], lines
+            assert all(r["header"] == int(header) for r in lines), lines
+
+
+def active_messages_are_taken_in_each_way():
+    ways = {"viewed": ["--view"], "kept": ["--kept"], "viewed, kept": ["--view", "--kept"]}
+    for tls in ("shm", "tcp"):
+        for taken, args in ways.items():
+            for mode in ("caller", "thread"):
+                lines = measure("--test", AM, "--size", "0,8,3000,1M", "--iters", "60", "--header", "16", "--mode", mode,
+                                "--tls", tls, *args)
+                assert len(lines) == 12 and all(r["taken"] == taken for r in lines), lines
+
+
+def few_slots_and_many_endpoints_take_active_messages():
+    for tls in ("shm", "tcp"):
+        for size in ("8", "100k"):
+            lines = measure("--test", AM, "--size", size, "--endpoints", "5", "--window", "40", "--outstanding", "3",
+                            "--iters", "500", "--tls", tls)
+            assert [r["endpoints"] for r in lines] == 3 * [5], lines
+
+
+def a_small_window_makes_the_sender_wait_and_nothing_is_lost():
+    env = weft.environment(WEFT_AM_WINDOW="16k", WEFT_AM_MESSAGES="16")
+    for args in ([], ["--kept"]):
+        line, = measure("--test", "am_rate", "--size", "2000", "--iters", "20000", *args, env=env)
+        assert line["iterations"] == 20000, line
+
+
+def buffers_are_of_the_kinds_asked_for():
+    for tls in ("shm", "tcp"):
+        for kinds in ("pool", "huge", "host,pool", "pool,huge"):
+            for test, size in ((AM, "8,1M,20M"), ("tag_lat,tag_bw", "8,1M")):
+                lines = measure("--test", test, "--size", size, "--memory", kinds, "--iters", "4", "--tls", tls)
+                both = kinds.split(",") * 2
+                assert all([r["send_memory"], r["recv_memory"]] == both[:2] for r in lines), lines
+        measure("--test", AM, "--size", "8,20M", "--memory", "pool", "--view", "--iters", "10", "--tls", tls)
+
+
+def a_kind_that_is_not_here_is_refused_with_a_sentence():
+    done = weft.run("perf", "--fork", "--json", "--test", AM, "--size", "8,1M", "--iters", "5", "--memory", "cuda",
+                    env=weft.environment(WEFT_CUDA="off"))
+    assert done.returncode == 1 and "cuda" in done.stderr and not done.stdout, f"{done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def gpu_memory_works_where_there_is_some():
+    if weft.run("perf", "--fork", "--test", "am_lat", "--size", "8", "--iters", "1", "--memory", "cuda").returncode:
+        raise weft.Skip("there is no CUDA device")
+    for tls in ("shm", "tcp"):
+        for kinds in ("cuda", "host,cuda", "cuda,host", "pinned,cuda", "cuda-managed"):
+            measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--tls", tls)
+
+
 def idle_reports_processor_time():
     line, = measure("--idle", "500ms", "--mode", "thread")
     assert line["test"] == "idle" and 0.45 <= line["seconds"] <= 3, line
@@ -73,7 +143,8 @@ def idle_reports_processor_time():
 
 
 def a_table_fits_in_100_columns():
-    text = weft.must("perf", "--fork", "--test", "tag_lat,tag_bw", "--size", "8,1M", "--endpoints", "2", *SHORT)
+    text = weft.must("perf", "--fork", "--test", "tag_lat,tag_bw,am_lat", "--size", "8,1M", "--endpoints", "2", "--memory", "pool",
+                     "--header", "64", "--kept", *SHORT)
     assert "tag_lat" in text and "MiB/s" in text, text
     assert max(len(line) for line in text.splitlines()) <= 100, text
     assert "\r" not in text and "\033" not in text, "there is progress where no terminal is"
@@ -118,5 +189,8 @@ def a_key_is_needed_on_both_sides():
 
 
 weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_are_exact, many_endpoints_and_operations_work,
-          idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
+          active_messages_give_a_line_each, active_messages_of_every_size_and_header_arrive, active_messages_are_taken_in_each_way,
+          few_slots_and_many_endpoints_take_active_messages, a_small_window_makes_the_sender_wait_and_nothing_is_lost,
+          buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
+          gpu_memory_works_where_there_is_some, idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
           a_server_that_keeps_serves_one_client_after_another, a_key_is_needed_on_both_sides)

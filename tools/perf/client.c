@@ -149,14 +149,19 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     const char *doing = perf_test_name((perf_test_t)plan->test);
     perf_run_t run;
     weft_status_t st = perf_run_new(&run, l, plan, false);
-    if (st)
-        return lost(c, st, "making the buffers");
+    if (st) {
+        perf_progress(NULL);
+        tool_error("%s; use a smaller --size or --window, or another --memory", run.refusal);
+        c->failed = true;
+        return false;
+    }
     if (!send_plan(c, plan) || !await_reply(c, PERF_READY, doing) || !post_reply(c, doing)) {
         perf_run_free(&run);
         return false;
     }
     run.plan.run = plan->run;
     run.histogram = histogram;
+    run.watch = &c->reply_op;
     if (histogram)
         memset(histogram, 0, sizeof *histogram);
     st = perf_client_loop(l, &run, &c->reply_op);
@@ -176,16 +181,24 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
 
 static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t size)
 {
-    static const uint64_t windows[PERF_TESTS] = {[PERF_TAG_BW] = 32, [PERF_TAG_RATE] = 256};
+    static const uint64_t windows[PERF_TESTS] = {
+        [PERF_TAG_BW] = 32, [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32, [PERF_AM_RATE] = 256};
     perf_plan_t plan = {.test = test, .size = size, .window = o->window, .outstanding = o->outstanding, .shuffle = o->shuffle};
-    if (test == PERF_TAG_LAT || test == PERF_IDLE)
+    if (perf_is_latency(test) || test == PERF_IDLE)
         plan.window = 1;
     if (!plan.window)
         plan.window = windows[test];
     if (!plan.outstanding)
         plan.outstanding = plan.window;
-    if (test == PERF_TAG_LAT || test == PERF_IDLE)
+    if (test != PERF_TAG_BW && test != PERF_TAG_RATE)
         plan.shuffle = 0;
+    if (perf_is_am(test)) {
+        plan.header = o->header;
+        plan.view = o->view;
+        plan.kept = o->kept;
+    }
+    memcpy(plan.send_kind, o->send_kind, sizeof plan.send_kind);
+    memcpy(plan.recv_kind, o->recv_kind, sizeof plan.recv_kind);
     return plan;
 }
 
@@ -233,7 +246,7 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
 {
     const perf_opts_t *o = c->opts;
     perf_plan_t plan = new_plan(o, test, size);
-    perf_result_t r = {.test = test, .size = size, .window = plan.window, .outstanding = plan.outstanding};
+    perf_result_t r = {.test = test, .size = size, .header = plan.header, .window = plan.window, .outstanding = plan.outstanding};
     perf_run_t run;
     char text[32];
     if (test == PERF_IDLE) {
@@ -252,14 +265,14 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
     r.iterations = plan.count;
     r.seconds = (double)run.elapsed_ns / 1e9;
     r.histogram = c->histogram;
-    r.tick_us = perf_tick_ns() / 1e3 / (test == PERF_TAG_LAT ? 2 : 1);
+    r.tick_us = perf_tick_ns() / 1e3 / (perf_is_latency(test) ? 2 : 1);
     r.transport = c->link.transport;
     r.endpoints = c->link.n_eps;
     if (test == PERF_IDLE) {
         r.cpu_percent = 100.0 * (double)run.cpu_ns / (double)run.elapsed_ns;
         r.peer_cpu_percent = 100.0 * (double)c->reply.cpu_ns / (double)(c->reply.elapsed_ns ? c->reply.elapsed_ns : 1);
     } else {
-        r.avg_us = r.seconds * 1e6 / (double)plan.count / (test == PERF_TAG_LAT ? 2 : 1);
+        r.avg_us = r.seconds * 1e6 / (double)plan.count / (perf_is_latency(test) ? 2 : 1);
         r.msg_s = 1e6 / r.avg_us;
         r.mb_s = r.msg_s * (double)size / 1048576.0;
     }
@@ -279,10 +292,8 @@ static bool measure_all(client_t *c)
         const uint64_t *sizes;
         unsigned n;
     } usual[PERF_TESTS] = {
-        [PERF_TAG_LAT] = {lat, 4},
-        [PERF_TAG_BW] = {bw, 3},
-        [PERF_TAG_RATE] = {rate, 2},
-        [PERF_IDLE] = {none, 1},
+        [PERF_TAG_LAT] = {lat, 4}, [PERF_TAG_BW] = {bw, 3}, [PERF_TAG_RATE] = {rate, 2}, [PERF_IDLE] = {none, 1},
+        [PERF_AM_LAT] = {lat, 4},  [PERF_AM_BW] = {bw, 3},  [PERF_AM_RATE] = {rate, 2},
     };
     const perf_opts_t *o = c->opts;
     for (unsigned t = 0; t < o->n_tests; t++) {

@@ -126,6 +126,8 @@ void perf_link_drop(perf_link_t *l, bool graceful)
 void perf_link_close(perf_link_t *l)
 {
     perf_link_drop(l, true);
+    if (l->rt)
+        weft_pool_free(l->pool);
     weft_runtime_close(l->rt);
     l->rt = NULL;
 }

@@ -23,6 +23,10 @@ enum {
     OPT_ENDPOINTS,
     OPT_OUTSTANDING,
     OPT_SHUFFLE,
+    OPT_HEADER,
+    OPT_MEMORY,
+    OPT_VIEW,
+    OPT_KEPT,
     OPT_IDLE,
     OPT_NO_PIN,
     OPT_KEEP,
@@ -39,11 +43,11 @@ static const tool_opt_t options[] = {
     {OPT_FORK, "fork", NULL, "be server and client, in two processes of this machine, on one core each"},
     {OPT_LISTEN, "listen", "[URI]", "be the server (default " DEFAULT_LISTEN "; port 0 picks one); serves one client and ends"},
     {OPT_CONNECT, "connect", "URI", "be the client of the server at URI"},
-    {OPT_TEST, "test", "LIST", "tag_lat, tag_bw, tag_rate, idle (default tag_lat,tag_bw,tag_rate)"},
+    {OPT_TEST, "test", "LIST", "tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle\n(default tag_lat,tag_bw,tag_rate)"},
     {OPT_SIZE, "size", "LIST",
      "bytes of a message: 8,4k,1M, or 8-1M for each power of two in between\n(default: a few that suit the test)"},
     {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
-    {OPT_WINDOW, "window", "N", "sends not yet complete at one time (default 32 for tag_bw, 256 for tag_rate)"},
+    {OPT_WINDOW, "window", "N", "sends not yet complete at one time (default 32 for tag_bw and am_bw, 256 for the rates)"},
     {OPT_MODE, "mode", "caller|thread",
      "who drives the runtimes: the loop that measures, or a thread of their own (default caller)"},
     {OPT_JSON, "json", NULL, "one JSON object a line instead of a table"},
@@ -51,8 +55,15 @@ static const tool_opt_t options[] = {
     {OPT_ITERS, "iters", "N", "exactly how many messages to measure, instead of by time"},
     {OPT_WARMUP, "warmup", "N", "with --iters: how many messages come first (default a tenth)"},
     {OPT_ENDPOINTS, "endpoints", "N", "endpoints between the two processes, used in turn (default 1)"},
-    {OPT_OUTSTANDING, "outstanding", "N", "receives kept posted in one-way tests (default: as many as the window)"},
+    {OPT_OUTSTANDING, "outstanding", "N",
+     "one-way tests: receives kept posted, or payloads pulled at one time\n(default: as many as the window)"},
     {OPT_SHUFFLE, "shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order"},
+    {OPT_HEADER, "header", "BYTES", "am tests: bytes of the header, beside those of the payload (default 0)"},
+    {OPT_MEMORY, "memory", "KIND[,KIND]",
+     "what the buffers are that are sent, and those received into: host, huge, pinned,\n"
+     "cuda, cuda-managed or pool (default host); one word counts for both"},
+    {OPT_VIEW, "view", NULL, "am tests: the receiver views payloads instead of taking them"},
+    {OPT_KEPT, "kept", NULL, "am tests: the receiver keeps messages, and releases them on a later turn"},
     {OPT_IDLE, "idle", "TIME", "do nothing for that long and report the processor time it takes"},
     {OPT_NO_PIN, "no-pin", NULL, "with --fork: leave the choice of cores to the kernel"},
     {OPT_KEEP, "keep", NULL, "with --listen: serve one client after another"},
@@ -63,7 +74,7 @@ static const tool_opt_t options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const char *const test_names[PERF_TESTS] = {"end", "tag_lat", "tag_bw", "tag_rate", "idle"};
+static const char *const test_names[PERF_TESTS] = {"end", "tag_lat", "tag_bw", "tag_rate", "idle", "am_lat", "am_bw", "am_rate"};
 
 const char *perf_test_name(perf_test_t test)
 {
@@ -75,10 +86,11 @@ void tool_perf_help(FILE *f)
     fputs("Usage: weft perf --fork [options]\n"
           "       weft perf --listen [URI] [options]       and, elsewhere,\n"
           "       weft perf --connect URI [options]\n\n"
-          "Measures two processes that exchange tag messages:\n"
+          "Measures two processes that exchange tag messages or active messages:\n"
           "  tag_lat    ping-pong; times are half of a round trip, avg is the total time / messages\n"
           "  tag_bw     one way with a window of large messages, until all have arrived\n"
           "  tag_rate   one way with a window of small messages, until all have arrived\n"
+          "  am_lat, am_bw, am_rate   the same with active messages, which handlers answer or take\n"
           "  idle       nothing; the processor time that takes (see --idle)\n"
           "In the one-way tests a time is that of one message, averaged over a window. MiB/s are 2^20 bytes a\n"
           "second (mb_s in JSON), as in ucx_perftest. Options that shape a test are given to the client;\n"
@@ -102,8 +114,8 @@ static bool add_test(perf_opts_t *o, const char *word)
         return true;
     }
     const char *near = tool_nearest(word, test_names + 1, PERF_TESTS - 1);
-    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate and idle", word, near ? "; did you mean " : "",
-               near ? near : "", near ? "?" : "");
+    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate and idle", word,
+               near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
 }
 
@@ -173,6 +185,35 @@ static bool take_time(const char *name, const char *text, uint64_t min, uint64_t
     return false;
 }
 
+static bool take_kind(const char *text, size_t n, char *out)
+{
+    char word[64];
+    const char *near;
+    snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
+    for (unsigned i = 0; i < PERF_KINDS; i++) {
+        if (!strcmp(word, perf_kinds[i])) {
+            snprintf(out, PERF_KIND_CAP, "%s", perf_kinds[i]);
+            return true;
+        }
+    }
+    near = tool_nearest(word, perf_kinds, PERF_KINDS);
+    tool_error("--memory knows no \"%s\"%s%s%s; it knows host, huge, pinned, cuda, cuda-managed and pool", word,
+               near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return false;
+}
+
+/* "A" for both, or "A,B": what is sent, and what is received into. */
+static bool take_kinds(perf_opts_t *o, const char *text)
+{
+    size_t n = strcspn(text, ",");
+    const char *second = text[n] ? text + n + 1 : text;
+    if (strchr(second, ',') && text[n]) {
+        tool_error("--memory %s names more than two kinds; give one for what is sent and one for what is received into", text);
+        return false;
+    }
+    return take_kind(text, n, o->send_kind) && take_kind(second, strlen(second), o->recv_kind);
+}
+
 static bool take_role(perf_opts_t *o, perf_role_t role, const char *uri)
 {
     /* --fork --listen URI is a way to say where the two meet. */
@@ -228,6 +269,16 @@ static bool take(perf_opts_t *o, int id, const char *v)
     case OPT_SHUFFLE:
         o->shuffle = true;
         return true;
+    case OPT_HEADER:
+        return take_count("header", v, 0, WEFT_AM_HEADER_MAX, &o->header);
+    case OPT_MEMORY:
+        return take_kinds(o, v);
+    case OPT_VIEW:
+        o->view = true;
+        return true;
+    case OPT_KEPT:
+        o->kept = true;
+        return true;
     case OPT_IDLE:
         return add_test(o, "idle") && take_time("idle", v, 10 * WEFT_MILLISECOND, 3600 * WEFT_SECOND, &o->measure_ns);
     case OPT_NO_PIN:
@@ -248,6 +299,7 @@ static bool take(perf_opts_t *o, int id, const char *v)
 
 static bool finish(perf_opts_t *o)
 {
+    bool am = false, tag = false;
     static const perf_test_t usual[] = {PERF_TAG_LAT, PERF_TAG_BW, PERF_TAG_RATE};
     if (!o->role) {
         tool_error("say who to be: --fork for both sides on this machine, or --listen and, elsewhere, --connect URI");
@@ -261,6 +313,18 @@ static bool finish(perf_opts_t *o)
         tool_error("--warmup goes with --iters; without it, the time to warm up is found by measuring");
         return false;
     }
+    for (unsigned i = 0; i < o->n_tests; i++) {
+        am = am || perf_is_am(o->tests[i]);
+        tag = tag || o->tests[i] == PERF_TAG_BW || o->tests[i] == PERF_TAG_RATE;
+    }
+    if ((o->header || o->view || o->kept) && !am) {
+        tool_error("--header, --view and --kept are for active messages; add --test am_lat, am_bw or am_rate");
+        return false;
+    }
+    if (o->shuffle && o->n_tests && !tag) {
+        tool_error("--shuffle is for tags; add --test tag_bw or tag_rate");
+        return false;
+    }
     if (!o->n_tests) {
         memcpy(o->tests, usual, sizeof usual);
         o->n_tests = sizeof usual / sizeof *usual;
@@ -272,7 +336,8 @@ static bool finish(perf_opts_t *o)
 
 int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out)
 {
-    perf_opts_t o = {.pin = true, .endpoints = 1, .warmup = UINT64_MAX, .measure_ns = WEFT_SECOND};
+    perf_opts_t o = {
+        .pin = true, .endpoints = 1, .warmup = UINT64_MAX, .measure_ns = WEFT_SECOND, .send_kind = "host", .recv_kind = "host"};
     tool_args_t args;
     int id;
     o.timeout_ns = 60 * WEFT_SECOND;

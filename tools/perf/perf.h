@@ -4,7 +4,8 @@
  *   perf.c     roles: server, client, or both by fork   report.c   tables, JSON lines, progress
  *   link.c     runtime, endpoints, waiting              plan.c     the control messages between the two
  *   server.c   serves one client after another          client.c   runs the tests asked for
- *   run.c      memory of one run                        tests.c    the loops that are measured
+ *   run.c      operations and buffers of one run        memory.c   kinds of memory for buffers
+ *   tests.c    the loops of tag messages                am.c       those of active messages
  *
  * The client leads: for each run it sends a plan on endpoint 0, the server makes its buffers, posts its receives and answers
  * READY, both run the same loop from their side, and the server answers DONE. A plan of PERF_END ends the session. */
@@ -21,12 +22,24 @@
 typedef enum perf_role { PERF_NO_ROLE, PERF_LISTEN, PERF_CONNECT, PERF_FORK } perf_role_t;
 
 typedef enum perf_test {
-    PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4, PERF_TESTS
+    PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4, PERF_AM_LAT = 5, PERF_AM_BW = 6, PERF_AM_RATE = 7,
+    PERF_TESTS
 } perf_test_t;
+
+static inline bool perf_is_latency(uint64_t test)
+{
+    return test == PERF_TAG_LAT || test == PERF_AM_LAT;
+}
+
+static inline bool perf_is_am(uint64_t test)
+{
+    return test >= PERF_AM_LAT && test <= PERF_AM_RATE;
+}
 
 #define PERF_MAX_SIZES 64
 #define PERF_MAX_WINDOW 4000000
 #define PERF_MAX_ENDPOINTS 60000
+#define PERF_KIND_CAP 16 /* of the name of a kind of memory, with its end */
 
 typedef struct perf_opts {
     perf_role_t role;
@@ -42,6 +55,9 @@ typedef struct perf_opts {
     uint64_t window;           /* 0: each test's own */
     uint64_t outstanding;      /* receives kept posted; 0: as many as the window */
     uint64_t endpoints;
+    uint64_t header;           /* bytes of an active message's header */
+    char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP];
+    bool view, kept;
     uint64_t iters;            /* 0: by time */
     uint64_t warmup;           /* with iters; UINT64_MAX: a tenth */
     uint64_t measure_ns;
@@ -119,6 +135,7 @@ typedef struct perf_link {
     bool threaded, yield;
     uint64_t timeout_ns;
     uint64_t rss_before, rss_first; /* resident bytes with no endpoint and with one */
+    weft_pool_t *pool;     /* made when buffers from a pool are first asked for */
     char transport[32];
 } perf_link_t;
 
@@ -167,6 +184,8 @@ typedef struct perf_plan {
     uint64_t test, run; /* run: makes the tags of each run its own */
     uint64_t size, count, window, outstanding, shuffle;
     uint64_t idle_ns;
+    uint64_t header, view, kept;
+    char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP]; /* of the buffers that are sent, and of those received into */
 } perf_plan_t;
 
 enum { PERF_READY = 1, PERF_DONE = 2, PERF_REFUSED = 3 };
@@ -178,35 +197,87 @@ typedef struct perf_reply {
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
-#define PERF_MAGIC UINT64_C(0x3130667265706677) /* "wfperf01" */
+#define PERF_MAGIC UINT64_C(0x3230667265706677) /* "wfperf02" */
 
 bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
 /* NULL, or what is wrong with it: it comes from the other side. */
 const char *perf_plan_fault(const perf_plan_t *p, uint64_t len);
 bool perf_reply_ok(const perf_reply_t *r, uint64_t len);
 
-/* --- one run --------------------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------------------- */
+
+/* The words of --memory. */
+#define PERF_KINDS 6
+extern const char *const perf_kinds[PERF_KINDS];
 
 typedef struct perf_pages {
     void *at;
     size_t size;
+    const weft_mem_kind_t *kind; /* NULL: pages of the kernel's */
 } perf_pages_t;
 
-typedef struct perf_run {
+/* size bytes of that kind, each of them `fill`, touched. NULL on success, or what is wrong: a sentence that begins with "there" or
+ * "no", valid until the next call. Progress is made meanwhile. */
+const char *perf_memory_get(perf_link_t *l, const char *kind, uint64_t size, int fill, perf_pages_t *out);
+void perf_memory_put(perf_pages_t *pages);
+/* The bytes at both ends are what they should be. */
+bool perf_memory_check(const perf_pages_t *pages, uint64_t size, int fill);
+
+/* --- one run --------------------------------------------------------------------------------------------- */
+
+typedef struct perf_run perf_run_t;
+
+/* One payload on its way: an operation with a callback, and what that has to know. */
+typedef struct perf_slot {
+    weft_op_t op;
+    perf_run_t *run;
+    weft_am_t *msg; /* kept; NULL where its handler started the pull */
+    weft_ep_t *ep;
+    struct perf_slot *next; /* of the free ones */
+} perf_slot_t;
+
+#define PERF_LATER 4096
+
+/* The receiving side of active messages. From perf_am_prepare() to the end of the run it belongs to whoever drives the runtime. */
+typedef struct perf_am {
+    bool handling;           /* the handler is set */
+    bool server, in_place;   /* in_place: a payload that is here is read where it is */
+    weft_status_t status;    /* the first thing that went wrong */
+    uint64_t taken;          /* messages; also read by the other thread */
+    uint64_t before;         /* ticks of the last one */
+    weft_op_t over;          /* cancelled when there is nothing more to wait for: so that a thread can wait for a handler */
+    weft_op_t retry, sweep;  /* timers */
+    weft_ep_t *retry_ep;
+    uint64_t sent, send_at, ep_at;
+    bool pulled;             /* something is in recv_buf */
+    perf_slot_t *slots, *idle;
+    weft_am_t **waiting;     /* kept until a slot is free: a ring, which grows. The receiver's window bounds it */
+    uint64_t waiting_at, n_waiting, cap_waiting; /* the last a power of two */
+    weft_am_t *later[PERF_LATER]; /* kept until the next turn */
+    unsigned n_later;
+} perf_am_t;
+
+struct perf_run {
     perf_plan_t plan;
+    perf_link_t *link;
     perf_histogram_t *histogram; /* client only; NULL while warming up */
+    weft_op_t *watch;            /* of the session: it fails when the other side is gone */
     weft_op_t *sends, *recvs;
     uint64_t n_sends, n_recvs;
     weft_ep_t **recv_eps;        /* whose message each receive takes */
     uint32_t *order;             /* shuffled: the order tags are sent in; NULL otherwise */
-    char *send_buf, *recv_buf;
-    perf_pages_t pages[6];
+    char *send_buf, *recv_buf, *header;
+    perf_pages_t pages[8];
     unsigned n_pages;
+    int recv_page;               /* which of them is recv_buf; -1: none */
+    perf_am_t *am;               /* NULL for tag messages */
+    char refusal[160];           /* why perf_run_new() failed */
     uint64_t elapsed_ns, cpu_ns; /* results of the loop */
-} perf_run_t;
+};
 
-/* Memory for our side of a plan. WEFT_ERR_NOMEM leaves nothing behind. */
+/* Memory for our side of a plan. On an error nothing is left but the refusal. */
 weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *plan, bool server);
+/* Nothing is under way any more: all is complete, or the endpoints are dropped. */
 void perf_run_free(perf_run_t *run);
 
 /* Post what must be there before READY is said (server), then the loops. Statuses are those of operations. */
@@ -214,6 +285,24 @@ weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run);
 weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run);
 /* Everything is sent and taken when `done` (the receive of DONE, posted already) is complete. */
 weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done);
+
+/* The same for active messages, called by these. */
+weft_status_t perf_am_prepare(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_am_server(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_am_ping(perf_link_t *l, perf_run_t *run);
+/* Take the handler away and let go of what was kept. */
+void perf_am_end(perf_run_t *run);
+#define PERF_AM_ID UINT32_C(7)
+
+static inline weft_status_t perf_await_all(perf_link_t *l, weft_op_t *ops, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        weft_status_t st = perf_await(l, &ops[i]);
+        if (st)
+            return st;
+    }
+    return WEFT_OK;
+}
 
 /* --- roles ----------------------------------------------------------------------------------------------- */
 
@@ -225,7 +314,7 @@ int perf_client(const perf_opts_t *opts, const char *uri);
 
 typedef struct perf_result {
     perf_test_t test;
-    uint64_t size, window, outstanding, endpoints, iterations;
+    uint64_t size, header, window, outstanding, endpoints, iterations;
     double seconds;
     const perf_histogram_t *histogram;
     double tick_us;                /* one unit of the histogram */

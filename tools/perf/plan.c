@@ -34,6 +34,10 @@ const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
         return "the message does not fit into half of the server's memory; use a smaller --size";
     if (p->window < 1 || p->window > PERF_MAX_WINDOW || p->outstanding < 1 || p->outstanding > PERF_MAX_WINDOW)
         return "the window is out of bounds; use a smaller --window or --outstanding";
+    if (p->header > WEFT_AM_HEADER_MAX)
+        return "the header is too long; use a smaller --header";
+    if (!memchr(p->send_kind, '\0', sizeof p->send_kind) || !memchr(p->recv_kind, '\0', sizeof p->recv_kind))
+        return "the kinds of memory have no end";
     if (p->idle_ns > 3600 * WEFT_SECOND)
         return "the server does not idle for longer than an hour";
     if (p->run > UINT32_MAX)

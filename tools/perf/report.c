@@ -40,6 +40,9 @@ void perf_report_head(const perf_opts_t *o, const char *transport)
     printf("transports %s, in use %s, %s mode, %llu endpoint%s%s\n\n", tls_name(o), *transport ? transport : "?",
            o->threaded ? "thread" : "caller", (unsigned long long)o->endpoints, o->endpoints == 1 ? "" : "s",
            o->pin ? ", one core each" : "");
+    if (strcmp(o->send_kind, "host") || strcmp(o->recv_kind, "host") || o->header || o->view || o->kept)
+        printf("memory %s to %s, header %llu%s%s\n\n", o->send_kind, o->recv_kind, (unsigned long long)o->header,
+               o->view ? ", viewed" : "", o->kept ? ", kept" : "");
     printf("%-8s %6s %6s %9s %9s %9s %9s %9s %9s %9s\n", "test", "size", "window", "p50 us", "p99 us", "p99.9 us", "max us",
            "avg us", "MiB/s", "msg/s");
     fflush(stdout);
@@ -108,6 +111,12 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
         tool_json_number(&j, "max_us", (double)r->histogram->max * r->tick_us, 4);
         tool_json_number(&j, "mb_s", r->mb_s, 3);
         tool_json_number(&j, "msg_s", r->msg_s, 1);
+    }
+    tool_json_text(&j, "send_memory", o->send_kind);
+    tool_json_text(&j, "recv_memory", o->recv_kind);
+    if (perf_is_am(r->test)) {
+        tool_json_count(&j, "header", r->header);
+        tool_json_text(&j, "taken", o->view && o->kept ? "viewed, kept" : o->view ? "viewed" : o->kept ? "kept" : "at once");
     }
     tool_json_number(&j, "endpoint_bytes", r->endpoint_bytes, 0);
     tool_json_number(&j, "peer_endpoint_bytes", r->peer_endpoint_bytes, 0);

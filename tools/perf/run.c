@@ -1,40 +1,46 @@
 /* tools/perf/run.c - the memory of one run: operations, buffers, the order of tags.
  *
- * Pages come straight from the kernel and go straight back, so that resident memory before and after a run can be compared. All
- * of it is touched before the clock starts, and progress is made meanwhile: a side that is silent while it clears gigabytes
- * would be taken for dead. Owned by the session; freed only when no operation uses it (after perf_link_drop() if the run
- * failed). */
+ * Operations and the like are pages straight from the kernel, buffers are of the kinds the plan names (memory.c); all of it is written
+ * before the clock starts. Owned by the session; freed only when no operation uses it (after perf_link_drop() if the run
+ * failed). tests/tools/tools_perf.py holds it. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "perf.h"
 
-#define TOUCH_STEP ((size_t)16 << 20)
-
-static void *take_pages(perf_run_t *run, perf_link_t *l, size_t size, int fill)
+/* Each returns NULL after a refusal. */
+static void *take(perf_run_t *run, const char *kind, uint64_t size, int fill)
 {
-    char *at;
-    size = (size + 4095) & ~(size_t)4095;
-    if (!size)
-        size = 4096;
-    at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
+    perf_pages_t *p = &run->pages[run->n_pages];
+    const char *fault = perf_memory_get(run->link, kind, size, fill, p);
+    if (fault) {
+        snprintf(run->refusal, sizeof run->refusal, "%s", fault);
         return NULL;
-    run->pages[run->n_pages++] = (perf_pages_t){at, size};
-    for (size_t done = 0; done < size; done += TOUCH_STEP) {
-        memset(at + done, fill, size - done < TOUCH_STEP ? size - done : TOUCH_STEP);
-        weft_runtime_progress(l->rt);
     }
-    return at;
+    run->n_pages++;
+    return p->at;
+}
+
+static void *take_table(perf_run_t *run, uint64_t n, size_t each)
+{
+    return take(run, "host", n * each, 0);
 }
 
 void perf_run_free(perf_run_t *run)
 {
+    char refusal[sizeof run->refusal];
+    memcpy(refusal, run->refusal, sizeof refusal);
+    if (run->am)
+        perf_am_end(run);
     for (unsigned i = 0; i < run->n_pages; i++)
-        munmap(run->pages[i].at, run->pages[i].size);
+        if (run->link->rt || !run->pages[i].kind) /* what came from a pool went with its runtime */
+            perf_memory_put(&run->pages[i]);
+    if (run->am)
+        free(run->am->waiting);
+    free(run->am);
     free(run->order);
     memset(run, 0, sizeof *run);
+    memcpy(run->refusal, refusal, sizeof refusal);
 }
 
 /* The same permutation on both sides. */
@@ -58,42 +64,76 @@ static uint32_t *new_order(uint64_t n)
     return order;
 }
 
-weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *plan, bool server)
+/* Tag messages: receives, and whose message each takes. */
+static bool take_recvs(perf_run_t *run, perf_link_t *l)
 {
-    bool pingpong = plan->test == PERF_TAG_LAT, idle = plan->test == PERF_IDLE;
-    memset(run, 0, sizeof *run);
-    run->plan = *plan;
-    /* Ping-pong keeps two receives per endpoint posted: the next one is in place before the peer can answer. A stream has at
-     * least one per endpoint, and as many on each. */
-    if (pingpong) {
-        run->n_recvs = run->n_sends = 2 * l->n_eps;
-    } else if (!idle) {
-        run->n_recvs = (plan->outstanding + l->n_eps - 1) / l->n_eps * l->n_eps;
-        run->n_sends = plan->window;
-    }
+    run->recvs = take_table(run, run->n_recvs, sizeof(weft_op_t));
+    run->recv_eps = run->recvs ? take_table(run, run->n_recvs, sizeof(weft_ep_t *)) : NULL;
+    if (!run->recv_eps)
+        return false;
+    for (uint64_t i = 0; i < run->n_recvs; i++)
+        run->recv_eps[i] = l->eps[i % l->n_eps];
+    return true;
+}
+
+/* Active messages: what fetches payloads. */
+static bool take_slots(perf_run_t *run, bool server)
+{
+    run->am = calloc(1, sizeof *run->am);
+    if (!run->am)
+        return false;
+    run->am->server = server;
+    run->am->in_place = !run->plan.view && !strcmp(run->plan.recv_kind, "host");
+    run->am->slots = take_table(run, run->n_recvs, sizeof(perf_slot_t));
+    return run->am->slots;
+}
+
+static bool take_all(perf_run_t *run, perf_link_t *l, bool server)
+{
+    const perf_plan_t *plan = &run->plan;
+    const bool pingpong = perf_is_latency(plan->test), am = perf_is_am(plan->test);
     if (pingpong || !server) {
-        run->sends = take_pages(run, l, run->n_sends * sizeof(weft_op_t), 0);
-        run->send_buf = take_pages(run, l, plan->size, 0x5a);
-        if (!run->sends || !run->send_buf)
-            goto err_free;
+        run->sends = take_table(run, run->n_sends, sizeof(weft_op_t));
+        run->send_buf = run->sends ? take(run, plan->send_kind, plan->size, 0x5a) : NULL;
+        run->header = run->send_buf ? take(run, "host", plan->header, 0x3c) : NULL;
+        if (!run->header)
+            return false;
     }
     if (pingpong || server) {
-        run->recvs = take_pages(run, l, run->n_recvs * sizeof(weft_op_t), 0);
-        run->recv_eps = take_pages(run, l, run->n_recvs * sizeof(weft_ep_t *), 0);
-        run->recv_buf = take_pages(run, l, plan->size, 0xa5);
-        if (!run->recvs || !run->recv_eps || !run->recv_buf)
-            goto err_free;
-        for (uint64_t i = 0; i < run->n_recvs; i++)
-            run->recv_eps[i] = l->eps[i % l->n_eps];
+        if (am ? !take_slots(run, server) : !take_recvs(run, l))
+            return false;
+        run->recv_page = (int)run->n_pages;
+        if (plan->view)
+            run->recv_page = -1;
+        else if (!(run->recv_buf = take(run, plan->recv_kind, plan->size, 0xa5)))
+            return false;
     }
-    if (plan->shuffle && run->n_recvs) {
+    if (plan->shuffle && run->n_recvs)
         run->order = new_order(run->n_recvs);
-        if (!run->order)
-            goto err_free;
-    }
-    return WEFT_OK;
+    return run->order || !plan->shuffle || !run->n_recvs;
+}
 
-err_free:
+weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *plan, bool server)
+{
+    memset(run, 0, sizeof *run);
+    run->plan = *plan;
+    run->link = l;
+    run->recv_page = -1;
+    snprintf(run->refusal, sizeof run->refusal, "there is no memory for messages of %llu bytes", (unsigned long long)plan->size);
+    if (plan->test == PERF_IDLE)
+        return WEFT_OK;
+    /* Ping-pong keeps two receives per endpoint posted: the next one is in place before the peer can answer. A stream has at
+     * least one per endpoint, and as many on each. */
+    if (plan->test == PERF_AM_LAT) {
+        run->n_recvs = run->n_sends = 4 * l->n_eps;
+    } else if (plan->test == PERF_TAG_LAT) {
+        run->n_recvs = run->n_sends = 2 * l->n_eps;
+    } else {
+        run->n_recvs = perf_is_am(plan->test) ? plan->outstanding : (plan->outstanding + l->n_eps - 1) / l->n_eps * l->n_eps;
+        run->n_sends = plan->window;
+    }
+    if (take_all(run, l, server))
+        return WEFT_OK;
     perf_run_free(run);
     return WEFT_ERR_NOMEM;
 }

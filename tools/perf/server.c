@@ -111,9 +111,10 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
     st = perf_run_new(&run, l, plan, true);
     if (st) {
         r.kind = PERF_REFUSED;
-        snprintf(r.text, sizeof r.text, "the server has no memory for messages of %llu bytes", (unsigned long long)plan->size);
+        snprintf(r.text, sizeof r.text, "%s", run.refusal);
         return reply(s, &r);
     }
+    run.watch = &s->control_op;
     st = perf_server_prepare(l, &run);
     if (!st)
         st = reply(s, &r);

@@ -1,4 +1,4 @@
-/* tools/perf/tests.c - the loops that are measured, from both sides.
+/* tools/perf/tests.c - the loops that are measured, from both sides: those of tag messages, and what all have in common.
  *
  * They are written as a careful user of the library would write them: operations in arrays that are posted again and again,
  * receives posted ahead, weft_op_done() and weft_runtime_progress() in caller mode, weft_op_wait() where the runtime has its
@@ -8,6 +8,7 @@
  * tag_bw    one way, `window` sends not complete at a time, one buffer at each side (as in ucx_perftest). The clock stops when
  *           the server's DONE is here, so that everything has arrived.
  * tag_rate  the same with small messages and a larger window.
+ * am_*      in am.c, but for the sender of a stream, which is here.
  * idle      nothing, and what that costs.
  *
  * Any operation that fails ends the loop with its status; operations still under way are the caller's to end (perf_link_drop). */
@@ -39,16 +40,6 @@ static weft_status_t post_first_recvs(perf_run_t *run)
     return WEFT_OK;
 }
 
-static weft_status_t await_all(perf_link_t *l, weft_op_t *ops, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        weft_status_t st = perf_await(l, &ops[i]);
-        if (st)
-            return st;
-    }
-    return WEFT_OK;
-}
-
 /* --- ping-pong ------------------------------------------------------------------------------------------- */
 
 static weft_status_t pong(perf_link_t *l, perf_run_t *run)
@@ -69,7 +60,7 @@ static weft_status_t pong(perf_link_t *l, perf_run_t *run)
         if (++slot == run->n_recvs)
             slot = 0;
     }
-    return await_all(l, run->sends, run->n_sends);
+    return perf_await_all(l, run->sends, run->n_sends);
 }
 
 static weft_status_t ping(perf_link_t *l, perf_run_t *run)
@@ -101,7 +92,7 @@ static weft_status_t ping(perf_link_t *l, perf_run_t *run)
         if (++slot == run->n_recvs)
             slot = 0;
     }
-    return await_all(l, run->sends, run->n_sends);
+    return perf_await_all(l, run->sends, run->n_sends);
 }
 
 /* --- one way --------------------------------------------------------------------------------------------- */
@@ -123,7 +114,8 @@ static weft_status_t sink(perf_link_t *l, perf_run_t *run)
     return WEFT_OK;
 }
 
-static weft_status_t source(perf_link_t *l, perf_run_t *run)
+/* Inline, so that there is one loop for each kind of message and no question in it. */
+static inline __attribute__((always_inline)) weft_status_t source_of(perf_link_t *l, perf_run_t *run, const bool am)
 {
     const uint64_t count = run->plan.count, size = run->plan.size, tag = run_tag(run);
     const uint64_t step = run->n_sends < BATCH ? run->n_sends : BATCH;
@@ -136,7 +128,8 @@ static weft_status_t source(perf_link_t *l, perf_run_t *run)
         weft_ep_t *ep = run->order ? l->eps[slot % l->n_eps] : l->eps[ep_at];
         st = perf_await(l, op);
         if (!st)
-            st = weft_msg_send(ep, run->send_buf, size, tag + slot, op);
+            st = am ? weft_am_send(ep, PERF_AM_ID, run->header, run->plan.header, run->send_buf, size, op)
+                    : weft_msg_send(ep, run->send_buf, size, tag + slot, op);
         if (st)
             return st;
         if (++op_at == run->n_sends)
@@ -156,7 +149,12 @@ static weft_status_t source(perf_link_t *l, perf_run_t *run)
             }
         }
     }
-    return await_all(l, run->sends, run->n_sends < count ? run->n_sends : count);
+    return perf_await_all(l, run->sends, run->n_sends < count ? run->n_sends : count);
+}
+
+static weft_status_t source(perf_link_t *l, perf_run_t *run)
+{
+    return perf_is_am(run->plan.test) ? source_of(l, run, true) : source_of(l, run, false);
 }
 
 /* --- nothing --------------------------------------------------------------------------------------------- */
@@ -182,33 +180,45 @@ static weft_status_t idle(perf_link_t *l, perf_run_t *run)
 
 weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run)
 {
-    (void)l;
+    if (perf_is_am(run->plan.test))
+        return perf_am_prepare(l, run);
     return run->plan.test == PERF_IDLE ? WEFT_OK : post_first_recvs(run);
 }
 
 weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
 {
+    weft_status_t st;
     switch (run->plan.test) {
-    case PERF_TAG_LAT:
-        return pong(l, run);
     case PERF_IDLE:
         return idle(l, run);
+    case PERF_TAG_LAT:
+        st = pong(l, run);
+        break;
+    case PERF_TAG_BW:
+    case PERF_TAG_RATE:
+        st = sink(l, run);
+        break;
     default:
-        return sink(l, run);
+        return perf_am_server(l, run);
     }
+    /* Figures of bytes that did not arrive would be worth nothing. */
+    return st || perf_memory_check(&run->pages[run->recv_page], run->plan.size, 0x5a) ? st : WEFT_ERR_PROTOCOL;
 }
 
 weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
 {
+    const bool latency = perf_is_latency(run->plan.test);
     uint64_t start;
     weft_status_t st;
     if (run->plan.test == PERF_IDLE) {
         st = idle(l, run);
         return st ? st : perf_await(l, done);
     }
+    if (run->plan.test == PERF_AM_LAT && (st = perf_am_prepare(l, run)))
+        return st;
     start = perf_clock_ns();
-    st = run->plan.test == PERF_TAG_LAT ? ping(l, run) : source(l, run);
-    if (!st && run->plan.test != PERF_TAG_LAT)
+    st = !latency ? source(l, run) : run->plan.test == PERF_TAG_LAT ? ping(l, run) : perf_am_ping(l, run);
+    if (!st && !latency)
         st = perf_await(l, done);
     run->elapsed_ns = perf_clock_ns() - start;
     if (!st && run->histogram && !run->histogram->n) /* the window was never full: the average is all that is known */

@@ -1,0 +1,134 @@
+/* tools/perf/memory.c - kinds of memory for the buffers of a run: finding them, filling them, and looking at what arrived.
+ *
+ * "host" is pages straight from the kernel that go straight back, so that resident memory before and after a run can be compared.
+ * "pool" is one pool a session, so that what the peer has mapped of it stays mapped from run to run. The others are asked of the
+ * library by name, and may not be there. All bytes are written before the clock starts, and progress is made meanwhile: a side
+ * that is silent while it clears gigabytes would be taken for dead. tests/tools/tools_perf.py holds it. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "perf.h"
+
+#define TOUCH_STEP ((size_t)16 << 20)
+#define STAGE_STEP ((size_t)1 << 20)
+
+const char *const perf_kinds[PERF_KINDS] = {"host", "huge", "pinned", "cuda", "cuda-managed", "pool"};
+
+static const char *refuse(const char *fmt, const char *kind, const char *why)
+{
+    static char text[160];
+    snprintf(text, sizeof text, fmt, kind, why);
+    return text;
+}
+
+static const char *host_pages(size_t size, perf_pages_t *out)
+{
+    void *at;
+    size = (size + 4095) & ~(size_t)4095;
+    if (!size)
+        size = 4096;
+    at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return refuse("there is not enough %s memory%s", "host", "");
+    memset(out, 0, sizeof *out);
+    out->at = at;
+    out->size = size;
+    return NULL;
+}
+
+/* The kind of that name, or NULL after *fault. */
+static const weft_mem_kind_t *find_kind(perf_link_t *l, const char *name, const char **fault)
+{
+    const weft_mem_kind_t *kind;
+    if (strcmp(name, "pool")) {
+        kind = weft_mem_kind_find(name);
+        if (!kind)
+            *fault = refuse("there is no %s memory here: %s", name, weft_last_error());
+        return kind;
+    }
+    if (!l->pool) {
+        weft_pool_opts_t po = WEFT_POOL_OPTS_INIT;
+        weft_status_t st;
+        po.max_bytes = (size_t)1 << 46; /* --size is bounded already */
+        st = weft_pool_new(l->rt, &po, &l->pool);
+        if (st) {
+            *fault = refuse("there can be no %s: %s", name, weft_status_text(st));
+            return NULL;
+        }
+    }
+    return weft_pool_kind(l->pool);
+}
+
+static bool touchable(const perf_pages_t *p)
+{
+    return !p->kind || p->kind->flags & WEFT_MEM_CPU;
+}
+
+/* Memory that the processor cannot write is filled by copies. */
+static weft_status_t fill_from_afar(perf_link_t *l, const perf_pages_t *p, int fill)
+{
+    perf_pages_t stage;
+    weft_status_t st = WEFT_OK;
+    if (host_pages(STAGE_STEP, &stage))
+        return WEFT_ERR_NOMEM;
+    memset(stage.at, fill, STAGE_STEP);
+    for (size_t done = 0; done < p->size && !st; done += STAGE_STEP) {
+        size_t n = p->size - done < STAGE_STEP ? p->size - done : STAGE_STEP;
+        st = weft_mem_copy((char *)p->at + done, p->kind, stage.at, weft_mem_host(), n);
+        weft_runtime_progress(l->rt);
+    }
+    perf_memory_put(&stage);
+    return st;
+}
+
+const char *perf_memory_get(perf_link_t *l, const char *name, uint64_t size, int fill, perf_pages_t *out)
+{
+    const char *fault = NULL;
+    weft_status_t st = WEFT_OK;
+    perf_pages_t p = {.size = size ? size : 1};
+    if (!strcmp(name, "host")) {
+        fault = host_pages(size, &p);
+    } else {
+        p.kind = find_kind(l, name, &fault);
+        st = p.kind ? weft_mem_alloc(p.kind, p.size, &p.at) : WEFT_OK;
+        if (st)
+            fault = refuse("there is not enough %s memory: %s", name, weft_status_text(st));
+    }
+    if (fault)
+        return fault;
+    if (touchable(&p)) {
+        for (size_t done = 0; done < p.size; done += TOUCH_STEP) {
+            memset((char *)p.at + done, fill, p.size - done < TOUCH_STEP ? p.size - done : TOUCH_STEP);
+            weft_runtime_progress(l->rt);
+        }
+    } else if ((st = fill_from_afar(l, &p, fill))) {
+        perf_memory_put(&p);
+        return refuse("no copy reaches %s memory: %s", name, weft_status_text(st));
+    }
+    *out = p;
+    return NULL;
+}
+
+void perf_memory_put(perf_pages_t *p)
+{
+    if (p->kind)
+        weft_mem_free(p->kind, p->at, p->size);
+    else
+        munmap(p->at, p->size);
+    memset(p, 0, sizeof *p);
+}
+
+bool perf_memory_check(const perf_pages_t *p, uint64_t size, int fill)
+{
+    char ends[2];
+    if (!size)
+        return true;
+    if (touchable(p)) {
+        ends[0] = *(char *)p->at;
+        ends[1] = ((char *)p->at)[size - 1];
+    } else if (weft_mem_copy(&ends[0], weft_mem_host(), p->at, p->kind, 1) ||
+               weft_mem_copy(&ends[1], weft_mem_host(), (char *)p->at + size - 1, p->kind, 1)) {
+        return false;
+    }
+    return ends[0] == (char)fill && ends[1] == (char)fill;
+}
