@@ -42,14 +42,17 @@ static int count_fds(void)
     return n;
 }
 
-/* Mappings of memory shared with others. */
-static int count_maps(void)
+/* Mappings of memory shared with others; with `at`, of those that address is in. */
+static int count_maps(const void *at)
 {
     FILE *f = fopen("/proc/self/maps", "r");
     char line[512];
+    uintptr_t from, to;
     int n = 0;
-    while (f && fgets(line, sizeof line, f))
-        n += strstr(line, "memfd:") != NULL;
+    while (f && fgets(line, sizeof line, f)) {
+        CHECK(sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2);
+        n += strstr(line, "memfd:") && (!at || ((uintptr_t)at >= from && (uintptr_t)at < to));
+    }
     if (f)
         fclose(f);
     return n;
@@ -84,7 +87,7 @@ static void begin(const char *transport, peer_life_t life)
 {
     big();
     fds_before = count_fds();
-    maps_before = count_maps();
+    maps_before = count_maps(NULL);
     lost_at = 0;
     peers_start(peers, PEERS, transport, BOUND_NS, (peer_life_t[]){life, witness_life});
     witness_serve(&peers[WITNESS]);
@@ -135,7 +138,7 @@ static void end(void)
     CHECK_EQ(s.am_held, 0);
     CHECK_EQ(s.am_held_bytes, 0);
     peers_end(peers, PEERS);
-    CHECK_EQ(count_maps(), maps_before);
+    CHECK_EQ(count_maps(NULL), maps_before);
     CHECK_EQ(count_fds(), fds_before);
 }
 
@@ -646,6 +649,7 @@ TEST(kept_viewed_and_lent_messages_of_a_lost_peer_stay_readable_until_they_are_r
             CHECK_OK(weft_am_view(am[LENT], &lent_view));
             CHECK_OK(peer_wait(victim, &eager_view, 20));
             CHECK_OK(peer_wait(victim, &lent_view, 20)); /* lent over shm, pulled over tcp */
+            CHECK_EQ(count_maps(lent_view.buf), t == 0);
             CHECK_EQ(lent_view.len, OFFER);
             lose(signals[s]);
             CHECK_EQ(ended(&nobodys), WEFT_ERR_PEER);
