@@ -186,7 +186,7 @@ TEST(pieces_of_different_kinds_are_refused)
 /* More at once than there are stages for, in both directions: nobody may wait for stages that the other side needs. */
 TEST(many_large_messages_between_devices_in_both_directions_do_not_wait_for_each_other)
 {
-    enum { N = 24, LEN = 1300001 };
+    enum { N = 10, LEN = 1300001 };
     each_way(way) {
         static weft_op_t send[2][N], recv[2][N];
         static buf_t out[2][N], in[2][N];
