@@ -60,7 +60,7 @@ void wefti_msg_let_go(weft_msg_t *msg)
     weft_ep_t *ep = unlist(msg, cost);
     wefti_msg_block_free(msg);
     if (ep)
-        wefti_flow_consumed(ep, &msg_ep(ep)->flow, cost);
+        msg_consumed(ep, cost);
 }
 
 static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, wefti_in_t *in)
@@ -100,7 +100,7 @@ static bool unwanted(const weft_ep_t *ep)
 static bool admit(weft_ep_t *ep, uint64_t cost, uint64_t len)
 {
     msg_ep_t *m = msg_ep(ep);
-    if (!wefti_flow_admit(ep, &m->flow, cost))
+    if (!msg_admit(ep, &m->flow, cost))
         return false;
     m->count.msgs_received++;
     m->count.bytes_received += len;
@@ -143,12 +143,12 @@ void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
             return;
         for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head.tag));) {
             if (wefti_msg_deliver_bytes(op, ep->id, head.tag, bytes, len)) {
-                wefti_flow_consumed(ep, &msg_ep(ep)->flow, cost);
+                msg_consumed(ep, cost);
                 return;
             }
         }
         if (unwanted(ep))
-            wefti_flow_consumed(ep, &msg_ep(ep)->flow, cost);
+            msg_consumed(ep, cost);
         else
             hold(ep, head.tag, bytes, len, NULL);
         return;
@@ -180,13 +180,13 @@ void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *i
     }
     for (weft_op_t *op; (op = wefti_msg_take_posted(msg_state(ep->rt), ep, offer.tag));) {
         if (wefti_msg_deliver_pull(op, offer.tag, in)) {
-            wefti_flow_consumed(ep, &msg_ep(ep)->flow, MSG_COST);
+            msg_consumed(ep, MSG_COST);
             return;
         }
     }
     if (unwanted(ep)) {
         wefti_in_refuse(in, false);
-        wefti_flow_consumed(ep, &msg_ep(ep)->flow, MSG_COST);
+        msg_consumed(ep, MSG_COST);
         return;
     }
     hold(ep, offer.tag, NULL, in->total, in);

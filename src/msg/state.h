@@ -162,7 +162,25 @@ void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg);                   /* a me
 void wefti_msg_unhold(msg_state_t *ms, weft_msg_t *msg);
 weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, uint64_t mask); /* the one that arrived first; stays */
 
-/* wefti_flow_piggyback() of a window without a count of messages. */
+/* wefti_flow_admit(), _consumed() and _piggyback() of a window without a count of messages: every message passes all three. */
+static inline bool msg_admit(weft_ep_t *ep, wefti_flow_t *f, uint64_t cost)
+{
+    if (__builtin_expect(cost > f->granted, 0)) {
+        wefti_flow_exceeded(ep);
+        return false;
+    }
+    f->granted -= cost;
+    return true;
+}
+
+static inline void msg_consumed(weft_ep_t *ep, uint64_t cost)
+{
+    wefti_flow_t *f = &msg_ep(ep)->flow;
+    f->owed += cost;
+    if (__builtin_expect(f->owed >= f->return_at || f->peer_starving, 0))
+        wefti_flow_return(ep, f);
+}
+
 static inline wefti_word_t msg_word(wefti_flow_t *f, uint8_t kind)
 {
     wefti_word_t word = {.kind = kind, .bytes = (uint32_t)f->owed};
