@@ -61,9 +61,11 @@ static weft_status_t ask(weft_runtime_t *rt, uint64_t tag, question_t *q)
     if (wefti_forked(rt))
         return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
     if (wefti_enter(rt, &was)) {
+        weft_ep_id_t id = q->ep ? q->ep->id : 0;
         if (was != rt)
             wefti_progress(rt);
-        weft_status_t st = look(rt, tag, q);
+        /* A callback in there may have closed the endpoint, and it may be gone by now. */
+        weft_status_t st = id && weft_ep_find(rt, id) != q->ep ? WEFT_ERR_NOTFOUND : look(rt, tag, q);
         wefti_leave(rt, was);
         return st;
     }
