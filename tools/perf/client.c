@@ -209,6 +209,7 @@ static bool choose_count(client_t *c, perf_plan_t *plan)
     const uint64_t least = o->measure_ns / 5 < 50 * WEFT_MILLISECOND ? o->measure_ns / 5 : 50 * WEFT_MILLISECOND;
     perf_run_t run;
     double n, fastest = 0; /* messages a nanosecond */
+    bool first = true;
     if (o->iters) {
         plan->count = o->warmup == UINT64_MAX ? o->iters / 10 + 1 : o->warmup;
         if (plan->count && !run_once(c, plan, NULL, &run))
@@ -219,6 +220,12 @@ static bool choose_count(client_t *c, perf_plan_t *plan)
     for (plan->count = plan->size > 1 << 18 ? 4 : 256;; plan->count = (uint64_t)n) {
         if (!run_once(c, plan, NULL, &run))
             return false;
+        if (first && run.elapsed_ns >= least) { /* in it memory was touched and mapped for the first time: it promises nothing */
+            first = false;
+            n = (double)plan->count;
+            continue;
+        }
+        first = false;
         n = (double)plan->count / (double)(run.elapsed_ns + 1);
         fastest = n > fastest ? n : fastest;
         if (run.elapsed_ns >= least || plan->count >= UINT64_C(1) << 32)
