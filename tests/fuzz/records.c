@@ -3,8 +3,9 @@
  * Two runtimes on a simulated network; the input is what one of them puts on its lane, past its own library, in pieces of one byte and a
  * record: the high bit of the byte says that the record announces a payload, the others how long it is (up to 95 bytes, and then
  * in steps of 64). At the other there are receives, handlers that keep, pull, reject and view, and sends under way that the records may
- * answer, from memory of the processor's and of a device's. Whatever comes, it holds no more than its windows, its endpoint is up or failed
- * with WEFT_ERR_PROTOCOL or closed, every operation ends, and both can be closed. */
+ * answer, from memory of the processor's and of a device's. The sender's own library learns nothing of what comes back, so that it does not
+ * mind. Whatever comes, the other holds no more than its windows, its endpoint is up or failed with WEFT_ERR_PROTOCOL or closed, every
+ * operation ends, and both can be closed. */
 #include <stdlib.h>
 #include <string.h>
 #include <weft/weft.h>
@@ -72,6 +73,48 @@ static bool put(weft_ep_t *ep, const uint8_t *bytes, size_t n, bool announce, we
     memcpy(at, bytes, n);
     lane->ops->commit(lane, n);
     return true;
+}
+
+/* --- the sender's own library is deaf ------------------------------------------------------------------------------------------- */
+
+static const wefti_fabric_up_t *up; /* conn's */
+static weft_ep_t *deaf_ep;
+static unsigned n_told;
+
+static void deaf_record(void *lane_user, const void *rec, size_t n)
+{
+    if (*(const uint8_t *)rec <= WEFTI_REC_CLOSE_ACK)
+        up->record(lane_user, rec, n);
+    else
+        deaf_ep->heard = 1;
+}
+
+/* Keeps some for as long as the lane is there, takes some, refuses some. */
+static void deaf_announced(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+{
+    (void)lane_user, (void)rec, (void)n, (void)total;
+    deaf_ep->heard = 1;
+    p->user = NULL;
+    if (++n_told % 3)
+        p->ops->refuse(p, n_told % 3 == 1);
+}
+
+static void deaf_withdrawn(wefti_pull_t *p)
+{
+    (void)p;
+}
+
+static void deafen(weft_ep_t *ep)
+{
+    static wefti_fabric_up_t deaf;
+    up = ep->rt->fabric->up;
+    deaf = *up;
+    deaf.record = deaf_record;
+    deaf.announced = deaf_announced;
+    deaf.withdrawn = deaf_withdrawn;
+    ep->rt->fabric->up = &deaf;
+    deaf_ep = ep;
+    n_told = 0;
 }
 
 /* --- what active messages find at the other ---------------------------------------------------------------------------------- */
@@ -226,6 +269,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         run(world, rt, 10);
     must(weft_op_done(&accept) && !accept.status && weft_op_done(&connect) && !connect.status);
     victim = accept.buf;
+    deafen(ep);
     must(!weft_msg_recv(victim, in, sizeof in, 2, 2, &recv)); /* half of all tags */
     serve(rt[0]);
     ro.ep = victim;
