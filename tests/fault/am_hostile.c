@@ -6,37 +6,22 @@
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
 #include "am/state.h"
-#include "lib/peer.h"
-#include "lib/witness.h"
+#include "lib/offender.h"
 #include "test.h"
 
-enum { PLAIN = 1, KEEP, PULL, RECV, TAKE, NOBODY = 50, UNKNOWN = 1000 };
-enum { PAYLOAD = 50000, KEPT = 100, WINDOW = 512 << 10, MESSAGES = 4096 };
+enum { PLAIN = 1, KEEP, PULL, RECV, TAKE, UNKNOWN = 1000 };
+enum { KEPT = 100, WINDOW = 512 << 10, MESSAGES = 4096 };
 
-static peer_t witness;        /* our runtime is its */
-static weft_runtime_t *other; /* the offender's, in this process too */
-static weft_ep_t *victim, *offender;
-static weft_op_t ours; /* a receive that can only end with the victim's endpoint */
 static weft_op_t recv_op, take_op;
 static uint64_t n_plain, pulls_out;
 static weft_am_t *kept[KEPT];
-static unsigned n_kept, n_xfers;
+static unsigned n_kept;
 
-static void drive(void)
-{
-    weft_runtime_progress(witness.rt);
-    weft_runtime_progress(other);
-}
-static void drive_for(double seconds)
-{
-    for (double end = test_now() + seconds; test_now() < end;)
-        drive();
-}
 #define UNTIL(cond, seconds) \
     do { \
         double until_end = test_now() + (seconds); \
         while (!(cond)) { \
-            drive(); \
+            offender_drive(); \
             if (test_now() > until_end) \
                 FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
         } \
@@ -85,131 +70,51 @@ static void on_pull(weft_am_t *am, void *user)
 
 static void begin(const char *transports)
 {
-    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
-    weft_log_set_level(WEFT_LOG_NONE);
-    peers_start(&witness, 1, transports, 0, (peer_life_t[]){witness_life});
-    witness_serve(&witness);
-    o.transports = transports;
-    o.progress = WEFT_PROGRESS_CALLER;
-    CHECK_OK(weft_runtime_open(&o, &other));
-    CHECK_OK(weft_am_handle(witness.rt, PLAIN, on_plain, NULL, NULL));
-    CHECK_OK(weft_am_handle(witness.rt, KEEP, on_keep, NULL, NULL));
-    CHECK_OK(weft_am_handle(witness.rt, PULL, on_pull, NULL, NULL));
-    drive_for(0.01);
-}
-
-static void end(void)
-{
-    CHECK_OK(weft_runtime_close(other));
-    witness_end(&witness);
-    CHECK_EQ(pulls_out, 0);
-    peers_end(&witness, 1);
+    offender_begin(transports);
+    CHECK_OK(weft_am_handle(off.witness.rt, PLAIN, on_plain, NULL, NULL));
+    CHECK_OK(weft_am_handle(off.witness.rt, KEEP, on_keep, NULL, NULL));
+    CHECK_OK(weft_am_handle(off.witness.rt, PULL, on_pull, NULL, NULL));
 }
 
 static void join(void)
 {
-    weft_op_t accept = WEFT_OP_INIT, connect = WEFT_OP_INIT;
     weft_am_recv_opts_t ro = WEFT_AM_RECV_OPTS_INIT;
-    CHECK_OK(weft_listener_accept(witness.listener, &accept));
-    CHECK_OK(weft_ep_open(other, weft_listener_uri(witness.listener), NULL, &connect, &offender));
-    UNTIL(weft_op_done(&accept) && weft_op_done(&connect), 10);
-    CHECK_OK(accept.status);
-    CHECK_OK(connect.status);
-    victim = accept.buf;
-    n_xfers = 0;
-    UNTIL(victim->lane && offender->lane, 5);
-    drive_for(0.005); /* the windows are granted */
-    memset(&ours, 0, sizeof ours);
+    offender_join(false);
     memset(&recv_op, 0, sizeof recv_op);
     memset(&take_op, 0, sizeof take_op);
-    ro.ep = victim;
-    ro.id = NOBODY;
-    CHECK_OK(weft_am_recv(witness.rt, &ro, &ours));
+    ro.ep = off.victim;
     ro.id = RECV;
-    CHECK_OK(weft_am_recv(witness.rt, &ro, &recv_op));
-    CHECK_OK(weft_am_take(witness.rt, victim, TAKE, &take_op));
+    CHECK_OK(weft_am_recv(off.witness.rt, &ro, &recv_op));
+    CHECK_OK(weft_am_take(off.witness.rt, off.victim, TAKE, &take_op));
 }
 
 static void part(void)
 {
-    weft_op_t ops[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
+    weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
     while (n_kept)
         weft_am_release(kept[--n_kept]);
-    CHECK_OK(weft_ep_abort(victim, &ops[0]));
-    CHECK_OK(weft_ep_abort(offender, &ops[1]));
-    UNTIL(weft_op_done(&ops[0]) && weft_op_done(&ops[1]), 10);
-    CHECK(weft_op_done(&ours) && weft_op_done(&recv_op) && weft_op_done(&take_op));
+    offender_part();
+    CHECK(weft_op_done(&recv_op) && weft_op_done(&take_op));
     if (!recv_op.status)
         weft_mem_free(NULL, recv_op.buf, recv_op.len);
     if (!take_op.status)
         weft_am_release(take_op.buf);
-    drive_for(0.001);
+    offender_drive_for(0.001);
     CHECK_EQ(pulls_out, 0);
-    weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
-    weft_runtime_get_stats(witness.rt, &s);
+    weft_runtime_get_stats(off.witness.rt, &s);
     CHECK_EQ(s.am_held, 0);
     CHECK_EQ(s.am_held_bytes, 0);
-    CHECK_EQ(s.endpoints, 1);
 }
 
 /* A new connection in place of one that stands. */
 static void rejoin(void)
 {
-    weft_op_t op = WEFT_OP_INIT;
-    CHECK_EQ(weft_ep_get_state(victim), WEFT_EP_UP);
-    CHECK_OK(weft_ep_abort(offender, &op));
-    UNTIL(weft_op_done(&op) && weft_op_done(&ours), 5);
-    CHECK_EQ(ours.status, WEFT_ERR_PEER);
-    memset(&op, 0, sizeof op);
-    CHECK_OK(weft_ep_abort(victim, &op));
-    UNTIL(weft_op_done(&op), 5);
+    CHECK_EQ(weft_ep_get_state(off.victim), WEFT_EP_UP);
+    part();
     join();
 }
 
-/* --- the offender ----------------------------------------------------------------------------------------------------------------- */
-
-/* A record as it is, once there is room; false: the lane is gone, which is an answer. */
-static bool put(const void *rec, size_t n)
-{
-    double end = test_now() + 10;
-    void *at;
-    while (offender->lane && !(at = offender->lane->ops->reserve(offender->lane, n))) {
-        drive();
-        CHECK(test_now() < end);
-    }
-    if (!offender->lane)
-        return false;
-    memcpy(at, rec, n);
-    offender->lane->ops->commit(offender->lane, n);
-    drive();
-    return offender->lane;
-}
-
-static uint8_t payload[PAYLOAD];
-static const weft_iov_t payload_iov = {payload, PAYLOAD};
-static wefti_xfer_t xfers[64];
-static unsigned n_done;
-static void xfer_done(wefti_xfer_t *x, weft_status_t st)
-{
-    (void)x, (void)st;
-    n_done++;
-}
-static bool announce(const void *rec, size_t n, uint64_t total)
-{
-    double end = test_now() + 10;
-    weft_status_t st = WEFT_ERR_AGAIN;
-    CHECK(n_xfers < 64);
-    wefti_xfer_t *x = &xfers[n_xfers];
-    x->done = xfer_done;
-    while (offender->lane &&
-           (st = offender->lane->ops->announce(offender->lane, rec, n, &payload_iov, 1, total, x)) == WEFT_ERR_AGAIN) {
-        drive();
-        CHECK(test_now() < end);
-    }
-    n_xfers += !st;
-    drive();
-    return offender->lane && !st;
-}
+/* --- records --------------------------------------------------------------------------------------------------------------------- */
 
 static uint8_t rec[WEFTI_REC_MAX];
 /* An eager record with `tail` bytes behind its head. */
@@ -243,30 +148,12 @@ static size_t answer(uint8_t flags, uint64_t about, uint32_t reason)
 
 /* --- the attacks, each over both rails on a connection of its own ---------------------------------------------------------------- */
 
-typedef enum verdict { FAILS, STANDS, EITHER } verdict_t;
-
 static void judge(const char *what, verdict_t verdict)
 {
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
-    if (verdict == FAILS) {
-        for (double end = test_now() + 5; !weft_op_done(&ours) && test_now() < end;)
-            drive();
-        if (!weft_op_done(&ours))
-            FAIL("%s: the endpoint stands", what);
-    } else {
-        drive_for(0.02);
-    }
-    if (verdict == STANDS && weft_op_done(&ours))
-        FAIL("%s: the endpoint failed with %s", what, weft_status_name(ours.status));
-    if (weft_op_done(&ours)) {
-        if (ours.status != WEFT_ERR_PROTOCOL)
-            FAIL("%s: the endpoint failed with %s", what, weft_status_name(ours.status));
-        CHECK_EQ(weft_ep_get_state(victim), WEFT_EP_FAILED);
-        CHECK(weft_op_done(&recv_op) && weft_op_done(&take_op));
-    } else {
-        CHECK_EQ(weft_ep_get_state(victim), WEFT_EP_UP);
-    }
-    weft_runtime_get_stats(witness.rt, &s);
+    offender_judge(what, verdict);
+    CHECK(!weft_op_done(&off.ours) || (weft_op_done(&recv_op) && weft_op_done(&take_op)));
+    weft_runtime_get_stats(off.witness.rt, &s);
     CHECK(s.am_held_bytes <= 2 * WINDOW); /* the offender's window and the witness's */
 }
 
@@ -299,11 +186,11 @@ TEST(records_that_are_short_or_of_no_kind_fail_their_endpoint_alone)
                 ATTACK(what, FAILS, {
                     memset(rec, 0, 64);
                     rec[0] = cut[i].kind;
-                    put(rec, cut[i].lens[k]);
+                    offender_put(rec, cut[i].lens[k]);
                 });
             }
         }
-        end();
+        offender_end();
     }
 }
 
@@ -314,23 +201,23 @@ TEST(header_lengths_beyond_the_record_fail_their_endpoint_alone)
     {
         begin(rails[rail]);
         for (unsigned i = 0; i < sizeof lens / sizeof *lens; i++) {
-            ATTACK("a header longer than its record", FAILS, { put(rec, eager(0, PLAIN, lens[i], i == 1 ? 8 : 0)); });
+            ATTACK("a header longer than its record", FAILS, { offender_put(rec, eager(0, PLAIN, lens[i], i == 1 ? 8 : 0)); });
             ATTACK("a header longer than its announcement", FAILS,
-                   { announce(rec, announcement(REC_ANNOUNCE, 0, KEEP, lens[i], i == 1 ? 8 : 0), PAYLOAD); });
+                   { offender_announce(rec, announcement(REC_ANNOUNCE, 0, KEEP, lens[i], i == 1 ? 8 : 0), OFFENDER_PAYLOAD); });
             ATTACK("a header longer than its record with the answer's id", FAILS,
-                   { put(rec, eager(F_CONFIRM, PLAIN, lens[i], 8)); });
+                   { offender_put(rec, eager(F_CONFIRM, PLAIN, lens[i], 8)); });
         }
-        ATTACK("no place for the answer's id", FAILS, { put(rec, eager(F_CONFIRM, PLAIN, 0, 4)); });
-        ATTACK("an unknown flag", FAILS, { put(rec, eager(0x80, PLAIN, 0, 8)); });
-        ATTACK("the id that is none", FAILS, { put(rec, eager(0, WEFT_AM_ANY_ID, 0, 8)); });
+        ATTACK("no place for the answer's id", FAILS, { offender_put(rec, eager(F_CONFIRM, PLAIN, 0, 4)); });
+        ATTACK("an unknown flag", FAILS, { offender_put(rec, eager(0x80, PLAIN, 0, 8)); });
+        ATTACK("the id that is none", FAILS, { offender_put(rec, eager(0, WEFT_AM_ANY_ID, 0, 8)); });
         ATTACK("the id that is none, announced", FAILS,
-               { announce(rec, announcement(REC_ANNOUNCE, 0, WEFT_AM_ANY_ID, 0, 0), PAYLOAD); });
+               { offender_announce(rec, announcement(REC_ANNOUNCE, 0, WEFT_AM_ANY_ID, 0, 0), OFFENDER_PAYLOAD); });
         ATTACK("an honest record", STANDS, {
             uint64_t was = n_plain;
-            put(rec, eager(0, PLAIN, 13, 16 + 100));
+            offender_put(rec, eager(0, PLAIN, 13, 16 + 100));
             UNTIL(n_plain == was + 1, 5);
         });
-        end();
+        offender_end();
     }
 }
 
@@ -340,30 +227,30 @@ TEST(credit_that_cannot_be_fails_its_endpoint_alone)
     {
         begin(rails[rail]);
         ATTACK("more bytes than a window has", FAILS, {
-            for (int i = 0; i < 64 && put(rec, word(REC_CREDIT, 0, 1, UINT32_MAX)); i++)
+            for (int i = 0; i < 64 && offender_put(rec, word(REC_CREDIT, 0, 1, UINT32_MAX)); i++)
                 ;
         });
         ATTACK("more messages than a window has", FAILS, {
-            for (int i = 0; i < 100000 && put(rec, word(REC_CREDIT, 0, UINT16_MAX, 1)); i++)
+            for (int i = 0; i < 100000 && offender_put(rec, word(REC_CREDIT, 0, UINT16_MAX, 1)); i++)
                 ;
         });
         ATTACK("more credit on messages than a window has", FAILS, {
             for (int i = 0; i < 64; i++) {
                 size_t n = eager(0, PLAIN, 0, 8);
                 ((wefti_word_t *)(void *)rec)->bytes = UINT32_MAX;
-                if (!put(rec, n))
+                if (!offender_put(rec, n))
                     break;
             }
         });
         ATTACK("a flood of credits of nothing", EITHER, {
-            for (int i = 0; i < 20000 && put(rec, word(REC_CREDIT, 0, 0, 0)); i++)
+            for (int i = 0; i < 20000 && offender_put(rec, word(REC_CREDIT, 0, 0, 0)); i++)
                 ;
         });
         ATTACK("a flood of questions for credit", EITHER, {
-            for (int i = 0; i < 20000 && put(rec, word(REC_STARVED, 0, 0, 0)); i++)
+            for (int i = 0; i < 20000 && offender_put(rec, word(REC_STARVED, 0, 0, 0)); i++)
                 ;
         });
-        end();
+        offender_end();
     }
 }
 
@@ -373,49 +260,43 @@ TEST(more_messages_than_were_granted_fail_their_endpoint_alone)
     {
         begin(rails[rail]);
         ATTACK("unknown ids beyond the window of messages or bytes", FAILS, {
-            for (unsigned i = 0; i < 2 * MESSAGES && put(rec, eager(0, UNKNOWN + i, 0, 0)); i++)
+            for (unsigned i = 0; i < 2 * MESSAGES && offender_put(rec, eager(0, UNKNOWN + i, 0, 0)); i++)
                 ;
         });
         ATTACK("unknown ids beyond the window of bytes", FAILS, {
-            for (unsigned i = 0; i < 2 * WINDOW / 2000 && put(rec, eager(0, UNKNOWN + i, 8, 2000)); i++)
+            for (unsigned i = 0; i < 2 * WINDOW / 2000 && offender_put(rec, eager(0, UNKNOWN + i, 8, 2000)); i++)
                 ;
         });
         ATTACK("announcements beyond the window", FAILS, {
             for (unsigned i = 0; i < 2 * MESSAGES; i++) {
-                static wefti_xfer_t many[2 * MESSAGES];
-                size_t n = announcement(REC_ANNOUNCE, 0, UNKNOWN + i, 0, 0);
-                weft_status_t st = WEFT_ERR_AGAIN;
-                many[i].done = xfer_done;
-                for (double until = test_now() + 10; offender->lane && st == WEFT_ERR_AGAIN && test_now() < until; drive())
-                    st = offender->lane->ops->announce(offender->lane, rec, n, &payload_iov, 1, PAYLOAD, &many[i]);
-                if (!offender->lane || st)
+                if (!offender_announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN + i, 0, 0), OFFENDER_PAYLOAD))
                     break;
             }
         });
         /* within it they are merely held; handled ones need no window at all */
         ATTACK("unknown ids within the window", STANDS, {
             for (unsigned i = 0; i < 500; i++)
-                CHECK(put(rec, eager(0, UNKNOWN + i * 77, 8, 200)));
-            drive_for(0.05);
+                CHECK(offender_put(rec, eager(0, UNKNOWN + i * 77, 8, 200)));
+            offender_drive_for(0.05);
         });
         ATTACK("honest sends of unknown ids until they wait", STANDS, {
             static weft_op_t ops[MESSAGES + 1];
             unsigned waiting = 0;
             memset(ops, 0, sizeof ops);
             for (unsigned i = 0; i <= MESSAGES; i++) {
-                CHECK_OK(weft_am_send(offender, UNKNOWN + i, NULL, 0, payload, 100, &ops[i]));
-                drive();
+                CHECK_OK(weft_am_send(off.ep, UNKNOWN + i, NULL, 0, off.payload, 100, &ops[i]));
+                offender_drive();
             }
-            drive_for(0.05);
+            offender_drive_for(0.05);
             for (unsigned i = 0; i <= MESSAGES; i++)
                 waiting += !weft_op_done(&ops[i]);
             CHECK(waiting > 0);
-            CHECK(!weft_op_done(&ours));
+            CHECK(!weft_op_done(&off.ours));
             rejoin(); /* they are all ended before the array goes */
             for (unsigned i = 0; i <= MESSAGES; i++)
                 CHECK(weft_op_done(&ops[i]));
         });
-        end();
+        offender_end();
     }
 }
 
@@ -428,17 +309,17 @@ TEST(more_messages_than_were_counted_fail_their_endpoint_alone)
         begin(rails[rail]);
         ATTACK("as many messages as were granted", STANDS, {
             for (unsigned i = 0; i < 64; i++)
-                CHECK(put(rec, eager(0, UNKNOWN + i, 0, 0)));
+                CHECK(offender_put(rec, eager(0, UNKNOWN + i, 0, 0)));
         });
         ATTACK("one message more than was granted", FAILS, {
-            for (unsigned i = 0; i < 65 && put(rec, eager(0, UNKNOWN + i, 0, 0)); i++)
+            for (unsigned i = 0; i < 65 && offender_put(rec, eager(0, UNKNOWN + i, 0, 0)); i++)
                 ;
         });
         ATTACK("many more than that", FAILS, {
-            for (unsigned i = 0; i < 1000 && put(rec, eager(0, KEEP, 0, 0)); i++)
+            for (unsigned i = 0; i < 1000 && offender_put(rec, eager(0, KEEP, 0, 0)); i++)
                 ;
         });
-        end();
+        offender_end();
     }
     unsetenv("WEFT_AM_MESSAGES");
 }
@@ -449,14 +330,14 @@ TEST(answers_about_nothing_change_nothing)
     {
         begin(rails[rail]);
         ATTACK("answers about confirmations that nobody waits for", EITHER, {
-            for (uint64_t i = 0; i < 200 && put(rec, answer(F_CONFIRM, i * UINT64_C(0x100000001), (uint32_t)i)); i++)
+            for (uint64_t i = 0; i < 200 && offender_put(rec, answer(F_CONFIRM, i * UINT64_C(0x100000001), (uint32_t)i)); i++)
                 ;
         });
         ATTACK("answers about payloads that nobody announced", EITHER, {
-            for (uint64_t i = 0; i < 200 && put(rec, answer(0, i * UINT64_C(0x100000001), (uint32_t)i)); i++)
+            for (uint64_t i = 0; i < 200 && offender_put(rec, answer(0, i * UINT64_C(0x100000001), (uint32_t)i)); i++)
                 ;
         });
-        ATTACK("an answer with unknown flags", EITHER, { put(rec, answer(0xf0, 1, 1)); });
+        ATTACK("an answer with unknown flags", EITHER, { offender_put(rec, answer(0xf0, 1, 1)); });
         /* answers with all ids there could be, to messages that are there: each send ends once */
         ATTACK("answers to messages before they were received", EITHER, {
             enum { N = 8 };
@@ -465,36 +346,36 @@ TEST(answers_about_nothing_change_nothing)
             for (unsigned i = 0; i < N; i++) {
                 weft_am_send_opts_t o = WEFT_AM_SEND_OPTS_INIT;
                 o.id = UNKNOWN;
-                o.buf = payload;
-                o.len = i % 2 ? 100 : PAYLOAD;
+                o.buf = off.payload;
+                o.len = i % 2 ? 100 : OFFENDER_PAYLOAD;
                 o.confirm = true;
-                CHECK_OK(weft_am_send_with(victim, &o, &ops[i]));
+                CHECK_OK(weft_am_send_with(off.victim, &o, &ops[i]));
             }
-            drive_for(0.02);
-            for (uint64_t gen = 0; gen < 4 && offender->lane; gen++) {
+            offender_drive_for(0.02);
+            for (uint64_t gen = 0; gen < 4 && off.ep->lane; gen++) {
                 for (uint64_t i = 0; i < 2 * N; i++) {
-                    if (!put(rec, answer(F_CONFIRM, gen << 32 | i, 9)) || !put(rec, answer(0, gen << 32 | i, 0)) ||
-                        !put(rec, answer(0, gen << 32 | i, 7)))
+                    if (!offender_put(rec, answer(F_CONFIRM, gen << 32 | i, 9)) ||
+                        !offender_put(rec, answer(0, gen << 32 | i, 0)) || !offender_put(rec, answer(0, gen << 32 | i, 7)))
                         break;
                 }
             }
-            drive_for(0.02);
-            if (!weft_op_done(&ours))
+            offender_drive_for(0.02);
+            if (!weft_op_done(&off.ours))
                 rejoin();
             for (unsigned i = 0; i < N; i++)
                 UNTIL(weft_op_done(&ops[i]), 5);
             for (unsigned i = 0; i < N; i++)
                 CHECK(ops[i].status == WEFT_OK || ops[i].status == WEFT_ERR_REJECTED || ops[i].status == WEFT_ERR_PEER ||
-                      ops[i].status == WEFT_ERR_PROTOCOL);
+                      ops[i].status == WEFT_ERR_PROTOCOL || ops[i].status == WEFT_ERR_CANCELLED);
         });
-        end();
+        offender_end();
     }
 }
 
 /* n bytes of a header; not the first: more of it. */
 static bool head_part(bool first, size_t n)
 {
-    return put(rec, word(REC_HEAD, first ? 0 : F_PARTS, 0, 0) + n);
+    return offender_put(rec, word(REC_HEAD, first ? 0 : F_PARTS, 0, 0) + n);
 }
 
 TEST(headers_in_parts_that_never_end_fail_their_endpoint_alone)
@@ -512,21 +393,21 @@ TEST(headers_in_parts_that_never_end_fail_their_endpoint_alone)
         });
         ATTACK("a part of nothing", FAILS, { head_part(true, 0); });
         ATTACK("more of a header that was not begun", FAILS, { head_part(false, 100); });
-        ATTACK("a part with an unknown flag", FAILS, { put(rec, word(REC_HEAD, 0x10, 0, 0) + 100); });
-        ATTACK("a message in parts without any", FAILS, { put(rec, eager(F_PARTS, PLAIN, 3000, 0)); });
+        ATTACK("a part with an unknown flag", FAILS, { offender_put(rec, word(REC_HEAD, 0x10, 0, 0) + 100); });
+        ATTACK("a message in parts without any", FAILS, { offender_put(rec, eager(F_PARTS, PLAIN, 3000, 0)); });
         ATTACK("a message in parts without any, announced", FAILS,
-               { announce(rec, announcement(REC_ANNOUNCE, F_PARTS, KEEP, 3000, 0), PAYLOAD); });
+               { offender_announce(rec, announcement(REC_ANNOUNCE, F_PARTS, KEEP, 3000, 0), OFFENDER_PAYLOAD); });
         ATTACK("less of a header than the message says", FAILS, {
             if (head_part(true, 1000))
-                put(rec, eager(F_PARTS, PLAIN, 3000, 0));
+                offender_put(rec, eager(F_PARTS, PLAIN, 3000, 0));
         });
         ATTACK("the same parts for a second message", FAILS, {
-            if (head_part(true, 1000) && put(rec, eager(F_PARTS, PLAIN, 1000, 0)))
-                put(rec, eager(F_PARTS, PLAIN, 1000, 0));
+            if (head_part(true, 1000) && offender_put(rec, eager(F_PARTS, PLAIN, 1000, 0)))
+                offender_put(rec, eager(F_PARTS, PLAIN, 1000, 0));
         });
         ATTACK("parts, and then a message with a header of its own", EITHER, {
             if (head_part(true, 1000))
-                put(rec, eager(0, PLAIN, 8, 8));
+                offender_put(rec, eager(0, PLAIN, 8, 8));
         });
         ATTACK("first parts for ever", EITHER, {
             for (unsigned i = 0; i < 20000 && head_part(true, 1000); i++)
@@ -535,10 +416,10 @@ TEST(headers_in_parts_that_never_end_fail_their_endpoint_alone)
         ATTACK("a part, and then nothing", STANDS, { head_part(true, 1000); });
         ATTACK("an honest header in parts", STANDS, {
             uint64_t was = n_plain;
-            CHECK(head_part(true, 1000) && head_part(false, 2000) && put(rec, eager(F_PARTS, PLAIN, 3000, 10)));
+            CHECK(head_part(true, 1000) && head_part(false, 2000) && offender_put(rec, eager(F_PARTS, PLAIN, 3000, 10)));
             UNTIL(n_plain == was + 1, 5);
         });
-        end();
+        offender_end();
     }
 }
 
@@ -547,25 +428,26 @@ TEST(announcements_that_are_none_fail_their_endpoint_alone)
     EACH_RAIL
     {
         begin(rails[rail]);
-        ATTACK("an announcement's record without a payload", FAILS, { put(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0)); });
+        ATTACK("an announcement's record without a payload", FAILS,
+               { offender_put(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0)); });
         for (uint8_t kind = REC_EAGER; kind <= WEFTI_REC_AM_LAST; kind++) {
             if (kind != REC_ANNOUNCE)
                 ATTACK("a payload announced with another record", FAILS,
-                       { announce(rec, announcement(kind, 0, KEEP, 0, 0), PAYLOAD); });
+                       { offender_announce(rec, announcement(kind, 0, KEEP, 0, 0), OFFENDER_PAYLOAD); });
         }
         for (size_t n = 1; n < sizeof(am_announce_t); n += 3)
             ATTACK("a short announcement", FAILS, {
                 announcement(REC_ANNOUNCE, 0, KEEP, 0, 0);
-                announce(rec, n, PAYLOAD);
+                offender_announce(rec, n, OFFENDER_PAYLOAD);
             });
         ATTACK("an announcement with an unknown flag", FAILS,
-               { announce(rec, announcement(REC_ANNOUNCE, 0x40, KEEP, 0, 0), PAYLOAD); });
+               { offender_announce(rec, announcement(REC_ANNOUNCE, 0x40, KEEP, 0, 0), OFFENDER_PAYLOAD); });
         ATTACK("an honest announcement", STANDS, {
-            unsigned was = n_done;
-            announce(rec, announcement(REC_ANNOUNCE, 0, PULL, 0, 0), PAYLOAD);
-            UNTIL(n_done == was + 1, 5);
+            unsigned was = off.n_done;
+            offender_announce(rec, announcement(REC_ANNOUNCE, 0, PULL, 0, 0), OFFENDER_PAYLOAD);
+            UNTIL(off.n_done == was + 1, 5);
         });
-        end();
+        offender_end();
     }
 }
 
@@ -578,14 +460,14 @@ TEST(absurd_lengths_are_turned_down)
         begin(rails[rail]);
         for (unsigned i = 0; i < sizeof totals / sizeof *totals; i++) {
             ATTACK("to a handler that pulls into memory of its own making", EITHER,
-                   { announce(rec, announcement(REC_ANNOUNCE, 0, PULL, 0, 0), totals[i]); });
+                   { offender_announce(rec, announcement(REC_ANNOUNCE, 0, PULL, 0, 0), totals[i]); });
             ATTACK("to a receive that makes its memory", EITHER, {
-                announce(rec, announcement(REC_ANNOUNCE, 0, RECV, 0, 0), totals[i]);
+                offender_announce(rec, announcement(REC_ANNOUNCE, 0, RECV, 0, 0), totals[i]);
                 UNTIL(weft_op_done(&recv_op), 5);
                 CHECK(recv_op.status != WEFT_OK);
             });
             ATTACK("to one who takes and views", EITHER, {
-                announce(rec, announcement(REC_ANNOUNCE, 0, TAKE, 0, 0), totals[i]);
+                offender_announce(rec, announcement(REC_ANNOUNCE, 0, TAKE, 0, 0), totals[i]);
                 UNTIL(weft_op_done(&take_op), 5);
                 weft_op_t view = WEFT_OP_INIT;
                 if (!take_op.status && !weft_am_view(take_op.buf, &view)) {
@@ -593,9 +475,9 @@ TEST(absurd_lengths_are_turned_down)
                     CHECK(view.status != WEFT_OK);
                 }
             });
-            ATTACK("to nobody", EITHER, { announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN, 0, 0), totals[i]); });
+            ATTACK("to nobody", EITHER, { offender_announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN, 0, 0), totals[i]); });
         }
-        end();
+        offender_end();
     }
 }
 
@@ -614,7 +496,7 @@ TEST(records_about_payloads_that_are_not_there_change_nothing_for_others)
                 ATTACK(what, FAILS, {
                     memset(rec, 0, 64);
                     rec[0] = kinds[i];
-                    put(rec, n);
+                    offender_put(rec, n);
                 });
             }
             for (size_t n = 8; n <= 64; n += 8) {
@@ -625,7 +507,7 @@ TEST(records_about_payloads_that_are_not_there_change_nothing_for_others)
                     for (unsigned k = 0; k < 8; k++) { /* any id, any length */
                         rec[8 + k % 4] = (uint8_t)k;
                         rec[16 + k] = 0xff;
-                        if (!put(rec, n))
+                        if (!offender_put(rec, n))
                             break;
                     }
                 });
@@ -633,31 +515,33 @@ TEST(records_about_payloads_that_are_not_there_change_nothing_for_others)
                 ATTACK(what, EITHER, {
                     memset(rec, 0, 64);
                     rec[0] = kinds[i];
-                    announce(rec, n, PAYLOAD);
+                    offender_announce(rec, n, OFFENDER_PAYLOAD);
                 });
             }
         }
         /* payloads that are there, and wait, taken back twice and pulled */
         ATTACK("a payload taken back twice", EITHER, {
             uint64_t back[3] = {WEFTI_REC_TAKE_BACK, 0x1234567, 0};
-            if (announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN, 0, 0), PAYLOAD) && put(back, sizeof back))
-                put(back, sizeof back);
+            if (offender_announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN, 0, 0), OFFENDER_PAYLOAD) &&
+                offender_put(back, sizeof back))
+                offender_put(back, sizeof back);
         });
         ATTACK("a kept payload taken back, and then released", EITHER, {
             uint64_t back[3] = {WEFTI_REC_TAKE_BACK, 0x1234567, 0};
             unsigned was = n_kept;
-            if (announce(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0), PAYLOAD)) {
+            if (offender_announce(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0), OFFENDER_PAYLOAD)) {
                 UNTIL(n_kept == was + 1, 5);
-                put(back, sizeof back);
-                drive_for(0.01);
+                offender_put(back, sizeof back);
+                offender_drive_for(0.01);
             }
         });
         ATTACK("two payloads with one name", EITHER, {
             uint64_t back[3] = {WEFTI_REC_TAKE_BACK, 0x1234567, 0};
-            if (announce(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0), PAYLOAD) &&
-                announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN, 0, 0), PAYLOAD) && put(back, sizeof back))
-                put(back, sizeof back);
+            if (offender_announce(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0), OFFENDER_PAYLOAD) &&
+                offender_announce(rec, announcement(REC_ANNOUNCE, 0, UNKNOWN, 0, 0), OFFENDER_PAYLOAD) &&
+                offender_put(back, sizeof back))
+                offender_put(back, sizeof back);
         });
-        end();
+        offender_end();
     }
 }
