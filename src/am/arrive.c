@@ -197,6 +197,7 @@ void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in
     m.pub.len = in->total;
     m.pub.data = NULL;
     m.in = in;
+    /* cppcheck-suppress autoVariables ; deliver() has let go of m when it returns */
     in->user = &m;
     wefti_list_push_back(&e->kept, &m.ep_link);
     count(e, in->total + head.header_len);

@@ -348,7 +348,8 @@ TEST(endpoint_and_runtime_count_what_went_and_came)
         round_of(7, 0, true);
         for (int i = 0; i < 2; i++)
             CHECK_OK(weft_ep_get_info(pair.ep[i], &info[i]));
-        CHECK(info[0].peer_capabilities == (WEFT_CAN_MSG | WEFT_CAN_AM) && info[1].peer_capabilities == info[0].peer_capabilities);
+        CHECK(info[0].peer_capabilities == (WEFT_CAN_MSG | WEFT_CAN_AM) &&
+              info[1].peer_capabilities == info[0].peer_capabilities);
         CHECK(info[1].msgs_sent == 2 && info[1].bytes_sent == 100100 && info[1].msgs_received == 1 &&
               info[1].bytes_received == 7);
         CHECK(info[0].msgs_sent == 1 && info[0].bytes_sent == 7 && info[0].msgs_received == 2 &&
