@@ -12,19 +12,12 @@ weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_i
     *into = (am_into_t){.one = {buf, cap}, .iov = iov, .iov_n = 1, .kind = kind};
     *cap_out = cap;
     if (iov) {
-        if (buf || !iov_n || iov_n > UINT32_MAX)
-            return wefti_fail(WEFT_ERR_INVALID, "a payload goes to one buffer or to 1 to 2^32 - 1 pieces, not to %zu pieces",
-                              iov_n);
+        const weft_mem_kind_t *device;
         into->iov_n = (uint32_t)iov_n;
-        *cap_out = 0;
-        for (size_t i = 0; i < iov_n; i++) {
-            if (!iov[i].base && iov[i].len)
-                return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, iov[i].len);
-            *cap_out += iov[i].len;
-        }
-    } else if (!buf && cap) {
-        return wefti_fail(WEFT_ERR_INVALID, "the buffer is NULL with a capacity of %zu", cap);
+        return wefti_pieces_check("a receive", true, iov, buf ? SIZE_MAX : iov_n, kind, cap_out, &device);
     }
+    if (!buf && cap)
+        return wefti_fail(WEFT_ERR_INVALID, "the buffer is NULL with a capacity of %zu", cap);
     return WEFT_OK;
 }
 
@@ -51,16 +44,6 @@ static void unallocate(weft_op_t *op, const am_into_t *into)
     op->buf = NULL;
 }
 
-/* Why a payload did not come: the lane went down under it, and the endpoint knows more than the fabric. */
-static weft_status_t failure(const weft_ep_t *ep, weft_status_t status)
-{
-    if (status != WEFT_ERR_CANCELLED)
-        return status;
-    if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)
-        return WEFT_ERR_CLOSED;
-    return ep->why ? ep->why : WEFT_ERR_PEER;
-}
-
 static void pull_done(wefti_xfer_t *x, weft_status_t status)
 {
     am_pull_t *p = wefti_container_of(x, am_pull_t, x);
@@ -69,7 +52,7 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     am_msg_t *viewed = p->view ? p->msg : NULL;
     am_ep(ep)->pulling--;
     if (status) {
-        status = failure(ep, status);
+        status = wefti_ep_why(ep, status);
         unallocate(op, &p->into);
         if (op->status) /* it was cancelled meanwhile, or its time is over */
             status = op->status;
@@ -158,8 +141,11 @@ static weft_status_t pull_start(weft_op_t *op)
     if (!st && !into.alloc && op->len < m->pub.len)
         st = WEFT_ERR_TRUNCATED;
     if (!st) {
+        bool waits = m->at == AT_SENDER;
         p->view = false;
         st = wefti_am_fetch(op, m, into);
+        if (!st && waits)
+            (void)wefti_op_track(op); /* without memory for its deadline it still ends with the transfer or the lane */
     }
     if (st)
         give_up(op, m, st);
@@ -201,6 +187,7 @@ static weft_status_t view_start(weft_op_t *op)
     st = wefti_am_fetch(op, m, (am_into_t){.one = {m->own, m->pub.len}, .iov_n = 1, .kind = weft_mem_host()});
     if (st)
         goto err_own;
+    (void)wefti_op_track(op);
     return WEFT_OK;
 
 err_own:

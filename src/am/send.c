@@ -17,20 +17,9 @@
 
 /* --- endings ------------------------------------------------------------------------------------------------------------------ */
 
-static void release(const am_send_t *s)
-{
-    const weft_iov_t *iov = s->iov;
-    weft_release_fn fn = s->release;
-    void *user = s->release_user;
-    /* The array may be freed by the release of its last piece. */
-    for (uint32_t i = 0, n = s->iov_n; i < n; i++)
-        fn(iov[i].base, user);
-}
-
 static void finish(weft_op_t *op, weft_status_t status)
 {
-    if (__builtin_expect(am_send(op)->release != NULL, 0))
-        release(am_send(op));
+    wefti_pieces_release(&am_send(op)->payload);
     wefti_op_complete(op, status);
 }
 
@@ -42,7 +31,7 @@ static void announce_done(wefti_out_t *out, weft_status_t status)
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_out_free(ep->rt, out);
     if (status == WEFT_ERR_CANCELLED) /* our own doing, or the lane's end: someone noted why */
-        status = s->why ? s->why : ep->why ? ep->why : WEFT_ERR_PEER;
+        status = s->why ? s->why : wefti_ep_why(ep, status);
     else if (status == WEFT_ERR_REFUSED)
         status = op->reason ? WEFT_ERR_REJECTED : WEFT_ERR_CLOSED;
     finish(op, status);
@@ -95,26 +84,6 @@ void wefti_am_send_down(weft_ep_t *ep, weft_status_t why)
 
 /* --- onto the lane ------------------------------------------------------------------------------------------------------------- */
 
-static void gather(uint8_t *to, const am_send_t *s)
-{
-    for (uint32_t i = 0; i < s->iov_n; i++) {
-        if (s->iov[i].len)
-            memcpy(to, s->iov[i].base, s->iov[i].len);
-        to += s->iov[i].len;
-    }
-}
-
-static weft_status_t gather_device(uint8_t *to, const am_send_t *s)
-{
-    weft_status_t st = WEFT_OK;
-    for (uint32_t i = 0; i < s->iov_n && !st; i++) {
-        if (s->iov[i].len)
-            st = wefti_mem_move(s->device, to, s->iov[i].base, s->iov[i].len);
-        to += s->iov[i].len;
-    }
-    return st;
-}
-
 enum { PUT_DONE, PUT_ANNOUNCED, PUT_CONFIRMING };
 
 /* The record of a whole small message. in_parts: its header went ahead. */
@@ -126,10 +95,7 @@ static weft_status_t put_eager(weft_ep_t *ep, weft_op_t *op, bool in_parts, int 
     uint32_t header_len = in_parts ? 0 : s->header_len;
     bool confirm = s->flags & F_CONFIRM;
     size_t size = sizeof(am_head_t) + (confirm ? 8u : 0u) + am_pad(header_len) + len;
-    uint8_t from_device[WEFTI_REC_MAX * 2 + 256];
     weft_status_t st = WEFT_OK;
-    if (__builtin_expect(s->device != NULL, 0) && (st = gather_device(from_device, s)))
-        return st;
     if (confirm && !s->confirm_id && (st = wefti_slots_add(&e->confirms, op, &s->confirm_id)))
         return st;
     uint8_t *at = (uint8_t *)ep->lane->ops->reserve(ep->lane, size);
@@ -141,6 +107,16 @@ static weft_status_t put_eager(weft_ep_t *ep, weft_op_t *op, bool in_parts, int 
         return WEFT_ERR_AGAIN;
     }
     am_head_t *head = (am_head_t *)(void *)at;
+    st = wefti_pieces_gather(&s->payload, at + size - len);
+    if (st) { /* the device failed, and something has to go: still here */
+        head->word = (wefti_word_t){.kind = WEFTI_REC_BEAT};
+        ep->lane->ops->commit(ep->lane, sizeof head->word);
+        if (confirm) {
+            wefti_slots_remove(&e->confirms, s->confirm_id);
+            s->confirm_id = 0;
+        }
+        return st;
+    }
     head->word = wefti_flow_piggyback(&e->flow, REC_EAGER);
     head->word.flags = s->flags | (in_parts ? F_PARTS : 0);
     head->id = (uint32_t)op->tag;
@@ -153,12 +129,7 @@ static weft_status_t put_eager(weft_ep_t *ep, weft_op_t *op, bool in_parts, int 
     if (header_len) {
         memset(at + am_pad(header_len) - 8, 0, 8);
         memcpy(at, s->header, header_len);
-        at += am_pad(header_len);
     }
-    if (__builtin_expect(s->device != NULL, 0))
-        memcpy(at, from_device, len);
-    else
-        gather(at, s);
     ep->lane->ops->commit(ep->lane, size);
     wefti_flow_spend(&e->flow, AM_COST + s->header_len + len);
     *how = confirm ? PUT_CONFIRMING : PUT_DONE;
@@ -185,11 +156,7 @@ static weft_status_t put_announced(weft_ep_t *ep, weft_op_t *op, bool in_parts, 
         memcpy(rec.header, s->header, header_len);
     out->done = announce_done;
     out->user = op;
-    out->ep = ep;
-    out->iov = s->iov;
-    out->iov_n = s->iov_n;
-    out->total = op->len;
-    out->device = s->device;
+    wefti_out_set(out, ep, &s->payload, op->len);
     weft_status_t st = wefti_out_announce(out, &rec, sizeof rec.head + header_len);
     if (st) {
         wefti_flow_unpiggyback(&e->flow, word);
@@ -253,8 +220,8 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, int *how)
     if (st)
         return st;
     ep->spoke = 1;
-    e->count.sent++;
-    e->count.bytes_sent += len + s->header_len;
+    am_add(&e->count.sent, 1);
+    am_add(&e->count.bytes_sent, len + s->header_len);
     return WEFT_OK;
 
 starved:
@@ -384,26 +351,23 @@ static inline bool send_at_once(weft_ep_t *ep, uint32_t id, const void *header, 
     lane->ops->commit(lane, size);
     wefti_flow_spend(&e->flow, cost);
     ep->spoke = 1;
-    e->count.sent++;
-    e->count.bytes_sent += len + header_len;
+    am_add(&e->count.sent, 1);
+    am_add(&e->count.bytes_sent, len + header_len);
     return true;
 }
 
-static void fill(weft_op_t *op, weft_ep_t *ep, const weft_am_send_opts_t *o, uint64_t len)
+static void fill(weft_op_t *op, weft_ep_t *ep, const weft_am_send_opts_t *o, uint64_t len, const weft_mem_kind_t *device)
 {
     am_send_t *s = am_send(op);
     *s = (am_send_t){.ep = ep,
                      .header = o->header,
                      .header_len = (uint32_t)o->header_len,
-                     .one = {(void *)(uintptr_t)o->buf, o->len},
-                     .iov = o->iov ? o->iov : &s->one,
-                     .iov_n = o->iov ? (uint32_t)o->iov_n : 1,
-                     .release = o->release,
-                     .release_user = o->release_user,
                      .urgent = o->urgent,
                      .no_wait = o->no_wait,
                      .flags = (uint8_t)((o->confirm ? F_CONFIRM : 0) | (o->reply ? F_REPLY : 0))};
-    s->device = len ? wefti_mem_device_of(s->iov->base, o->kind) : NULL;
+    wefti_pieces_set(&s->payload, o->buf, o->len, o->iov, o->iov_n, device);
+    s->payload.release = o->release;
+    s->payload.release_user = o->release_user;
     op->len = len;
     op->tag = o->id;
     op->from = ep->id;
@@ -426,37 +390,31 @@ static void detached_done(weft_op_t *op, void *user)
     wefti_free(d);
 }
 
-/* Lay the copies into d, and let o point there. */
-static weft_status_t detach(detached_t *d, weft_am_send_opts_t *o, uint64_t len)
+/* Lay the copies into d, and let o and device be of them. */
+static weft_status_t detach(detached_t *d, weft_am_send_opts_t *o, uint64_t len, const weft_mem_kind_t **device)
 {
     uint8_t *at = d->copy;
-    weft_iov_t one = {(void *)(uintptr_t)o->buf, len};
-    const weft_iov_t *iov = o->iov ? o->iov : &one;
-    size_t n = o->iov ? o->iov_n : 1;
     if (o->release && o->iov) {
-        o->iov = (const weft_iov_t *)memcpy(at, iov, n * sizeof *iov);
-        at += n * sizeof *iov;
+        o->iov = (const weft_iov_t *)memcpy(at, o->iov, o->iov_n * sizeof *o->iov);
+        at += o->iov_n * sizeof *o->iov;
     } else if (!o->release && len) {
-        const weft_mem_kind_t *device = wefti_mem_device_of(iov->base, o->kind);
-        weft_status_t st = WEFT_OK;
-        uint8_t *to = at;
-        for (size_t i = 0; i < n && !st; to += iov[i++].len)
-            if (iov[i].len)
-                st = wefti_mem_move(device, to, iov[i].base, iov[i].len);
+        wefti_pieces_t all;
+        wefti_pieces_set(&all, o->buf, o->len, o->iov, o->iov_n, *device);
+        weft_status_t st = wefti_pieces_gather(&all, at);
         if (st)
             return st;
         o->iov = NULL;
         o->buf = at;
         o->len = len;
-        o->kind = weft_mem_host();
-        at = to;
+        *device = NULL;
+        at += len;
     }
     if (o->header_len)
         o->header = memcpy(at, o->header, o->header_len);
     return WEFT_OK;
 }
 
-static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_t len)
+static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_t len, const weft_mem_kind_t *device)
 {
     am_state_t *as = am_state(ep->rt);
     uint64_t bytes = sizeof(detached_t) + o.header_len + (!o.release ? len : o.iov ? o.iov_n * sizeof *o.iov : 0);
@@ -477,12 +435,12 @@ static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_
     d->bytes = bytes;
     d->op.fn = detached_done;
     d->op.user = d;
-    st = detach(d, &o, len);
+    st = detach(d, &o, len, &device);
     if (!st)
         st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
     if (st)
         goto err_d;
-    fill(&d->op, ep, &o, len);
+    fill(&d->op, ep, &o, len, device);
     st = wefti_op_go_by(ep->rt, &d->op, send_start);
     if (st)
         goto err_d;
@@ -531,12 +489,13 @@ weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_
             return WEFT_OK;
     }
     weft_am_send_opts_t o = {.size = sizeof o, .id = id, .header = header, .header_len = header_len, .buf = buf, .len = len};
+    const weft_mem_kind_t *device = len ? wefti_mem_device_of(buf, NULL) : NULL;
     if (!op)
-        return send_detached(ep, o, len);
+        return send_detached(ep, o, len, device);
     st = wefti_op_prepare(rt, op, &send_kind);
     if (st)
         return st;
-    fill(op, ep, &o, len);
+    fill(op, ep, &o, len, device);
     return wefti_op_go_by(rt, op, send_start);
 }
 
@@ -550,26 +509,19 @@ weft_status_t weft_am_send_with(weft_ep_t *ep, const weft_am_send_opts_t *given,
     if (st)
         return st;
     uint64_t len = o.len;
-    if (o.iov) {
-        if (o.buf || !o.iov_n || o.iov_n > UINT32_MAX)
-            return wefti_fail(WEFT_ERR_INVALID, "a send has either one buffer or 1 to 2^32 - 1 pieces, not %zu pieces", o.iov_n);
-        len = 0;
-        for (size_t i = 0; i < o.iov_n; i++) {
-            if (!o.iov[i].base && o.iov[i].len)
-                return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, o.iov[i].len);
-            len += o.iov[i].len;
-        }
-    }
+    const weft_mem_kind_t *device = len && !o.iov ? wefti_mem_device_of(o.buf, o.kind) : NULL;
+    if (o.iov && (st = wefti_pieces_check("a send", false, o.iov, o.buf ? 0 : o.iov_n, o.kind, &len, &device)))
+        return st;
     if (!op && o.confirm)
         return wefti_fail(WEFT_ERR_INVALID, "a send that is to be confirmed needs an operation");
     if (o.urgent && o.header_len + len > URGENT_MAX)
         return wefti_fail(WEFT_ERR_LIMIT, "an urgent message has at most %d bytes of header and payload, not %zu",
                           (int)URGENT_MAX, (size_t)(o.header_len + len));
     if (!op)
-        return send_detached(ep, o, len);
+        return send_detached(ep, o, len, device);
     st = wefti_op_prepare(ep->rt, op, &send_kind);
     if (st)
         return st;
-    fill(op, ep, &o, len);
+    fill(op, ep, &o, len, device);
     return wefti_op_go_by(ep->rt, op, send_start);
 }

@@ -58,10 +58,12 @@ typedef struct am_answer {
 
 static inline uint32_t am_pad(uint32_t n) { return (n + 7u) & ~7u; }
 
-/* What went and came; what came is counted when it arrives. */
+/* What went and came; what came is counted when it arrives. Written by the driver, read by any thread. */
 typedef struct am_count {
     uint64_t sent, bytes_sent, received, bytes_received;
 } am_count_t;
+
+static inline void am_add(uint64_t *counter, uint64_t n) { __atomic_store_n(counter, *counter + n, __ATOMIC_RELAXED); }
 
 typedef struct am_msg am_msg_t;
 
@@ -195,15 +197,10 @@ static inline am_msg_t *am_msg_now(weft_am_t *am) /* where it is now */
 typedef struct am_send {
     weft_ep_t *ep;
     const void *header;
-    weft_iov_t one;           /* a single buffer is one piece */
-    const weft_iov_t *iov;
-    uint32_t iov_n;
+    wefti_pieces_t payload;
     uint32_t header_len;
     uint32_t header_sent;     /* in parts */
     weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
-    const weft_mem_kind_t *device;
-    weft_release_fn release;
-    void *release_user;
     wefti_out_t *out;         /* while announced */
     uint64_t confirm_id;      /* while its answer is awaited */
     uint8_t flags;            /* F_CONFIRM, F_REPLY */

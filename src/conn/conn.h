@@ -11,6 +11,7 @@
 
 #include "conn/flow.h"
 #include "conn/payload.h"
+#include "conn/pieces.h"
 #include "core/core.h"
 #include "mem/mem.h"
 
@@ -88,6 +89,16 @@ void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *tr
 /* May an operation wait for the peer, and with what status does it end if not: WEFT_OK in CONNECTING, UP, RECONNECTING, and in FAILED until the
  * hook has been asked; _CLOSED in CLOSING and PEER_CLOSED; ep->why in FAILED. Receives look among what has arrived first. */
 weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
+
+/* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */
+static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t status)
+{
+    if (status != WEFT_ERR_CANCELLED)
+        return status;
+    if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)
+        return WEFT_ERR_CLOSED;
+    return ep->why ? ep->why : WEFT_ERR_PEER;
+}
 
 /* From traffic: sends_pending or busy turned false. Cheap to call too often. */
 void wefti_ep_drained(weft_ep_t *ep);

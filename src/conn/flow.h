@@ -84,13 +84,13 @@ static inline bool wefti_flow_admit(weft_ep_t *ep, wefti_flow_t *f, uint64_t cos
 }
 static inline void wefti_flow_hold(wefti_flow_t *f, uint64_t cost)
 {
-    f->held += cost;
-    f->held_msgs += f->counts;
+    __atomic_store_n(&f->held, f->held + cost, __ATOMIC_RELAXED); /* weft_ep_get_info() looks, from any thread */
+    __atomic_store_n(&f->held_msgs, f->held_msgs + f->counts, __ATOMIC_RELAXED);
 }
 static inline void wefti_flow_unhold(wefti_flow_t *f, uint64_t cost)
 {
-    f->held -= cost;
-    f->held_msgs -= f->counts;
+    __atomic_store_n(&f->held, f->held - cost, __ATOMIC_RELAXED);
+    __atomic_store_n(&f->held_msgs, f->held_msgs - f->counts, __ATOMIC_RELAXED);
 }
 /* It is consumed (and not, or no longer, held): owe its cost, and return it when due. */
 static inline void wefti_flow_consumed(weft_ep_t *ep, wefti_flow_t *f, uint64_t cost)

@@ -7,23 +7,6 @@
  * system call from about here on. */
 #define EAGER_LIMIT 8192
 
-weft_status_t wefti_msg_device_of(const weft_iov_t *iov, size_t n, const weft_mem_kind_t **device_out)
-{
-    const weft_mem_kind_t *device = NULL;
-    bool known = false;
-    if (__builtin_expect(atomic_load_explicit(&wefti_mem_devices, memory_order_relaxed), 0)) {
-        for (size_t i = 0; i < n; i++) {
-            const weft_mem_kind_t *one = iov[i].len ? wefti_mem_device_of(iov[i].base, NULL) : device;
-            if (iov[i].len && known && one != device)
-                return wefti_fail(WEFT_ERR_INVALID, "piece %zu is in another kind of memory than those before it", i);
-            device = one;
-            known = known || iov[i].len;
-        }
-    }
-    *device_out = device;
-    return WEFT_OK;
-}
-
 static wefti_flow_t *flow_of(const weft_ep_t *ep)
 {
     return &msg_ep(ep)->flow;

@@ -56,16 +56,6 @@ bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, con
     return st != WEFT_ERR_NOMEM;
 }
 
-/* Why a payload did not come: the lane went down under it, and the endpoint knows more than the fabric. */
-static weft_status_t pull_failure(const weft_ep_t *ep, weft_status_t status)
-{
-    if (status != WEFT_ERR_CANCELLED)
-        return status;
-    if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)
-        return WEFT_ERR_CLOSED;
-    return ep->why ? ep->why : WEFT_ERR_PEER;
-}
-
 static void pull_done(wefti_xfer_t *x, weft_status_t status)
 {
     msg_recv_t *r = wefti_container_of(x, msg_recv_t, x);
@@ -73,7 +63,7 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     weft_ep_t *ep = r->source;
     msg_ep(ep)->pulling--;
     if (status) {
-        status = pull_failure(ep, status);
+        status = wefti_ep_why(ep, status);
         if (r->alloc) {
             wefti_free(op->buf);
             op->buf = NULL;
@@ -215,19 +205,15 @@ weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_io
                                 weft_op_t *op)
 {
     uint64_t cap = 0;
-    if (!rt || !op || (!iov && n) || n > UINT32_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "a receive into pieces needs a runtime, an operation and fewer than 2^32 pieces");
-    for (size_t i = 0; i < n; i++) {
-        if (!iov[i].base && iov[i].len)
-            return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, iov[i].len);
-        cap += iov[i].len;
-    }
+    const weft_mem_kind_t *device;
+    if (!rt || !op || (!iov && n))
+        return wefti_fail(WEFT_ERR_INVALID, "a receive into pieces needs a runtime, an operation and the pieces");
+    weft_status_t st = wefti_pieces_check("a receive", true, iov, n, NULL, &cap, &device);
+    if (st)
+        return st;
     if (n == 1)
         return post_one(rt, ep, iov[0].base, iov[0].len, tag, mask, op);
-    const weft_mem_kind_t *device;
-    weft_status_t st = wefti_msg_device_of(iov, n, &device);
-    if (!st)
-        st = wefti_op_prepare(rt, op, &recv_kind);
+    st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
     msg_recv_t *r = msg_recv(op);

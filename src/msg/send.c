@@ -9,31 +9,9 @@
 
 #define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of fire-and-forget copies that may wait */
 
-static weft_status_t gather(uint8_t *to, const msg_send_t *s)
-{
-    for (uint32_t i = 0; i < s->iov_n; i++) {
-        weft_status_t st = s->iov[i].len ? wefti_mem_move(s->device, to, s->iov[i].base, s->iov[i].len) : WEFT_OK;
-        if (st)
-            return st;
-        to += s->iov[i].len;
-    }
-    return WEFT_OK;
-}
-
-static void release(const msg_send_t *s)
-{
-    const weft_iov_t *iov = s->iov;
-    weft_release_fn fn = s->release;
-    void *user = s->release_user;
-    /* The array may be freed by the release of its last piece. */
-    for (uint32_t i = 0, n = s->iov_n; i < n; i++)
-        fn(iov[i].base, user);
-}
-
 static void finish(weft_op_t *op, weft_status_t status)
 {
-    if (__builtin_expect(msg_send(op)->release != NULL, 0))
-        release(msg_send(op));
+    wefti_pieces_release(&msg_send(op)->payload);
     wefti_op_complete(op, status);
 }
 
@@ -45,7 +23,7 @@ static void announce_done(wefti_out_t *out, weft_status_t status)
     wefti_out_free(ep->rt, out);
     wefti_list_remove(&wefti_opx(op)->link);
     if (status == WEFT_ERR_CANCELLED) /* our own doing, or the lane's end: someone noted why */
-        status = s->why ? s->why : ep->why ? ep->why : WEFT_ERR_PEER;
+        status = s->why ? s->why : wefti_ep_why(ep, status);
     else if (status == WEFT_ERR_REFUSED)
         status = WEFT_ERR_CLOSED;
     finish(op, status);
@@ -61,11 +39,7 @@ static weft_status_t announce(weft_ep_t *ep, weft_op_t *op)
         return WEFT_ERR_NOMEM;
     out->done = announce_done;
     out->user = op;
-    out->ep = ep;
-    out->iov = s->iov;
-    out->iov_n = s->iov_n;
-    out->total = op->len;
-    out->device = s->device;
+    wefti_out_set(out, ep, &s->payload, op->len);
     msg_offer_t offer = {.word = msg_word(f, REC_ANNOUNCE), .tag = op->tag};
     weft_status_t st = wefti_out_announce(out, &offer, sizeof offer);
     if (st) {
@@ -91,7 +65,7 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
         msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
         if (!head)
             return WEFT_ERR_AGAIN;
-        weft_status_t st = gather((uint8_t *)(head + 1), msg_send(op));
+        weft_status_t st = wefti_pieces_gather(&msg_send(op)->payload, (uint8_t *)(head + 1));
         if (st) { /* the device failed, and something has to go: still here */
             head->word = (wefti_word_t){.kind = WEFTI_REC_BEAT};
             lane->ops->commit(lane, sizeof head->word);
@@ -190,32 +164,6 @@ static weft_status_t send_start_later(weft_op_t *op)
 
 static const wefti_op_kind_t send_kind = {"msg send", send_start_later, send_cancel};
 
-/* Whoever has posts in the inbox must not overtake them. */
-static inline bool may_pass_inbox(weft_runtime_t *rt, weft_runtime_t *was)
-{
-    return was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed);
-}
-
-/* wefti_op_go() with the errors of a direct start returned. */
-static weft_status_t go(weft_runtime_t *rt, weft_op_t *op)
-{
-    weft_runtime_t *was;
-    weft_status_t st = WEFT_OK;
-    if (!wefti_enter(rt, &was)) {
-        wefti_op_inbox(op);
-        return WEFT_OK;
-    }
-    if (may_pass_inbox(rt, was)) {
-        st = send_start(op);
-        if (st)
-            wefti_op_unprepare(op);
-    } else {
-        wefti_op_inbox(op);
-    }
-    wefti_leave(rt, was);
-    return st;
-}
-
 void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why)
 {
     msg_ep_t *m = msg_ep(ep);
@@ -279,9 +227,7 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t len, uint64_t tag)
     s->ep = ep;
     s->no_wait = false;
     s->why = WEFT_OK;
-    s->release = NULL;
     s->out = NULL;
-    s->device = NULL;
 }
 
 static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel, void *rel_user,
@@ -310,13 +256,10 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
         goto err_d;
     fill(&d->op, ep, len, tag);
     msg_send_t *s = msg_send(&d->op);
-    s->release = rel;
-    s->release_user = rel_user;
-    s->iov = iov ? iov : &s->one;
-    s->iov_n = iov ? (uint32_t)iov_n : 1;
-    s->device = rel ? device : NULL;
-    s->one = (weft_iov_t){rel ? (void *)(uintptr_t)buf : d->bytes, len};
-    st = go(ep->rt, &d->op);
+    wefti_pieces_set(&s->payload, rel ? buf : d->bytes, len, iov, iov_n, rel ? device : NULL);
+    s->payload.release = rel;
+    s->payload.release_user = rel_user;
+    st = wefti_op_go_by(ep->rt, &d->op, send_start);
     if (st)
         goto err_d;
     return WEFT_OK;
@@ -336,7 +279,7 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
     weft_status_t st = WEFT_OK;
     const weft_mem_kind_t *device = wefti_mem_device_of(buf, NULL);
     if (__builtin_expect(op && !device && wefti_op_plain(rt, op) && wefti_enter(rt, &was), 1)) {
-        bool sent = may_pass_inbox(rt, was) && send_at_once(ep, buf, len, tag);
+        bool sent = wefti_may_pass_inbox(rt, was) && send_at_once(ep, buf, len, tag);
         if (sent) {
             op->len = len;
             op->tag = tag;
@@ -353,15 +296,12 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
             return st;
         fill(op, ep, len, tag);
         msg_send_t *s = msg_send(op);
-        s->one = (weft_iov_t){(void *)(uintptr_t)buf, len};
-        s->iov = &s->one;
-        s->iov_n = 1;
-        s->device = device;
+        wefti_pieces_set(&s->payload, buf, len, NULL, 0, device);
     } else if (wefti_forked(rt)) {
         return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
     }
     if (wefti_enter(rt, &was)) {
-        bool direct = may_pass_inbox(rt, was);
+        bool direct = wefti_may_pass_inbox(rt, was);
         if (direct && !device && send_at_once(ep, buf, len, tag)) {
             if (op)
                 wefti_op_complete_at_once(op, WEFT_OK);
@@ -390,26 +330,14 @@ weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *give
         return wefti_fail(WEFT_ERR_INVALID, "a send needs an endpoint and options made with WEFT_MSG_SEND_OPTS_INIT");
     memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
     uint64_t len = opts.len;
-    if (opts.iov) {
-        if (opts.buf || !opts.iov_n || opts.iov_n > UINT32_MAX)
-            return wefti_fail(WEFT_ERR_INVALID, "a send has either one buffer or 1 to 2^32 - 1 pieces, not %zu pieces",
-                              opts.iov_n);
-        len = 0;
-        for (size_t i = 0; i < opts.iov_n; i++) {
-            if (!opts.iov[i].base && opts.iov[i].len)
-                return wefti_fail(WEFT_ERR_INVALID, "piece %zu is NULL with a length of %zu", i, opts.iov[i].len);
-            len += opts.iov[i].len;
-        }
-    } else if (!opts.buf && opts.len) {
+    const weft_mem_kind_t *device = len && !opts.iov ? wefti_mem_device_of(opts.buf, NULL) : NULL;
+    if (!opts.iov && !opts.buf && opts.len)
         return wefti_fail(WEFT_ERR_INVALID, "the buffer is NULL with a length of %zu", opts.len);
-    }
+    weft_status_t st = WEFT_OK;
+    if (opts.iov && (st = wefti_pieces_check("a send", false, opts.iov, opts.buf ? 0 : opts.iov_n, NULL, &len, &device)))
+        return st;
     if (!op && !opts.release)
         return wefti_fail(WEFT_ERR_INVALID, "a send without an operation needs a release function");
-    const weft_mem_kind_t *device;
-    weft_iov_t one = {(void *)(uintptr_t)opts.buf, opts.len};
-    weft_status_t st = wefti_msg_device_of(opts.iov ? opts.iov : &one, opts.iov ? opts.iov_n : 1, &device);
-    if (st)
-        return st;
     if (!op)
         return send_detached(ep, opts.buf, len, opts.tag, opts.release, opts.release_user, opts.iov, opts.iov_n, device);
     st = wefti_op_prepare(ep->rt, op, &send_kind);
@@ -417,12 +345,9 @@ weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *give
         return st;
     fill(op, ep, len, opts.tag);
     msg_send_t *s = msg_send(op);
-    s->one = one;
-    s->device = device;
-    s->iov = opts.iov ? opts.iov : &s->one;
-    s->iov_n = opts.iov ? (uint32_t)opts.iov_n : 1;
-    s->release = opts.release;
-    s->release_user = opts.release_user;
+    wefti_pieces_set(&s->payload, opts.buf, opts.len, opts.iov, opts.iov_n, device);
+    s->payload.release = opts.release;
+    s->payload.release_user = opts.release_user;
     s->no_wait = opts.no_wait;
-    return go(ep->rt, op);
+    return wefti_op_go_by(ep->rt, op, send_start);
 }

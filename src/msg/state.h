@@ -95,15 +95,10 @@ static inline msg_ep_t *msg_ep(const weft_ep_t *ep) { return (msg_ep_t *)ep->tra
 
 typedef struct msg_send {
     weft_ep_t *ep;
-    weft_iov_t one;           /* a single buffer is one piece */
-    const weft_iov_t *iov;
-    uint32_t iov_n;
+    wefti_pieces_t payload;
     bool no_wait;
     weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
-    weft_release_fn release;
-    void *release_user;
     wefti_out_t *out;         /* announced; else NULL */
-    const weft_mem_kind_t *device; /* of all pieces; NULL: memcpy can handle them */
 } msg_send_t;
 
 typedef struct msg_recv {
@@ -128,8 +123,6 @@ _Static_assert(sizeof(msg_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(msg_recv_t) <=
 static inline msg_send_t *msg_send(weft_op_t *op) { return wefti_op_room(op, msg_send_t); }
 static inline msg_recv_t *msg_recv(weft_op_t *op) { return wefti_op_room(op, msg_recv_t); }
 
-/* What the pieces of a buffer are made of. WEFT_ERR_INVALID: not all of the same. */
-weft_status_t wefti_msg_device_of(const weft_iov_t *iov, size_t n, const weft_mem_kind_t **device_out);
 
 /* --- a message nobody has asked for yet -------------------------------------------------------------------------------- */
 
