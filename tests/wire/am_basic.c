@@ -478,6 +478,29 @@ TEST(a_confirmed_send_completes_when_the_receiver_is_done_with_the_message)
     }
 }
 
+TEST(a_confirmed_message_that_nobody_received_is_not_confirmed_by_a_close)
+{
+    each_way(way) {
+        weft_am_send_opts_t opts = WEFT_AM_SEND_OPTS_INIT;
+        weft_op_t send = WEFT_OP_INIT, close = WEFT_OP_INIT;
+        uint64_t word = 1;
+        pair_open(&pair, way, NULL);
+        opts.id = 8;
+        opts.buf = &word;
+        opts.len = sizeof word;
+        opts.confirm = true;
+        CHECK_OK(weft_am_send_with(pair.ep[1], &opts, &send));
+        pair_run(&pair, 0.01);
+        CHECK(!weft_op_done(&send));
+        CHECK_OK(weft_ep_close(pair.ep[0], &close));
+        pair.ep[0] = NULL;
+        CHECK_EQ(pair_wait(&pair, &send, 5), WEFT_ERR_REJECTED);
+        CHECK_EQ(send.reason, WEFT_AM_NOT_TAKEN);
+        CHECK_OK(pair_wait(&pair, &close, 5));
+        pair_close(&pair);
+    }
+}
+
 TEST(a_handler_that_rejects_tells_the_sender_why)
 {
     static const size_t lens[] = {0, 8, 4000, 8000, 100000};
