@@ -1,0 +1,261 @@
+/* fabric/tcp/bulk.c - the second connection, for large payloads.
+ *
+ * A gigabyte between two records would make the second one wait. So the first payload of TP_BULK_MIN bytes or more opens a second connection
+ * beside the lane's, on which large ones go from the sender's memory to the receiver's with nothing between but the kernel:
+ * u64 slot, u64 length, the bytes.
+ *
+ *     (none) --first large pull, by whoever dialled the lane--> DIALING --> GREETING --> UP
+ *     (none) --a stranger greets with the tokens of this lane--> UP
+ *     (none) --it cannot be had, or ended with nothing under way--> no_bulk: payloads go between records for the rest of the lane's life
+ *
+ * Payloads wait for it while it is being made. Whoever finds that there is none says so (NO_BULK). If it ends in the middle of a payload the
+ * peer is gone, and the lane fails once what came over its first connection has been told.
+ * Nothing waits for this socket: while a payload moves, progress tries it; else epoll watches it.
+ * tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c: a_large_payload_goes_over_a_connection_of_its_own. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/tcp/internal.h"
+
+#define ROUND_BYTES (1u << 20) /* of one payload in a row, in each direction */
+#define DIAL_NS 2000000000u
+#define LAST_READS 64
+
+static bool works(const tp_lane_t *l)
+{
+    return l->state == TP_LANE_UP && !l->failed;
+}
+
+/* --- getting there ---------------------------------------------------------------------------------------------------------------- */
+
+/* There is none: what waits for it goes between records. */
+void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
+{
+    if (l->no_bulk || !works(l))
+        return;
+    if (l->bulk && (l->bulk->pull || l->bulk->out_n)) {
+        wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "no second connection, in the middle of a payload on it");
+        return;
+    }
+    l->no_bulk = true;
+    if (l->bulk)
+        wefti_tp_conn_drop(l->bulk);
+    wefti_list_each(it, &l->bulk_out) {
+        if (wefti_container_of(it, tp_send_t, link)->sent) {
+            wefti_tp_fail(l, WEFT_ERR_PEER, "its second connection ended in the middle of a payload");
+            return;
+        }
+    }
+    wefti_list_splice(&l->pumping, &l->bulk_out);
+    wefti_tp_later(l);
+    if (tell)
+        wefti_tp_control_id(l, TP_NO_BULK, 0);
+}
+
+/* A large payload is about to move. Cheap to call again. */
+void wefti_tp_bulk_want(tp_lane_t *l)
+{
+    if (l->bulk || l->no_bulk || !l->dialled || !works(l))
+        return;
+    struct sockaddr_storage ss;
+    socklen_t n = wefti_tp_sockaddr(&l->peer[l->peer_at - 1], &ss); /* the one that answered for the lane */
+    int fd = wefti_tp_socket(ss.ss_family);
+    if (fd >= 0 && connect(fd, (void *)&ss, n) && errno != EINPROGRESS) {
+        close(fd);
+        fd = -1;
+    }
+    tp_conn_t *c = fd >= 0 ? wefti_tp_conn_new(l->rail, fd, TP_DIALING) : NULL;
+    if (!c) {
+        wefti_debug("tcp: no second connection for a lane; it goes on without");
+        wefti_tp_bulk_none(l, true);
+        return;
+    }
+    c->bulk = true;
+    c->lane = l;
+    l->bulk = c;
+    c->deadline = wefti_clock_ns() + DIAL_NS;
+    wefti_tp_timer(l->rail, c->deadline);
+    wefti_tp_watch(c, EPOLLOUT);
+}
+
+void wefti_tp_bulk_up(tp_conn_t *c)
+{
+    c->state = TP_UP;
+    wefti_list_init(&c->link);
+    wefti_tp_watch(c, EPOLLIN);
+    wefti_tp_bulk_busy(c->lane);
+}
+
+/* A stranger has shown the lane's token and wants to be its second connection. */
+void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c)
+{
+    uint64_t answer = TP_ANSWER_OK;
+    if (!works(l) || l->dialled || l->bulk || l->no_bulk || !wefti_tp_same(l->peer_token, c->in + 16 + TP_TOKEN, TP_TOKEN) ||
+        send(c->fd, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer) {
+        wefti_debug("tcp: a second connection that its lane has no use for is closed");
+        wefti_tp_conn_drop(c);
+        return;
+    }
+    l->rail->n_strangers--;
+    wefti_list_remove(&c->link);
+    c->in_n = 0;
+    c->bulk = true;
+    c->lane = l;
+    l->bulk = c;
+    wefti_tp_bulk_up(c);
+}
+
+/* --- payloads ----------------------------------------------------------------------------------------------------------------- */
+
+/* It has ended. */
+static void bulk_lost(tp_conn_t *c, weft_status_t why, const char *what)
+{
+    tp_lane_t *l = c->lane;
+    bool idle = !c->pull && !c->out_n && !l->bulk_in && wefti_list_empty(&l->bulk_out);
+    wefti_tp_conn_drop(c);
+    if (why != WEFT_ERR_PROTOCOL && idle) {
+        wefti_tp_bulk_none(l, true);
+        return;
+    }
+    if (why != WEFT_ERR_PROTOCOL) {
+        for (int i = 0; i < LAST_READS && wefti_tp_read(l); i++)
+            ;
+    }
+    wefti_tp_fail(l, why, what);
+}
+
+/* Send of the first payload; false when the socket takes no more, or has failed. */
+static bool send_some(tp_conn_t *c, tp_send_t *s)
+{
+    struct iovec v[TP_PIECES];
+    int n = 0;
+    if (!s->sent && !c->out_n) {
+        c->out[0] = s->slot;
+        c->out[1] = s->want;
+        c->out_at = 0;
+        c->out_n = sizeof c->out;
+    }
+    if (c->out_n)
+        v[n++] = (struct iovec){(uint8_t *)c->out + c->out_at, c->out_n};
+    uint64_t left = s->want - s->sent;
+    n = wefti_tp_pieces(s->iov, s->iov_at, s->piece_at, left < ROUND_BYTES ? left : ROUND_BYTES, v, n);
+    struct msghdr msg = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    ssize_t sent = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+        if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM)
+            bulk_lost(c, WEFT_ERR_PEER, strerror(errno));
+        return false;
+    }
+    size_t head = (size_t)sent < c->out_n ? (size_t)sent : c->out_n;
+    c->out_at += head;
+    c->out_n -= head;
+    wefti_tp_advance(s->iov, &s->iov_at, &s->piece_at, (size_t)sent - head);
+    s->sent += (size_t)sent - head;
+    return true;
+}
+
+static unsigned run_out(tp_conn_t *c)
+{
+    wefti_list_t *it = wefti_list_first(&c->lane->bulk_out);
+    if (!it)
+        return 0;
+    tp_send_t *s = wefti_container_of(it, tp_send_t, link);
+    if (!send_some(c, s))
+        return 0;
+    if (s->sent == s->want)
+        wefti_tp_send_left(s);
+    return 1;
+}
+
+static bool head_arrived(tp_conn_t *c)
+{
+    uint64_t head[2];
+    if (!wefti_tp_read_in(c, sizeof head)) {
+        if (c->in_n == SIZE_MAX)
+            bulk_lost(c, WEFT_ERR_PEER, "its second connection ended");
+        return false;
+    }
+    memcpy(head, c->in, sizeof head);
+    c->in_n = 0;
+    tp_pull_t *p = wefti_slots_get(&c->rail->pulls, head[0]);
+    if (!p || p->lane != c->lane || !p->bulk || p->got || head[1] != p->want) {
+        bulk_lost(c, WEFT_ERR_PROTOCOL, "a payload that nobody is pulling");
+        return false;
+    }
+    c->pull = p;
+    return true;
+}
+
+static unsigned run_in(tp_conn_t *c)
+{
+    if (!c->pull && !head_arrived(c))
+        return 0;
+    tp_pull_t *p = c->pull;
+    struct iovec v[TP_PIECES];
+    uint64_t left = p->want - p->got;
+    int n = wefti_tp_pieces(p->iov, p->iov_at, p->piece_at, left < ROUND_BYTES ? left : ROUND_BYTES, v, 0);
+    struct msghdr msg = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
+    if (got <= 0) {
+        if (!got || (errno != EAGAIN && errno != EINTR))
+            bulk_lost(c, WEFT_ERR_PEER, "its second connection ended in the middle of a payload");
+        return 0;
+    }
+    if (wefti_tp_pull_advance(p, (size_t)got))
+        c->pull = NULL;
+    return 1;
+}
+
+/* --- driving it ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Something moves or is about to. */
+void wefti_tp_bulk_busy(tp_lane_t *l)
+{
+    tp_conn_t *c = l->bulk;
+    if (c && c->state == TP_UP && (l->bulk_in || !wefti_list_empty(&l->bulk_out)) && !wefti_list_linked(&c->busy))
+        wefti_list_push_back(&l->rail->bulk_busy, &c->busy);
+}
+
+unsigned wefti_tp_bulk_run(tp_rail_t *r)
+{
+    unsigned n = 0;
+    wefti_list_t now, *it;
+    wefti_list_init(&now);
+    wefti_list_splice(&now, &r->bulk_busy);
+    while ((it = wefti_list_pop(&now))) {
+        tp_conn_t *c = wefti_container_of(it, tp_conn_t, busy);
+        tp_lane_t *l = c->lane;
+        if (!works(l))
+            continue;
+        n += run_out(c);
+        if (c->state == TP_UP && l->bulk_in)
+            n += run_in(c);
+        if (c->state == TP_UP)
+            wefti_tp_bulk_busy(l);
+    }
+    return n;
+}
+
+void wefti_tp_bulk_event(tp_conn_t *c)
+{
+    tp_lane_t *l = c->lane;
+    wefti_tp_watch(c, EPOLLIN); /* it may have been watched for room as well */
+    if (!l->bulk_in && works(l))
+        run_in(c); /* nothing is expected: it is the end, or a lie */
+    else if (!works(l))
+        wefti_tp_conn_drop(c); /* the lane has failed: an event for ever */
+}
+
+/* About to sleep: whoever has bytes to send must hear when there is room. */
+void wefti_tp_bulk_arm(tp_rail_t *r)
+{
+    wefti_list_each(it, &r->bulk_busy) {
+        tp_conn_t *c = wefti_container_of(it, tp_conn_t, busy);
+        if (!wefti_list_empty(&c->lane->bulk_out))
+            wefti_tp_watch(c, EPOLLIN | EPOLLOUT);
+    }
+}

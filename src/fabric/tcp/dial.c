@@ -1,0 +1,328 @@
+/* fabric/tcp/dial.c - from two addresses to one connection.
+ *
+ *     WAIT --time--> DIALING --connected--> GREETING --answer--> UP        the side that dials
+ *     STRANGER --greeting--> (HELD -->) UP                                 the side that is dialled
+ *
+ * Both sides have the other's addresses, and either may be the only one that can reach the other (a firewall, translated addresses). The lane
+ * with the smaller token leads: it dials at once, one address after the other. The other one waits FOLLOW_NS to be dialled and then dials too.
+ * A connection is the lane's when its acceptor has answered, and both must choose the same one, so:
+ *   - a lane that has not greeted anybody takes the first one that greets it;
+ *   - a leader that has greeted closes those that greet it: its own counts, until that ends;
+ *   - a follower that has greeted holds who greets it (HELD) until its own is answered or closed;
+ *   - a lane that does not know its peer yet holds who greets it until it does.
+ * Rounds over the addresses are repeated with more patience; after TRIES of them the leader fails the lane.
+ * tests/wire/fabric_tcp.c: a_lane_comes_up_whichever_side_can_be_reached, lanes_survive_dials_that_cross. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/tcp/internal.h"
+
+#define DIAL_NS 300000000u    /* for one address in the first round */
+#define ANSWER_NS 2000000000u /* where there are other addresses to try */
+#define ROUND_NS 100000000u   /* before the next round */
+#define FOLLOW_NS 250000000u
+#define TRIES 4
+
+/* --- connections ------------------------------------------------------------------------------------------------------------ */
+
+void wefti_tp_watch(tp_conn_t *c, uint32_t events)
+{
+    struct epoll_event ev = {.events = events, .data.ptr = c};
+    if (c->events == events || c->fd < 0)
+        return;
+    if (!epoll_ctl(c->rail->epoll_fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
+        c->events = events;
+}
+
+static void close_fd(tp_conn_t *c)
+{
+    if (c->fd < 0)
+        return;
+    wefti_tp_watch(c, 0); /* a forked child may have the same file, and epoll watches files */
+    close(c->fd);
+    c->fd = -1;
+    c->events = 0;
+}
+
+/* fd is the connection's, and closed where there is no memory for one. */
+tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state)
+{
+    tp_conn_t *c = wefti_calloc(1, sizeof *c);
+    if (!c) {
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    c->rail = r;
+    c->fd = fd;
+    c->state = state;
+    wefti_list_init(&c->busy);
+    wefti_list_push_back(state == TP_STRANGER ? &r->strangers : &r->dials, &c->link);
+    r->n_strangers += state == TP_STRANGER;
+    return c;
+}
+
+/* It is no stranger or linger any more. */
+static void leave_list(tp_conn_t *c)
+{
+    c->rail->n_strangers -= c->state == TP_STRANGER;
+    c->rail->n_lingers -= c->state == TP_LINGER;
+    wefti_list_remove(&c->link);
+}
+
+void wefti_tp_conn_drop(tp_conn_t *c)
+{
+    tp_lane_t *l = c->lane;
+    if (c->state == TP_DEAD)
+        return;
+    if (l) {
+        l->conn = l->conn == c ? NULL : l->conn;
+        l->held = l->held == c ? NULL : l->held;
+        l->bulk = l->bulk == c ? NULL : l->bulk;
+    }
+    c->lane = NULL;
+    close_fd(c);
+    leave_list(c);
+    wefti_list_remove(&c->busy);
+    c->state = TP_DEAD;
+    wefti_list_push_back(&c->rail->dead, &c->link);
+}
+
+void wefti_tp_options(int fd)
+{
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+int wefti_tp_socket(int family)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0)
+        wefti_tp_options(fd);
+    return fd;
+}
+
+bool wefti_tp_read_in(tp_conn_t *c, size_t want)
+{
+    ssize_t n = recv(c->fd, c->in + c->in_n, want - c->in_n, MSG_DONTWAIT);
+    if (n > 0)
+        c->in_n += (size_t)n;
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        c->in_n = SIZE_MAX;
+    return c->in_n == want;
+}
+
+/* --- who is dialled ----------------------------------------------------------------------------------------------------------- */
+
+static void wait_until(tp_conn_t *c, uint64_t at)
+{
+    close_fd(c);
+    c->state = TP_WAIT;
+    c->deadline = at;
+    wefti_tp_timer(c->rail, at);
+}
+
+static weft_status_t dial_later(tp_lane_t *l, uint64_t ns)
+{
+    tp_conn_t *c = wefti_tp_conn_new(l->rail, -1, TP_WAIT);
+    if (!c)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a connection");
+    c->lane = l;
+    l->conn = c;
+    wait_until(c, wefti_clock_ns() + ns);
+    return WEFT_OK;
+}
+
+static void hold(tp_lane_t *l, tp_conn_t *c)
+{
+    leave_list(c);
+    wefti_list_init(&c->link);
+    c->state = TP_HELD;
+    c->lane = l;
+    l->held = c;
+    wefti_tp_watch(c, EPOLLIN); /* it has nothing to say now: an event is its end */
+}
+
+/* This one is the lane's. */
+static void take(tp_lane_t *l, tp_conn_t *c)
+{
+    uint64_t answer = TP_ANSWER_OK;
+    if (send(c->fd, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer) {
+        wefti_tp_conn_drop(c);
+        if (!l->conn && dial_later(l, FOLLOW_NS))
+            wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for a connection");
+        return;
+    }
+    if (l->conn)
+        wefti_tp_conn_drop(l->conn);
+    leave_list(c);
+    wefti_list_init(&c->link);
+    wefti_tp_lane_up(l, c);
+}
+
+static bool is_of_peer(const tp_lane_t *l, const tp_conn_t *c)
+{
+    return wefti_tp_same(l->peer_token, c->in + 16 + TP_TOKEN, TP_TOKEN);
+}
+
+void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c)
+{
+    if (l->state > TP_LANE_JOINING || l->failed || l->held || (l->state == TP_LANE_JOINING && !is_of_peer(l, c))) {
+        wefti_debug("tcp: a connection that its lane has no use for is closed");
+        wefti_tp_conn_drop(c);
+        return;
+    }
+    if (l->state == TP_LANE_NEW)
+        hold(l, c);
+    else if (!l->conn || l->conn->state != TP_GREETING)
+        take(l, c);
+    else if (l->leads)
+        wefti_tp_conn_drop(c);
+    else
+        hold(l, c);
+}
+
+/* --- dialling ------------------------------------------------------------------------------------------------------------------ */
+
+/* Try the next address. WEFT_ERR_LIMIT: no descriptor; it tries again later all the same. */
+static weft_status_t dial_next(tp_conn_t *c)
+{
+    tp_lane_t *l = c->lane;
+    uint64_t now = wefti_clock_ns();
+    close_fd(c);
+    c->in_n = 0;
+    while (l->peer_at < l->n_peer) {
+        struct sockaddr_storage ss;
+        socklen_t n = wefti_tp_sockaddr(&l->peer[l->peer_at++], &ss);
+        wefti_tp_release_reserve(l);
+        c->fd = wefti_tp_socket(ss.ss_family);
+        if (c->fd < 0 && errno != EAFNOSUPPORT) {
+            weft_status_t st = wefti_fail(wefti_tp_errno(errno), "no socket for a lane: %s", strerror(errno));
+            l->peer_at--;
+            wait_until(c, now + ROUND_NS);
+            return st;
+        }
+        if (c->fd >= 0 && (!connect(c->fd, (void *)&ss, n) || errno == EINPROGRESS)) {
+            c->state = TP_DIALING;
+            c->deadline = now + ((uint64_t)DIAL_NS << l->tries);
+            wefti_tp_timer(c->rail, c->deadline);
+            wefti_tp_watch(c, EPOLLOUT);
+            return WEFT_OK;
+        }
+        close_fd(c);
+    }
+    l->peer_at = 0;
+    if (++l->tries < TRIES) {
+        wait_until(c, now + ((uint64_t)ROUND_NS << l->tries));
+        return WEFT_OK;
+    }
+    wefti_tp_conn_drop(c);
+    if (l->leads)
+        wefti_tp_fail(l, WEFT_ERR_UNREACHABLE, "none of the peer's addresses answers");
+    return WEFT_OK;
+}
+
+/* The dial under way has come to nothing. */
+static void dial_failed(tp_conn_t *c)
+{
+    tp_lane_t *l = c->lane;
+    if (c->bulk) {
+        wefti_tp_conn_drop(c);
+        wefti_tp_bulk_none(l, true);
+    } else if (l->held) {
+        tp_conn_t *held = l->held;
+        l->held = NULL;
+        wefti_tp_conn_drop(c);
+        take(l, held);
+    } else {
+        dial_next(c);
+    }
+}
+
+/* It is connected, or cannot be. */
+static void greet(tp_conn_t *c)
+{
+    tp_lane_t *l = c->lane;
+    uint8_t greeting[TP_GREETING_N];
+    uint64_t magic = c->bulk ? TP_GREET_BULK : TP_GREET_LANE;
+    int err = 0;
+    socklen_t n = sizeof err;
+    memcpy(greeting, &magic, 8);
+    memcpy(greeting + 8, &l->peer_id, 8);
+    memcpy(greeting + 16, l->peer_token, TP_TOKEN);
+    memcpy(greeting + 16 + TP_TOKEN, l->token, TP_TOKEN);
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &n) || err ||
+        send(c->fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof greeting) {
+        dial_failed(c);
+        return;
+    }
+    c->state = TP_GREETING;
+    c->deadline = wefti_clock_ns() + ANSWER_NS;
+    wefti_tp_watch(c, EPOLLIN);
+}
+
+static void answered(tp_conn_t *c)
+{
+    uint64_t answer;
+    if (!wefti_tp_read_in(c, TP_ANSWER_N)) {
+        if (c->in_n == SIZE_MAX)
+            dial_failed(c);
+        return;
+    }
+    memcpy(&answer, c->in, sizeof answer);
+    c->in_n = 0;
+    if (answer != TP_ANSWER_OK) {
+        dial_failed(c);
+        return;
+    }
+    wefti_list_remove(&c->link);
+    if (c->bulk) {
+        wefti_tp_bulk_up(c);
+        return;
+    }
+    c->lane->dialled = true;
+    wefti_tp_lane_up(c->lane, c);
+}
+
+void wefti_tp_dial_event(tp_conn_t *c)
+{
+    if (c->state == TP_DIALING)
+        greet(c);
+    else
+        answered(c);
+}
+
+/* Its time is up, or has come. */
+void wefti_tp_dial_due(tp_conn_t *c)
+{
+    tp_lane_t *l = c->lane;
+    if (c->state == TP_WAIT)
+        dial_next(c);
+    else if (c->state == TP_GREETING && (c->bulk || l->n_peer == 1))
+        c->deadline = wefti_clock_ns() + ANSWER_NS; /* it is there, and slow: whoever wants the lane has a bound of his own */
+    else
+        dial_failed(c);
+}
+
+/* For a lane that knows its peer. */
+weft_status_t wefti_tp_join(tp_lane_t *l)
+{
+    tp_conn_t *held = l->held;
+    l->leads = memcmp(l->token, l->peer_token, TP_TOKEN) < 0;
+    if (held && is_of_peer(l, held)) {
+        l->held = NULL;
+        take(l, held);
+        return WEFT_OK;
+    }
+    if (held)
+        wefti_tp_conn_drop(held);
+    weft_status_t st = dial_later(l, FOLLOW_NS);
+    return st || !l->leads ? st : dial_next(l->conn);
+}

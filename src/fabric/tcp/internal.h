@@ -1,0 +1,344 @@
+/* fabric/tcp/internal.h - what the files of the tcp rail share.
+ *
+ *   rail.c    progress, sleep, and everything the rail has to tell
+ *   port.c    where it listens, and strangers until they have shown a lane's token
+ *   dial.c    from two addresses to one connection
+ *   lane.c    the life of a lane
+ *   out.c     records and chunks of payloads to the socket
+ *   in.c      the same from the socket: the one place that reads what a peer wrote
+ *   xfer.c    announcements, pulls, refusals
+ *   bulk.c    the second connection, for large payloads
+ *
+ * docs/design/wire.md has the bytes. In short: a connection begins with a greeting that names a lane of the receiver and shows both
+ * lanes' tokens; after the answer it carries items, each a multiple of 8 bytes: u32 length, u32 kind, the bytes, zeroes. */
+#ifndef WEFTI_TCP_INTERNAL_H
+#define WEFTI_TCP_INTERNAL_H
+
+#include <netinet/in.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/list.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "fabric/tcp/tcp.h"
+
+#define TP_KIND 4
+#define TP_REC_MAX 8448          /* bytes of the longest record: 8 KiB of payload, and what rooms put before it */
+#define TP_HEAD 8                /* u32 length, u32 kind */
+#define TP_FRAME 16320           /* bytes of records gathered for one send() */
+#define TP_QUEUE 8               /* frames of a lane that may wait for the socket before reserve() says no */
+#define TP_QUEUE_FORCED 128      /* control records included: a peer that reads none of them is given up */
+#define TP_IN (128u << 10)       /* bytes of one recv() */
+#define TP_CHUNK 65536u          /* of a payload between two records */
+#define TP_BULK_MIN 65536u       /* a payload that goes over the second connection */
+#define TP_PIECES 16
+#define TP_ADDRS 8
+#define TP_TOKEN 16
+#define TP_GREETING_N 48           /* u64 magic, u64 id of the receiving lane, its token, the sender's token */
+#define TP_ANSWER_N 8
+#define TP_STRANGERS 64          /* connections that have shown no token yet */
+#define TP_LINGERS 256
+#define TP_HOT 4                 /* lanes polled on every progress while records flow on them */
+#define TP_QUIET 512             /* polls that found nothing before a lane is left to epoll */
+#define TP_WARM 32               /* polls that found something before it is taken out of epoll, which costs on every packet */
+
+#define TP_GREET_LANE UINT64_C(0x31454e414c544657) /* "WFTLANE1" */
+#define TP_GREET_BULK UINT64_C(0x314b4c5542544657) /* "WFTBULK1" */
+#define TP_ANSWER_OK UINT64_C(0x3259414b4f544657)  /* "WFTOKAY2" */
+
+/* Kinds of items. USER is the room's above. */
+enum {
+    TP_USER = 0,
+    TP_OFFER = 1,     /* sender: u64 id, u64 total, the record */
+    TP_PULL = 2,      /* receiver: u64 id, u64 slot, u64 want, u64 1 to have it over the second connection */
+    TP_DATA = 3,      /* sender: u64 slot, then as many bytes of payload as the length says */
+    TP_TAKEN = 4,     /* receiver: u64 id; it has the bytes, or needs none */
+    TP_REFUSED = 5,   /* receiver: u64 id */
+    TP_WITHDRAW = 6,  /* sender: u64 id, taken back if it was not begun */
+    TP_RETURNED = 7,  /* receiver: u64 id, taken back */
+    TP_NO_BULK = 8    /* either: u64 0; there is no second connection, send in between */
+};
+
+typedef struct tp_rail tp_rail_t;
+typedef struct tp_lane tp_lane_t;
+typedef struct tp_pull tp_pull_t;
+typedef struct tp_send tp_send_t;
+
+typedef struct tp_frame {
+    wefti_list_t link; /* rail's free ones, or a lane's queue */
+    uint32_t at, n;    /* in a queue: sent so far, bytes in all */
+    _Alignas(16) uint8_t bytes[TP_FRAME];
+} tp_frame_t;
+
+/* WAIT -> DIALING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has closed, until the
+ * peer has too. */
+typedef enum tp_conn_state {
+    TP_WAIT,      /* dials when its time has come */
+    TP_DIALING,
+    TP_GREETING,  /* has greeted; the answer is awaited */
+    TP_STRANGER,
+    TP_HELD,      /* has shown the lane's token; see dial.c for what is decided when */
+    TP_UP,
+    TP_LINGER,
+    TP_DEAD
+} tp_conn_state_t;
+
+typedef struct tp_conn {
+    tp_rail_t *rail;
+    tp_lane_t *lane;     /* NULL: stranger, linger, dead */
+    tp_conn_state_t state;
+    bool listener;       /* none of the above: a place where strangers arrive */
+    bool bulk;           /* the lane's second connection */
+    int fd;              /* -1: none */
+    uint32_t events;     /* what epoll watches for; 0: not in it */
+    uint64_t deadline;   /* of WAIT, DIALING, GREETING, STRANGER, LINGER */
+    wefti_list_t link;   /* rail->dials, ->strangers, ->lingers or ->dead */
+    uint8_t in[TP_GREETING_N];
+    size_t in_n;
+    /* bulk */
+    wefti_list_t busy;   /* rail->bulk_busy */
+    tp_pull_t *pull;     /* whose bytes come now */
+    uint64_t out[2];     /* head of the payload being sent, as far as it has not gone */
+    size_t out_at, out_n;
+} tp_conn_t;
+
+typedef enum tp_lane_state {
+    TP_LANE_NEW,      /* has an address */
+    TP_LANE_JOINING,  /* knows the peer's; no connection yet */
+    TP_LANE_UP,
+    TP_LANE_CLOSING,  /* lane_close() was called; the last records leave, if they can soon */
+    TP_LANE_ENDED     /* all transfers are over; told and freed by progress */
+} tp_lane_state_t;
+
+enum { TP_EV_ROOM = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
+
+typedef struct tp_peer_addr {
+    struct in6_addr ip;
+    uint16_t port;
+} tp_peer_addr_t;
+
+struct tp_lane {
+    wefti_lane_t base;
+    tp_rail_t *rail;
+    int fd;                 /* of conn, once UP */
+    tp_lane_state_t state;
+    bool failed;            /* lane_failed is due or was called */
+    bool mute;              /* the socket takes no more: reading finds out why */
+    bool want_room;
+    bool hot;
+
+    /* out */
+    tp_frame_t *frame;      /* being filled; NULL: none */
+    uint32_t used;          /* bytes of it */
+    uint32_t epoch;         /* of rail, when a record last left alone */
+    uint32_t queued;        /* frames in queue */
+    wefti_list_t queue;     /* of tp_frame_t, waiting for the socket */
+    wefti_list_t open_link; /* rail->open: something to send with the next progress */
+    wefti_list_t stuck_link; /* rail->stuck: the socket was full */
+    wefti_list_t pumping;   /* of tp_send_t: payloads that go between records */
+    tp_send_t *chunk;       /* whose chunk is partly out, and so must go on first; NULL: none */
+    uint64_t chunk_head[2];
+    uint32_t chunk_head_at, chunk_left, chunk_pad;
+
+    /* in */
+    tp_frame_t *carry;      /* the beginning of an item whose end has not come */
+    uint32_t carry_n;
+    uint32_t rx_left, rx_pad; /* of a chunk that is coming in */
+    tp_pull_t *rx_pull;
+    uint32_t quiet;         /* polls in a row that found nothing */
+    uint32_t warm;          /* polls that found something, since it became hot or was slept on */
+
+    wefti_list_t announces; /* of tp_send_t, not being sent */
+    wefti_list_t offers;    /* of tp_pull_t, not yet pulled or refused */
+    wefti_list_t pulling;
+    wefti_map_t offer_ids;
+    unsigned untold;        /* transfers that are done and not told */
+    unsigned events;
+    wefti_list_t event_link;
+    weft_status_t why;
+    uint64_t close_until;
+
+    /* connections */
+    tp_conn_t *conn;        /* the lane's, or our dial for it */
+    tp_conn_t *held;        /* the peer's, that we may take */
+    int reserve_fd;         /* keeps a descriptor for the connection until there is one; -1: none */
+    wefti_list_t reserve_link; /* rail->reserved */
+    bool leads;             /* dials first */
+    bool dialled;           /* conn was dialled by us, to peer[peer_at] */
+    uint8_t n_peer, peer_at, tries;
+    tp_peer_addr_t peer[TP_ADDRS];
+    uint64_t id, peer_id;
+    uint8_t token[TP_TOKEN], peer_token[TP_TOKEN];
+
+    /* bulk */
+    tp_conn_t *bulk;
+    bool no_bulk;           /* there is none, and will be none */
+    wefti_list_t bulk_out;  /* of tp_send_t to send over it */
+    unsigned bulk_in;       /* pulls that come over it */
+};
+
+/* One of our announcements. */
+struct tp_send {
+    wefti_list_t link;   /* lane->announces, ->pumping, ->bulk_out, then rail->sent */
+    tp_lane_t *lane;
+    wefti_xfer_t *x;
+    uint64_t id;
+    weft_status_t status;
+    bool withdrawn, pulled;
+    const weft_iov_t *iov;
+    size_t iov_at, piece_at;
+    uint64_t total, want, sent, slot;
+};
+
+/* One of the peer's. */
+struct tp_pull {
+    wefti_pull_t base;
+    wefti_list_t link;   /* lane->offers or ->pulling, then rail->pulled */
+    tp_lane_t *lane;
+    wefti_xfer_t *x;
+    uint64_t id, total, want, got;
+    uint64_t slot;       /* in rail->pulls; 0: none */
+    weft_status_t status;
+    bool bulk;           /* is to come over the second connection */
+    weft_iov_t *iov;
+    size_t iov_at, piece_at;
+    weft_iov_t own_iov[4];
+};
+
+struct tp_rail {
+    wefti_rail_t base;
+    char *devices;          /* NULL: all */
+    int epoll_fd, timer_fd, spare_fd;
+    uint64_t timer_at;      /* 0: not set */
+    uint64_t looked, look_wait; /* ticks */
+    uint64_t paused_until;  /* listeners are out of epoll; 0: they are in it */
+    uint32_t epoch;         /* counts progress calls */
+    unsigned n_lanes, n_up, n_hot;
+    tp_lane_t *hot[TP_HOT];
+    wefti_slots_t lanes, sends, pulls;
+
+    tp_conn_t listeners[TP_ADDRS];
+    unsigned n_listeners, n_addrs;
+    tp_peer_addr_t addrs[TP_ADDRS]; /* ours, as peers are told */
+
+    wefti_list_t dials;     /* conns in WAIT, DIALING, GREETING */
+    wefti_list_t strangers; /* oldest first */
+    wefti_list_t lingers;   /* oldest first */
+    wefti_list_t dead;      /* to free after the batch of events */
+    unsigned n_strangers, n_lingers;
+    wefti_list_t reserved;  /* lanes with a reserve_fd */
+
+    wefti_list_t open, stuck, events, sent, pulled, bulk_busy, free_frames;
+    unsigned n_free_frames;
+    _Alignas(16) uint8_t in[TP_IN];
+};
+
+static inline tp_rail_t *tp_rail(wefti_rail_t *r) { return (tp_rail_t *)(void *)r; }
+static inline tp_lane_t *tp_lane(wefti_lane_t *l) { return (tp_lane_t *)(void *)l; }
+static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
+
+/* rail.c */
+void wefti_tp_event(tp_lane_t *l, unsigned event);
+void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what);
+/* See to it that deadlines are looked at by then. */
+void wefti_tp_timer(tp_rail_t *r, uint64_t at);
+/* Poll it on every progress from now on, if there is a place; or no longer. */
+void wefti_tp_heat(tp_lane_t *l);
+void wefti_tp_cool(tp_lane_t *l);
+
+/* port.c */
+/* Listen, if we do not yet. WEFT_ERR_LIMIT, _NOMEM, _UNSUPPORTED (none of the devices has an address), _SYSTEM. */
+weft_status_t wefti_tp_listen(tp_rail_t *r);
+void wefti_tp_accept(tp_conn_t *listener);
+void wefti_tp_stranger_spoke(tp_conn_t *c);
+void wefti_tp_resume(tp_rail_t *r); /* listeners that were out of epoll */
+weft_status_t wefti_tp_errno(int err);
+socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out);
+bool wefti_tp_same(const uint8_t *a, const uint8_t *b, size_t n); /* in a time that does not depend on where they differ */
+
+/* dial.c */
+tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state);
+/* Let go of it: closed now, freed after the batch. */
+void wefti_tp_conn_drop(tp_conn_t *c);
+void wefti_tp_watch(tp_conn_t *c, uint32_t events);
+/* Read on until c->in has `want` bytes: true when it has. c->in_n is SIZE_MAX at the end of the connection. */
+bool wefti_tp_read_in(tp_conn_t *c, size_t want);
+/* One more socket, non-blocking, with the options every one of ours has. -1: errno. */
+int wefti_tp_socket(int family);
+void wefti_tp_options(int fd);
+/* The lane knows its peer now: dial, or wait to be dialled. */
+weft_status_t wefti_tp_join(tp_lane_t *l);
+/* A stranger has shown this lane's token. */
+void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c);
+void wefti_tp_dial_event(tp_conn_t *c);
+void wefti_tp_dial_due(tp_conn_t *c);
+
+/* lane.c */
+weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
+void wefti_tp_lane_close(wefti_lane_t *lane);
+void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);
+/* CLOSING: go on to ENDED if nothing holds it. */
+void wefti_tp_lane_end(tp_lane_t *l);
+void wefti_tp_lane_free(tp_lane_t *l);
+void wefti_tp_release_reserve(tp_lane_t *l);
+void wefti_tp_linger(tp_conn_t *c);
+void wefti_tp_linger_event(tp_conn_t *c);
+
+/* out.c */
+void *wefti_tp_reserve(wefti_lane_t *lane, size_t n);
+void wefti_tp_commit(wefti_lane_t *lane, size_t n);
+/* Room for an item of any kind and its commit: as reserve and commit, which see. */
+uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force);
+void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n);
+/* One item of our own, at once if possible. */
+void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n);
+void wefti_tp_control_id(tp_lane_t *l, uint32_t kind, uint64_t id);
+/* Give the socket what waits. */
+void wefti_tp_flush(tp_lane_t *l);
+/* Something waits: the next progress sends it. */
+void wefti_tp_later(tp_lane_t *l);
+bool wefti_tp_out_empty(const tp_lane_t *l);
+void wefti_tp_out_drop(tp_lane_t *l);
+tp_frame_t *wefti_tp_frame_get(tp_rail_t *r);
+void wefti_tp_frame_free(tp_rail_t *r, tp_frame_t *f);
+
+/* in.c */
+/* One recv() and all that came with it; number of bytes, 0: there was nothing. */
+size_t wefti_tp_read(tp_lane_t *l);
+/* The bytes of a lane's connection, as they come in; `bytes` is aligned to 8. */
+void wefti_tp_parse(tp_lane_t *l, const uint8_t *bytes, size_t n);
+
+/* xfer.c */
+weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
+                                wefti_xfer_t *x);
+void wefti_tp_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
+weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
+void wefti_tp_refuse(wefti_pull_t *pull, bool taken);
+/* An item of a kind other than USER and DATA. */
+void wefti_tp_item(tp_lane_t *l, uint32_t kind, const uint8_t *bytes, uint32_t n);
+/* A chunk of n bytes for this slot is coming; NULL: the lane has failed. */
+tp_pull_t *wefti_tp_chunk_begins(tp_lane_t *l, uint64_t slot, uint32_t n);
+/* n more bytes of a pull are where they belong; true: that was all, and it is over. */
+bool wefti_tp_pull_advance(tp_pull_t *p, size_t n);
+/* The pieces that are next, at most `most` bytes, into v[n..TP_PIECES); how many there are then. */
+int wefti_tp_pieces(const weft_iov_t *iov, size_t at, size_t skip, uint64_t most, struct iovec *v, int n);
+void wefti_tp_advance(const weft_iov_t *iov, size_t *at, size_t *skip, size_t n);
+/* All of its bytes have left: the rest is for the peer to say. */
+void wefti_tp_send_left(tp_send_t *s);
+void wefti_tp_abandon(tp_lane_t *l);
+unsigned wefti_tp_tell_done(tp_rail_t *r);
+void wefti_tp_tell_withdrawn(tp_lane_t *l);
+
+/* bulk.c */
+void wefti_tp_bulk_want(tp_lane_t *l);
+void wefti_tp_bulk_busy(tp_lane_t *l);
+void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c);
+void wefti_tp_bulk_up(tp_conn_t *c);
+void wefti_tp_bulk_none(tp_lane_t *l, bool tell);
+void wefti_tp_bulk_event(tp_conn_t *c);
+unsigned wefti_tp_bulk_run(tp_rail_t *r);
+void wefti_tp_bulk_arm(tp_rail_t *r);
+
+#endif

@@ -1,0 +1,323 @@
+/* fabric/tcp/out.c - records and chunks of payloads to the socket.
+ *
+ * A lane has at most one open frame. The first record since the last progress leaves at once, with one send(); later ones are gathered and
+ * leave when the frame is full or with the next progress. What the socket does not take waits in the queue, in order; TP_QUEUE frames of that
+ * and reserve() says there is no room. Where the socket was full the lane is `stuck`: progress tries it again, and a sleep waits for room.
+ *
+ * Payloads that were pulled go between records, one chunk of at most TP_CHUNK bytes at a time, straight from where they lie: a chunk begins
+ * when no record waits, and once begun it goes on before anything else.
+ *
+ * A socket that takes nothing any more makes the lane `mute`: what it has to say is dropped, and reading goes on, since the peer's last words
+ * may still be there; its end is the lane's. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "fabric/tcp/internal.h"
+
+#define FREE_FRAMES_KEPT 64
+#define ROUNDS 16 /* system calls of one lane in a row */
+#define FLAGS (MSG_NOSIGNAL | MSG_DONTWAIT)
+
+tp_frame_t *wefti_tp_frame_get(tp_rail_t *r)
+{
+    wefti_list_t *it = wefti_list_pop(&r->free_frames);
+    tp_frame_t *f;
+    if (it) {
+        r->n_free_frames--;
+        f = wefti_container_of(it, tp_frame_t, link);
+    } else {
+        f = wefti_malloc(sizeof *f);
+    }
+    if (f)
+        f->at = f->n = 0;
+    return f;
+}
+
+void wefti_tp_frame_free(tp_rail_t *r, tp_frame_t *f)
+{
+    if (r->n_free_frames >= FREE_FRAMES_KEPT) {
+        wefti_free(f);
+        return;
+    }
+    r->n_free_frames++;
+    wefti_list_push_front(&r->free_frames, &f->link);
+}
+
+bool wefti_tp_out_empty(const tp_lane_t *l)
+{
+    return !l->frame && !l->chunk && wefti_list_empty(&l->queue);
+}
+
+void wefti_tp_out_drop(tp_lane_t *l)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_pop(&l->queue)))
+        wefti_tp_frame_free(l->rail, wefti_container_of(it, tp_frame_t, link));
+    l->queued = 0;
+    if (l->frame)
+        wefti_tp_frame_free(l->rail, l->frame);
+    l->frame = NULL;
+    l->chunk = NULL;
+}
+
+void wefti_tp_later(tp_lane_t *l)
+{
+    if (!wefti_list_linked(&l->open_link))
+        wefti_list_push_back(&l->rail->open, &l->open_link);
+}
+
+/* The open frame joins the queue, of which `at` bytes are sent already. */
+static void enqueue(tp_lane_t *l, uint32_t at)
+{
+    tp_frame_t *f = l->frame;
+    f->at = at;
+    f->n = l->used;
+    l->frame = NULL;
+    l->queued++;
+    wefti_list_push_back(&l->queue, &f->link);
+}
+
+/* The socket did not take it. True: it was only full. */
+static bool only_full(tp_lane_t *l)
+{
+    if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM) {
+        if (!wefti_list_linked(&l->stuck_link))
+            wefti_list_push_back(&l->rail->stuck, &l->stuck_link);
+        return true;
+    }
+    wefti_debug("tcp: a lane's socket takes no more: %s", strerror(errno));
+    l->mute = true;
+    wefti_tp_heat(l);
+    return false;
+}
+
+/* --- chunks ----------------------------------------------------------------------------------------------------------------- */
+
+/* Begin the next chunk of the payloads that were pulled; false: there is none. */
+static bool begin_chunk(tp_lane_t *l)
+{
+    wefti_list_t *it = wefti_list_first(&l->pumping);
+    if (!it || l->state != TP_LANE_UP)
+        return false;
+    tp_send_t *s = wefti_container_of(it, tp_send_t, link);
+    uint32_t n = s->want - s->sent < TP_CHUNK ? (uint32_t)(s->want - s->sent) : TP_CHUNK;
+    l->chunk_head[0] = (uint64_t)TP_DATA << 32 | n;
+    l->chunk_head[1] = s->slot;
+    l->chunk_head_at = 0;
+    l->chunk_left = n;
+    l->chunk_pad = tp_round8(n) - n;
+    l->chunk = s;
+    return true;
+}
+
+static int chunk_pieces(const tp_lane_t *l, struct iovec *v)
+{
+    static uint8_t zeroes[8];
+    int n = 0;
+    if (l->chunk_head_at < sizeof l->chunk_head)
+        v[n++] = (struct iovec){(uint8_t *)(uintptr_t)l->chunk_head + l->chunk_head_at, sizeof l->chunk_head - l->chunk_head_at};
+    uint64_t all = 0;
+    int head = n;
+    n = wefti_tp_pieces(l->chunk->iov, l->chunk->iov_at, l->chunk->piece_at, l->chunk_left, v, n);
+    for (int i = head; i < n; i++)
+        all += v[i].iov_len;
+    if (all == l->chunk_left && l->chunk_pad && n < TP_PIECES)
+        v[n++] = (struct iovec){zeroes, l->chunk_pad};
+    return n;
+}
+
+static void chunk_sent(tp_lane_t *l, size_t n)
+{
+    tp_send_t *s = l->chunk;
+    size_t part = sizeof l->chunk_head - l->chunk_head_at;
+    part = n < part ? n : part;
+    l->chunk_head_at += (uint32_t)part;
+    n -= part;
+    part = n < l->chunk_left ? n : l->chunk_left;
+    wefti_tp_advance(s->iov, &s->iov_at, &s->piece_at, part);
+    s->sent += part;
+    l->chunk_left -= (uint32_t)part;
+    l->chunk_pad -= (uint32_t)(n - part);
+    if (l->chunk_left || l->chunk_pad || l->chunk_head_at < sizeof l->chunk_head)
+        return;
+    l->chunk = NULL;
+    if (s->sent == s->want)
+        wefti_tp_send_left(s);
+}
+
+/* --- flushing ------------------------------------------------------------------------------------------------------------------ */
+
+static int queue_pieces(const tp_lane_t *l, struct iovec *v)
+{
+    int n = 0;
+    wefti_list_each(it, &l->queue) {
+        tp_frame_t *f = wefti_container_of(it, tp_frame_t, link);
+        if (n == TP_PIECES)
+            break;
+        v[n++] = (struct iovec){f->bytes + f->at, f->n - f->at};
+    }
+    return n;
+}
+
+static void queue_sent(tp_lane_t *l, size_t n)
+{
+    while (n) {
+        tp_frame_t *f = wefti_container_of(wefti_list_first(&l->queue), tp_frame_t, link);
+        size_t left = f->n - f->at;
+        if (n < left) {
+            f->at += (uint32_t)n;
+            return;
+        }
+        n -= left;
+        wefti_list_remove(&f->link);
+        l->queued--;
+        wefti_tp_frame_free(l->rail, f);
+    }
+    if (l->want_room && l->queued < TP_QUEUE)
+        wefti_tp_event(l, TP_EV_ROOM);
+}
+
+void wefti_tp_flush(tp_lane_t *l)
+{
+    struct iovec v[TP_PIECES];
+    struct msghdr msg = {.msg_iov = v};
+    if (l->fd < 0 || l->failed || l->mute)
+        return;
+    for (int i = 0; i < ROUNDS; i++) {
+        if (l->frame && !l->chunk && wefti_list_empty(&l->queue))
+            enqueue(l, 0); /* and not before: while others wait, it goes on being filled */
+        bool chunk = l->chunk || (wefti_list_empty(&l->queue) && begin_chunk(l));
+        msg.msg_iovlen = (size_t)(chunk ? chunk_pieces(l, v) : queue_pieces(l, v));
+        if (!msg.msg_iovlen)
+            return;
+        ssize_t n = sendmsg(l->fd, &msg, FLAGS);
+        if (n < 0) {
+            if (!only_full(l))
+                wefti_tp_out_drop(l);
+            return;
+        }
+        if (chunk)
+            chunk_sent(l, (size_t)n);
+        else
+            queue_sent(l, (size_t)n);
+    }
+    wefti_tp_later(l);
+}
+
+/* Could the open frame leave now? */
+static inline bool may_send(const tp_lane_t *l)
+{
+    return __builtin_expect(l->fd >= 0 && !l->mute && !l->chunk && wefti_list_empty(&l->queue), 1);
+}
+
+static void send_frame(tp_lane_t *l)
+{
+    ssize_t n = send(l->fd, l->frame->bytes, l->used, FLAGS);
+    if (__builtin_expect(n == (ssize_t)l->used, 1)) {
+        wefti_tp_frame_free(l->rail, l->frame);
+        l->frame = NULL;
+    } else if (n >= 0 || only_full(l)) {
+        enqueue(l, n > 0 ? (uint32_t)n : 0);
+        if (!wefti_list_linked(&l->stuck_link))
+            wefti_list_push_back(&l->rail->stuck, &l->stuck_link);
+    } else {
+        wefti_tp_out_drop(l);
+    }
+}
+
+/* --- records ------------------------------------------------------------------------------------------------------------------ */
+
+static void *no_room(tp_lane_t *l)
+{
+    l->want_room = true;
+    if (l->queued < TP_QUEUE) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
+        wefti_tp_event(l, TP_EV_ROOM);
+    return NULL;
+}
+
+/* Where an item of n bytes goes; NULL when enough of this lane's waits (unless forced) or there is no memory. */
+uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force)
+{
+    uint32_t need = TP_HEAD + tp_round8((uint32_t)n);
+    if (__builtin_expect(l->frame && l->used + need > TP_FRAME, 0)) {
+        if (may_send(l))
+            send_frame(l);
+        else
+            enqueue(l, 0);
+    }
+    if (!l->frame) {
+        if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
+            return no_room(l);
+        l->frame = wefti_tp_frame_get(l->rail);
+        if (!l->frame)
+            return no_room(l);
+        l->used = 0;
+    }
+    return l->frame->bytes + l->used + TP_HEAD;
+}
+
+static void put_item(tp_lane_t *l, uint32_t kind, size_t n)
+{
+    uint64_t head = (uint64_t)kind << 32 | (uint32_t)n;
+    uint8_t *at = l->frame->bytes + l->used;
+    uint32_t whole = TP_HEAD + tp_round8((uint32_t)n);
+    memcpy(at, &head, sizeof head);
+    /* The padding must not be what was in memory before. */
+    for (uint8_t *p = at + TP_HEAD + n; p < at + whole; p++)
+        *p = 0;
+    l->used += whole;
+}
+
+void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
+{
+    tp_lane_t *l = tp_lane(lane);
+    if (__builtin_expect(l->failed || l->mute, 0))
+        return NULL; /* for good: the failure is told instead of room */
+    return wefti_tp_make_room(l, n, false);
+}
+
+/* The first item since the last progress leaves now, the others together. */
+void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n)
+{
+    tp_rail_t *r = l->rail;
+    put_item(l, kind, n);
+    if (!may_send(l))
+        return; /* it leaves with what waits already */
+    if (l->epoch != r->epoch) {
+        l->epoch = r->epoch;
+        if (!wefti_list_linked(&l->open_link)) {
+            send_frame(l);
+            return;
+        }
+    }
+    wefti_tp_later(l);
+}
+
+void wefti_tp_commit(wefti_lane_t *lane, size_t n)
+{
+    wefti_tp_put(tp_lane(lane), TP_USER, n);
+}
+
+void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n)
+{
+    if (l->failed || l->mute || l->state >= TP_LANE_CLOSING)
+        return;
+    uint8_t *at = wefti_tp_make_room(l, n, true);
+    if (!at) {
+        if (l->queued >= TP_QUEUE_FORCED)
+            wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "it reads nothing of what it asks for");
+        else
+            wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
+        return;
+    }
+    memcpy(at, bytes, n);
+    wefti_tp_put(l, kind, n);
+}
+
+void wefti_tp_control_id(tp_lane_t *l, uint32_t kind, uint64_t id)
+{
+    wefti_tp_control(l, kind, &id, sizeof id);
+}

@@ -1,0 +1,302 @@
+/* fabric/tcp/port.c - where the rail listens, and strangers until they have shown a lane's token.
+ *
+ * With all devices allowed there is one socket for every address of the machine; with WEFT_INTERFACES there is one for each address of
+ * those devices and none elsewhere. They are opened with the first lane and stay until the rail closes.
+ *
+ * Whoever connects is a STRANGER, of whom TP_GREETING_N bytes are read and nothing else is believed: the id of one of our lanes and its
+ * random token, compared in constant time. Anything else is closed. There are at most TP_STRANGERS of them, the oldest goes for the newest,
+ * and none stays longer than STRANGER_NS.
+ *
+ * Out of descriptors, a newcomer gets one of those that lanes without a connection keep for it; if there is none, it is accepted on the
+ * spare one and closed; if there is not even that, the listeners leave epoll for PAUSE_NS, since they would be an event for ever.
+ * tests/wire/fabric_tcp_hostile.c, tests/fault/conn_fds.c. */
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/tcp/internal.h"
+
+#define STRANGER_NS 5000000000u
+#define PAUSE_NS 100000000u
+#define ACCEPTS 32 /* in a row */
+
+weft_status_t wefti_tp_errno(int err)
+{
+    switch (err) {
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC:
+        return WEFT_ERR_LIMIT;
+    case ENOMEM:
+    case ENOBUFS:
+        return WEFT_ERR_NOMEM;
+    default:
+        return WEFT_ERR_SYSTEM;
+    }
+}
+
+bool wefti_tp_same(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    volatile uint8_t differ = 0;
+    for (size_t i = 0; i < n; i++)
+        differ = (uint8_t)(differ | (a[i] ^ b[i]));
+    return !differ;
+}
+
+/* --- addresses ------------------------------------------------------------------------------------------------------------ */
+
+static bool device_allowed(const tp_rail_t *r, const char *name)
+{
+    size_t n = strlen(name);
+    if (!r->devices)
+        return true;
+    for (const char *at = r->devices; *at;) {
+        at += strspn(at, " \t");
+        size_t len = strcspn(at, ","), word = len;
+        while (word && (at[word - 1] == ' ' || at[word - 1] == '\t'))
+            word--;
+        if (word == n && !memcmp(at, name, n))
+            return true;
+        at += len + (at[len] == ',');
+    }
+    return false;
+}
+
+/* Ours, as IPv6 (IPv4 mapped); loopback only where it was named or there is nothing else. */
+static unsigned local_addresses(const tp_rail_t *r, tp_peer_addr_t *out)
+{
+    struct ifaddrs *list;
+    unsigned n = 0;
+    if (getifaddrs(&list))
+        return 0;
+    for (unsigned loopback = 0; loopback <= IFF_LOOPBACK && !n; loopback += IFF_LOOPBACK) {
+        for (struct ifaddrs *it = list; it && n < TP_ADDRS; it = it->ifa_next) {
+            struct in6_addr *ip = &out[n].ip;
+            if (!it->ifa_addr || !(it->ifa_flags & IFF_UP) || (it->ifa_flags & IFF_LOOPBACK) != loopback ||
+                !device_allowed(r, it->ifa_name))
+                continue;
+            if (it->ifa_addr->sa_family == AF_INET) {
+                memset(ip, 0, sizeof *ip);
+                ip->s6_addr[10] = ip->s6_addr[11] = 0xff;
+                memcpy(&ip->s6_addr[12], &((struct sockaddr_in *)(void *)it->ifa_addr)->sin_addr, 4);
+                n++;
+            } else if (it->ifa_addr->sa_family == AF_INET6) {
+                /* Link-local addresses mean nothing to a peer without its own name for the link. */
+                const struct in6_addr *a = &((struct sockaddr_in6 *)(void *)it->ifa_addr)->sin6_addr;
+                if (IN6_IS_ADDR_LINKLOCAL(a))
+                    continue;
+                *ip = *a;
+                n++;
+            }
+        }
+    }
+    freeifaddrs(list);
+    return n;
+}
+
+/* An IPv4 address as itself, where the machine may have no IPv6. */
+socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out)
+{
+    memset(out, 0, sizeof *out);
+    if (IN6_IS_ADDR_V4MAPPED(&a->ip)) {
+        struct sockaddr_in *in = (void *)out;
+        in->sin_family = AF_INET;
+        in->sin_port = htons(a->port);
+        memcpy(&in->sin_addr, &a->ip.s6_addr[12], 4);
+        return sizeof *in;
+    }
+    struct sockaddr_in6 *in6 = (void *)out;
+    in6->sin6_family = AF_INET6;
+    in6->sin6_port = htons(a->port);
+    in6->sin6_addr = a->ip;
+    return sizeof *in6;
+}
+
+/* --- listening ------------------------------------------------------------------------------------------------------------- */
+
+/* Listen at one address; *port_out is what the kernel chose. False: errno. */
+static bool listen_at(tp_rail_t *r, struct sockaddr_storage *ss, socklen_t n, bool both, uint16_t *port_out)
+{
+    tp_conn_t *c = &r->listeners[r->n_listeners];
+    int off = 0, err;
+    *c = (tp_conn_t){.rail = r, .listener = true};
+    c->fd = socket(ss->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (c->fd < 0)
+        return false;
+    if (both)
+        setsockopt(c->fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    socklen_t got = sizeof *ss;
+    if (bind(c->fd, (void *)ss, n) || listen(c->fd, SOMAXCONN) || getsockname(c->fd, (void *)ss, &got))
+        goto err_fd;
+    errno = ENOMEM;
+    wefti_tp_watch(c, EPOLLIN);
+    if (!c->events)
+        goto err_fd;
+    *port_out = ntohs(ss->ss_family == AF_INET ? ((struct sockaddr_in *)(void *)ss)->sin_port
+                                               : ((struct sockaddr_in6 *)(void *)ss)->sin6_port);
+    r->n_listeners++;
+    return true;
+
+err_fd:
+    err = errno;
+    close(c->fd);
+    errno = err;
+    return false;
+}
+
+static bool listen_everywhere(tp_rail_t *r)
+{
+    struct sockaddr_storage any = {.ss_family = AF_INET6};
+    uint16_t port;
+    if (!listen_at(r, &any, sizeof(struct sockaddr_in6), true, &port)) {
+        if (errno == EMFILE || errno == ENFILE)
+            return false;
+        any = (struct sockaddr_storage){.ss_family = AF_INET}; /* a machine without IPv6 */
+        if (!listen_at(r, &any, sizeof(struct sockaddr_in), false, &port))
+            return false;
+    }
+    for (unsigned i = 0; i < r->n_addrs; i++)
+        r->addrs[i].port = port;
+    return true;
+}
+
+static bool listen_at_each(tp_rail_t *r)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < r->n_addrs; i++) {
+        struct sockaddr_storage ss;
+        socklen_t len = wefti_tp_sockaddr(&r->addrs[i], &ss);
+        if (listen_at(r, &ss, len, false, &r->addrs[n].port)) {
+            r->addrs[n].ip = r->addrs[i].ip;
+            n++;
+        } else if (errno == EMFILE || errno == ENFILE) {
+            return false;
+        } /* else it may be an address the kernel has not finished with: without it, then */
+    }
+    r->n_addrs = n;
+    return n;
+}
+
+static void close_listeners(tp_rail_t *r)
+{
+    while (r->n_listeners) {
+        tp_conn_t *c = &r->listeners[--r->n_listeners];
+        close(c->fd);
+        c->fd = -1;
+    }
+}
+
+weft_status_t wefti_tp_listen(tp_rail_t *r)
+{
+    if (r->n_listeners)
+        return WEFT_OK;
+    r->n_addrs = local_addresses(r, r->addrs);
+    if (!r->n_addrs)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "no network device is up with an address (WEFT_INTERFACES is \"%s\")",
+                          r->devices ? r->devices : "all");
+    if (r->devices ? listen_at_each(r) : listen_everywhere(r))
+        return WEFT_OK;
+    int err = errno;
+    close_listeners(r);
+    return wefti_fail(wefti_tp_errno(err), "no port for connections over TCP: %s", strerror(err));
+}
+
+/* --- strangers ------------------------------------------------------------------------------------------------------------- */
+
+static void pause_listeners(tp_rail_t *r)
+{
+    for (unsigned i = 0; i < r->n_listeners; i++)
+        wefti_tp_watch(&r->listeners[i], 0);
+    r->paused_until = wefti_clock_ns() + PAUSE_NS;
+    wefti_tp_timer(r, r->paused_until);
+}
+
+void wefti_tp_resume(tp_rail_t *r)
+{
+    r->paused_until = 0;
+    if (r->spare_fd < 0)
+        r->spare_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    for (unsigned i = 0; i < r->n_listeners; i++)
+        wefti_tp_watch(&r->listeners[i], EPOLLIN);
+}
+
+static int accept_one(const tp_conn_t *listener, int flags)
+{
+    struct sockaddr_storage from;
+    socklen_t n = sizeof from;
+    return accept4(listener->fd, (void *)&from, &n, flags);
+}
+
+/* No descriptors: true when the newcomer has another chance. */
+static bool make_way(tp_conn_t *listener)
+{
+    tp_rail_t *r = listener->rail;
+    wefti_list_t *it = wefti_list_first(&r->reserved);
+    if (it) {
+        wefti_tp_release_reserve(wefti_container_of(it, tp_lane_t, reserve_link));
+        return true;
+    }
+    if (r->spare_fd >= 0) {
+        close(r->spare_fd);
+        int fd = accept_one(listener, SOCK_CLOEXEC);
+        if (fd >= 0)
+            close(fd);
+    }
+    r->spare_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
+    if (r->spare_fd < 0)
+        pause_listeners(r);
+    return r->spare_fd >= 0;
+}
+
+void wefti_tp_accept(tp_conn_t *listener)
+{
+    tp_rail_t *r = listener->rail;
+    for (int i = 0; i < ACCEPTS; i++) {
+        int fd = accept_one(listener, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EAGAIN || errno == EWOULDBLOCK)
+                return;
+            if ((errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) && !make_way(listener))
+                return;
+            continue; /* the newcomer has gone (ECONNABORTED and its like), or there is a descriptor now */
+        }
+        if (r->n_strangers >= TP_STRANGERS)
+            wefti_tp_conn_drop(wefti_container_of(wefti_list_first(&r->strangers), tp_conn_t, link));
+        tp_conn_t *c = wefti_tp_conn_new(r, fd, TP_STRANGER);
+        if (!c)
+            continue;
+        wefti_tp_options(fd);
+        c->deadline = wefti_clock_ns() + STRANGER_NS;
+        wefti_tp_timer(r, c->deadline);
+        wefti_tp_stranger_spoke(c); /* its greeting is mostly there already */
+    }
+}
+
+void wefti_tp_stranger_spoke(tp_conn_t *c)
+{
+    uint64_t head[2];
+    if (!wefti_tp_read_in(c, TP_GREETING_N)) {
+        if (c->in_n == SIZE_MAX)
+            wefti_tp_conn_drop(c);
+        else
+            wefti_tp_watch(c, EPOLLIN);
+        return;
+    }
+    memcpy(head, c->in, sizeof head);
+    tp_lane_t *l = wefti_slots_get(&c->rail->lanes, head[1]);
+    if (!l || !wefti_tp_same(l->token, c->in + 16, TP_TOKEN) || (head[0] != TP_GREET_LANE && head[0] != TP_GREET_BULK)) {
+        wefti_debug("tcp: a connection that is no lane's is closed");
+        wefti_tp_conn_drop(c);
+        return;
+    }
+    if (head[0] == TP_GREET_BULK)
+        wefti_tp_bulk_arrived(l, c);
+    else
+        wefti_tp_arrived(l, c);
+}
