@@ -147,7 +147,7 @@ typedef struct weft_ep_info {
     weft_ep_state_t state;
     const char *peer_name;     /* instance name from the hello; "" before */
     const char *peer_address;  /* where it is, as a URI */
-    const char *transport;     /* "shm", "ucx" ...; "" before */
+    const char *transport;     /* "shm", "tcp", "ucx"; "" before */
     uint64_t peer_capabilities; /* WEFT_CAN_* */
     bool authenticated;        /* both sides proved the key */
     bool same_host;

@@ -38,7 +38,7 @@ typedef struct weft_runtime_opts {
     const char *name;            /* WEFT_NAME: instance name shown to peers. Default is: program-pid */
     const char *transports;      /* WEFT_TRANSPORTS: "all", "shm", "tcp", or a list of those and of UCX transport names.
                                     Default is: all */
-    const char *interfaces;      /* WEFT_INTERFACES: network devices UCX may use, comma separated. Default is: all */
+    const char *interfaces;      /* WEFT_INTERFACES: network devices that may be used, comma separated. Default is: all */
     const void *key;             /* WEFT_KEY_FILE: pre-shared key, at least 16 bytes; NULL for none. Copied, wiped on close. */
     size_t key_len;
     uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s */

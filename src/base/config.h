@@ -21,8 +21,8 @@
     X(name,            TEXT,   "",        "",                          "instance name shown to peers; empty: program-pid") \
     X(progress,        CHOICE, "caller",  "caller thread loop",        "who drives a runtime that was opened without saying") \
     X(spin,            TIME,   "auto",    "0ns 1s",                    "how long to spin before sleeping; auto: 50us on a runtime's own thread, 2ms in a caller's wait") \
-    X(transports,      TEXT,   "all",     "",                          "all, shm, tcp, or a list of those and UCX transport names") \
-    X(interfaces,      TEXT,   "all",     "",                          "network devices UCX may use, comma separated") \
+    X(transports,      TEXT,   "all",     "",                          "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
+    X(interfaces,      TEXT,   "all",     "",                          "network devices that may be used, comma separated") \
     X(key_file,        PATH,   "",        "",                          "file whose bytes are the pre-shared key; must not be readable by others") \
     X(heartbeat,       TIME,   "5s",      "100ms 1h",                  "a peer silent for this long is lost") \
     X(connect_timeout, TIME,   "10s",     "1ms 1h",                    "how long a connect may take") \

@@ -5,10 +5,10 @@
  *   wires   ordered byte-message channels for the first minute of an acquaintance: hello, authentication, the exchange of
  *           addresses. Slow and careful; a wire stays open for the life of the connection, because the kernel closes it
  *           at once when the peer's process dies. fabric/sock makes them of TCP and Unix sockets.
- *   rails   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/ucx (everything UCX
- *           can do). A connection over a rail is a lane. Which rail is used is chosen during the hello.
+ *   rails   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/tcp (our own), fabric/ucx
+ *           (everything UCX can do). A connection over a rail is a lane. Which rail is used is chosen during the hello.
  *
- * fabric/real.c joins sock, shm and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
+ * fabric/real.c joins sock, shm, tcp and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
  * virtual time and one seed.
  *
  * Threads:  everything here is called by the one thread that drives the runtime, upcalls included, except wake() and
@@ -140,8 +140,8 @@ struct wefti_wire {
 struct wefti_rail {
     const struct wefti_rail_ops *ops;
     wefti_fabric_t *fabric;
-    uint8_t kind;       /* on the wire: 1 shm, 2 ucx, 3 sim */
-    const char *name;   /* "shm", "ucx" */
+    uint8_t kind;       /* on the wire: 1 shm, 2 ucx, 3 sim, 4 tcp */
+    const char *name;   /* "shm", "ucx", "tcp" */
 };
 
 struct wefti_lane {
@@ -204,7 +204,7 @@ typedef struct wefti_rail_ops {
     void (*unlend)(wefti_rail_t *rail, void *lent);
 } wefti_rail_ops_t;
 
-/* The fabric of this machine: sockets, shared memory, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),
+/* The fabric of this machine: sockets, shared memory, TCP, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),
  * _NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out);
 

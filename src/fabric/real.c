@@ -1,4 +1,4 @@
-/* fabric/real.c - the fabric of this machine: sockets, shared memory and UCX behind one door.
+/* fabric/real.c - the fabric of this machine: sockets, and the rails for shared memory, TCP and UCX, behind one door.
  *
  * One epoll instance has every descriptor: the sockets, an eventfd for wake(), and the rails' own, which appear with their first
  * lane. It is also what a runtime sleeps on.
@@ -8,6 +8,7 @@
  * soon (a dial, a send on a wire), and always while there is no lane whose progress could be delayed. Time between looks is measured
  * with the processor's counter, whose rate only matters roughly. tests/wire/fabric_sock.c: wires_are_looked_at_while_a_lane_is_busy. */
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -21,33 +22,28 @@
 #include "fabric/fabric.h"
 #include "fabric/shm/shm.h"
 #include "fabric/sock/sock.h"
+#include "fabric/tcp/tcp.h"
 #include "fabric/transports.h"
 #include "fabric/ucx/ucx.h"
 
 #define EVENTS 64
 
-#if defined(__x86_64__) || defined(__i386__)
-#define TICKS() __builtin_ia32_rdtsc()
-#define TICKS_IDLE 60000u   /* 15 to 60 us at the rates such counters have */
-#define TICKS_BUSY 6000000u /* 1.5 to 6 ms */
-#else
-#define TICKS() wefti_clock_ns()
-#define TICKS_IDLE 250000u
-#define TICKS_BUSY 2000000u
-#endif
+#define TICKS_IDLE (20 * WEFTI_TICKS_US)
+#define TICKS_BUSY (2000 * WEFTI_TICKS_US)
 #define BUSY_CALLS 64 /* progress calls that found something, between two readings of the counter */
 #define EMPTY_CALLS 8 /* and those that found nothing, though not for long: reading it costs as much as polling a ring */
 
 typedef struct real {
     wefti_fabric_t base;
-    wefti_rail_t *shm, *ucx;
-    int shm_fd, ucx_fd; /* in epoll already; -1: not yet */
+    wefti_rail_t *shm, *ucx, *tcp;
+    int shm_fd, ucx_fd, tcp_fd; /* in epoll already; -1: not yet */
     wefti_sock_t *sock;
     int epoll_fd, wake_fd;
     bool look_now;
     uint32_t calls;
+    unsigned found;  /* by a rail, during a look */
     uint64_t looked; /* ticks */
-    wefti_watch_t wake_watch, shm_watch, ucx_watch;
+    wefti_watch_t wake_watch, shm_watch, ucx_watch, tcp_watch;
     uint8_t random[256]; /* unpredictable bytes in stock */
     size_t random_left;
 } real_t;
@@ -68,17 +64,17 @@ static void woken(wefti_watch_t *w, uint32_t events)
     (void)n; /* nothing to read: someone was faster */
 }
 
-static void shm_event(wefti_watch_t *w, uint32_t events)
+static void rail_event(wefti_watch_t *w, uint32_t events)
 {
-    (void)w; /* its descriptor only ends a sleep: progress asks the rail itself */
+    (void)w; /* the descriptor only ends a sleep: progress asks the rail itself */
     (void)events;
 }
 
-static void ucx_event(wefti_watch_t *w, uint32_t events)
+static void tcp_event(wefti_watch_t *w, uint32_t events)
 {
-    real_t *r = wefti_container_of(w, real_t, ucx_watch);
+    real_t *r = wefti_container_of(w, real_t, tcp_watch);
     (void)events;
-    wefti_ucx_events(r->ucx);
+    r->found += wefti_tcp_events(r->tcp);
 }
 
 /* The rails' descriptors exist from their first lane on. */
@@ -99,15 +95,18 @@ static unsigned look(real_t *r, uint64_t now)
     unsigned n = 0;
     r->looked = now;
     r->look_now = false;
+    r->found = 0;
     if (r->ucx && r->ucx_fd < 0)
         watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
+    if (r->tcp && r->tcp_fd < 0)
+        watch_rail(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
     int got = epoll_wait(r->epoll_fd, events, EVENTS, 0);
     for (int i = 0; i < got; i++) {
         wefti_watch_t *w = events[i].data.ptr;
         w->fn(w, events[i].events);
-        n += w != &r->shm_watch && w != &r->ucx_watch;
+        n += w != &r->shm_watch && w != &r->ucx_watch && w != &r->tcp_watch;
     }
-    return n + wefti_sock_sweep(r->sock);
+    return n + r->found + wefti_sock_sweep(r->sock);
 }
 
 static unsigned progress(wefti_fabric_t *f, bool idle)
@@ -119,16 +118,19 @@ static unsigned progress(wefti_fabric_t *f, bool idle)
     bool ucx_live = r->ucx && wefti_ucx_live(r->ucx);
     if (ucx_live)
         n += wefti_ucx_progress(r->ucx);
+    bool tcp_live = r->tcp && wefti_tcp_live(r->tcp);
+    if (tcp_live)
+        n += wefti_tcp_progress(r->tcp, !idle);
     if (!r->look_now) {
-        bool any_lane = ucx_live || (r->shm && wefti_shm_fd(r->shm) >= 0);
+        bool any_lane = ucx_live || tcp_live || (r->shm && wefti_shm_fd(r->shm) >= 0);
         if (any_lane && !idle && ++r->calls % (n ? BUSY_CALLS : EMPTY_CALLS))
             return n;
         uint64_t wait = !any_lane ? 0 : idle && !n ? TICKS_IDLE : TICKS_BUSY;
-        uint64_t now = TICKS();
+        uint64_t now = wefti_ticks();
         if (now - r->looked < wait)
             return n;
     }
-    return n + look(r, TICKS());
+    return n + look(r, wefti_ticks());
 }
 
 static weft_status_t arm(wefti_fabric_t *f)
@@ -136,6 +138,11 @@ static weft_status_t arm(wefti_fabric_t *f)
     real_t *r = real_of(f);
     if (wefti_sock_pending(r->sock))
         return WEFT_ERR_AGAIN;
+    if (r->tcp) {
+        watch_rail(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
+        if (wefti_tcp_arm(r->tcp))
+            return WEFT_ERR_AGAIN;
+    }
     if (r->shm) {
         watch_rail(r, wefti_shm_fd(r->shm), &r->shm_watch, &r->shm_fd);
         if (wefti_shm_arm(r->shm))
@@ -258,6 +265,8 @@ static void real_close(wefti_fabric_t *f)
         wefti_shm_close(r->shm);
     if (r->ucx)
         wefti_ucx_close(r->ucx);
+    if (r->tcp)
+        wefti_tcp_close(r->tcp);
     if (r->sock)
         wefti_sock_close(r->sock);
     if (r->wake_fd >= 0)
@@ -304,6 +313,15 @@ static weft_status_t open_descriptors(real_t *r)
                       "no descriptors for a runtime: %s", strerror(err));
 }
 
+/* Is there any device for UCX to be better at than we are? Without asking UCX, whose opening takes long. */
+static bool has_rdma(void)
+{
+    glob_t found;
+    bool any = !glob("/sys/class/infiniband/*", GLOB_NOSORT, NULL, &found);
+    globfree(&found);
+    return any;
+}
+
 weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out)
 {
     wefti_transports_t t;
@@ -314,26 +332,29 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a fabric");
     r->base.ops = &real_ops;
-    r->shm_fd = r->ucx_fd = r->epoll_fd = r->wake_fd = -1;
+    r->shm_fd = r->ucx_fd = r->tcp_fd = r->epoll_fd = r->wake_fd = -1;
     r->wake_watch.fn = woken;
-    r->shm_watch.fn = shm_event;
-    r->ucx_watch.fn = ucx_event;
+    r->shm_watch.fn = r->ucx_watch.fn = rail_event;
+    r->tcp_watch.fn = tcp_event;
     r->look_now = true;
     st = open_descriptors(r);
     if (!st)
         st = wefti_sock_open(&r->base, r->epoll_fd, &r->sock);
     if (!st && t.shm)
         st = wefti_shm_open(&r->base, config, &r->shm);
-    if (!st && t.ucx)
+    if (!st && (t.ucx || (t.rdma && has_rdma())))
         st = wefti_ucx_open(&r->base, config, t.tls, &r->ucx);
+    if (!st && t.tcp)
+        st = wefti_tcp_open(&r->base, config, &r->tcp);
     if (st) {
         real_close(&r->base);
         return st;
     }
-    if (r->shm)
-        r->base.rails[r->base.n_rails++] = r->shm;
-    if (r->ucx)
-        r->base.rails[r->base.n_rails++] = r->ucx;
+    wefti_rail_t *in_order[] = {r->shm, r->ucx, r->tcp};
+    for (int i = 0; i < 3; i++) {
+        if (in_order[i])
+            r->base.rails[r->base.n_rails++] = in_order[i];
+    }
     *fabric_out = &r->base;
     return WEFT_OK;
 }
@@ -348,7 +369,7 @@ void wefti_fabric_info(weft_config_fn fn, void *user)
 {
     char found[512], text[560];
     wefti_ucx_transports(found, sizeof found);
-    snprintf(text, sizeof text, "shm%s%s", *found ? "; UCX: " : "", found);
+    snprintf(text, sizeof text, "shm tcp%s%s", *found ? "; UCX: " : "", found);
     tell(fn, user, "ucx_version", wefti_ucx_version());
     tell(fn, user, "ucx_built_with", wefti_ucx_built_with());
     tell(fn, user, "transports", text);

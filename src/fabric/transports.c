@@ -1,5 +1,8 @@
-/* fabric/transports.c - what the text of "transports" asks for: "all", or words separated by commas, where shm is our own shared memory
- * and every other word is one that UCX knows. tests/unit/fabric_transports.c. */
+/* fabric/transports.c - what the text of "transports" asks for: "all", or words separated by commas.
+ *
+ * shm and tcp are our own. Every other word is UCX's: `ucx` is all that UCX has, `ucx_tcp` is its TCP (whose port trusts whoever reaches it, see
+ * docs/design/security.md), and any other is a name that UCX knows. `all` is shm, tcp, and UCX without TCP where there is hardware for it;
+ * words of UCX's beside `all` say what UCX gets instead. tests/unit/fabric_transports.c. */
 #include "fabric/transports.h"
 
 #include <string.h>
@@ -7,30 +10,40 @@
 #include "base/log.h"
 #include "fabric/ucx/ucx.h"
 
-/* UCX's shared memory is ours to do better, and its loopback delivers inside the sending call. */
-#define UCX_DEFAULT "^shm,self"
+/* UCX's shared memory and TCP are ours to do better, and its loopback delivers inside the sending call. */
+#define UCX_RDMA "^shm,self,tcp"
 
 static bool is_word(const char *at, size_t n, const char *word)
 {
     return strlen(word) == n && !memcmp(at, word, n);
 }
 
-static weft_status_t add_word(const char *at, size_t n, bool *all, wefti_transports_t *t)
+static weft_status_t add_word(const char *at, size_t n, bool *all, bool *whole, wefti_transports_t *t)
 {
     int shown = n < 80 ? (int)n : 80;
     if (is_word(at, n, "all")) {
         *all = true;
         return WEFT_OK;
     }
-    if (is_word(at, n, "shm")) {
-        t->shm = true;
+    if (is_word(at, n, "shm") || is_word(at, n, "tcp")) {
+        t->shm = t->shm || *at == 's';
+        t->tcp = t->tcp || *at == 't';
+        return WEFT_OK;
+    }
+    if (is_word(at, n, "ucx")) {
+        *whole = t->ucx = true;
         return WEFT_OK;
     }
     if (is_word(at, n, "self"))
         return wefti_fail(WEFT_ERR_INVALID, "transport \"self\" cannot be chosen: shm does what it does");
-    if (!wefti_ucx_transport_known(at, n))
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" is no transport: all, shm, tcp, or a name that UCX knows, such as rc or ud",
+    if (is_word(at, n, "ucx_tcp")) {
+        at += 4;
+        n -= 4;
+    } else if (!wefti_ucx_transport_known(at, n)) {
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "\"%.*s\" is no transport: all, shm, tcp, ucx, ucx_tcp, or a name that UCX knows, such as rc or ud",
                           shown, at);
+    }
     size_t used = strlen(t->tls);
     if (used + n + 2 > sizeof t->tls)
         return wefti_fail(WEFT_ERR_INVALID, "more transports than %zu bytes of names", sizeof t->tls - 1);
@@ -45,7 +58,7 @@ static weft_status_t add_word(const char *at, size_t n, bool *all, wefti_transpo
 weft_status_t wefti_transports_parse(const char *text, wefti_transports_t *out)
 {
     wefti_transports_t t = {0};
-    bool all = false;
+    bool all = false, whole = false;
     const char *at = text;
     for (;;) {
         at += strspn(at, " \t");
@@ -55,16 +68,19 @@ weft_status_t wefti_transports_parse(const char *text, wefti_transports_t *out)
             n--;
         if (!n)
             return wefti_fail(WEFT_ERR_INVALID, "transports \"%.80s\" has an empty word: give all, shm, tcp, or a list", text);
-        weft_status_t st = add_word(at, n, &all, &t);
+        weft_status_t st = add_word(at, n, &all, &whole, &t);
         if (st)
             return st;
         if (!*next)
             break;
         at = next + 1;
     }
+    if (whole)
+        t.tls[0] = 0;
     if (all) {
-        t.shm = t.ucx = true;
-        memcpy(t.tls, UCX_DEFAULT, sizeof UCX_DEFAULT);
+        t.shm = t.tcp = t.rdma = true;
+        if (!t.ucx)
+            memcpy(t.tls, UCX_RDMA, sizeof UCX_RDMA);
     }
     *out = t;
     return WEFT_OK;

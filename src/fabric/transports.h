@@ -7,8 +7,10 @@
 
 typedef struct wefti_transports {
     bool shm;      /* our shared memory */
-    bool ucx;
-    char tls[512]; /* what UCX gets as its list; "^..." is our own choice, which the user's UCX_TLS may replace */
+    bool tcp;      /* our TCP */
+    bool ucx;      /* UCX, with `tls` */
+    bool rdma;     /* the same, if this machine has hardware that only UCX can use */
+    char tls[512]; /* what UCX gets as its list; "" is all that it has, or what the user's UCX_TLS says */
 } wefti_transports_t;
 
 /* WEFT_ERR_INVALID names the word that is no transport. */

@@ -3,24 +3,32 @@
 
 #include "fabric/transports.h"
 
-static void means(const char *text, bool shm, bool ucx, const char *tls)
+enum { SHM = 1, TCP = 2, UCX = 4, RDMA = 8 };
+
+static void means(const char *text, int which, const char *tls)
 {
     wefti_transports_t t;
     CHECK_OK(wefti_transports_parse(text, &t));
-    CHECK_EQ(t.shm, shm);
-    CHECK_EQ(t.ucx, ucx);
+    CHECK_EQ(t.shm * SHM + t.tcp * TCP + t.ucx * UCX + t.rdma * RDMA, which);
     CHECK_STR(t.tls, tls);
 }
 
 TEST(lists_mean_what_they_say)
 {
-    means("all", true, true, "^shm,self");
-    means("shm", true, false, "");
-    means("tcp", false, true, "tcp");
-    means("shm,tcp", true, true, "tcp");
-    means(" tcp , shm ", true, true, "tcp");
-    means("ud,rc", false, true, "ud,rc");
-    means("tcp,all", true, true, "^shm,self");
+    means("all", SHM | TCP | RDMA, "^shm,self,tcp");
+    means("shm", SHM, "");
+    means("tcp", TCP, "");
+    means("shm,tcp", SHM | TCP, "");
+    means(" tcp , shm ", SHM | TCP, "");
+    means("ud,rc", UCX, "ud,rc");
+    means("tcp,rc", TCP | UCX, "rc");
+    means("tcp,all", SHM | TCP | RDMA, "^shm,self,tcp");
+    means("ucx", UCX, "");
+    means("rc,ucx,ud", UCX, "");
+    means("ucx_tcp", UCX, "tcp");
+    means("rc,ucx_tcp", UCX, "rc,tcp");
+    means("all,rc", SHM | TCP | UCX | RDMA, "rc");
+    means("ucx,all", SHM | TCP | UCX | RDMA, "");
 }
 
 static void refused(const char *text, const char *names)
@@ -42,13 +50,14 @@ TEST(words_that_are_no_transport_are_named)
     refused("self", "self");
     refused("^tcp", "^tcp");
     refused("TCP", "TCP");
+    refused("ucx_rc", "ucx_rc");
 }
 
 TEST(a_list_that_is_too_long_is_refused)
 {
-    static char text[2000];
+    static char text[2400];
     for (int i = 0; i < 400; i++)
-        strcat(text, i ? ",tcp" : "tcp");
+        strcat(text, i ? ",dc_x" : "dc_x");
     wefti_transports_t t;
     CHECK_EQ(wefti_transports_parse(text, &t), WEFT_ERR_INVALID);
 }

@@ -122,7 +122,7 @@ TEST(both_sides_know_who_the_other_is)
         CHECK_OK(weft_ep_get_info(ep, &info));
         CHECK_STR(info.peer_name, "the server");
         CHECK_STR(info.peer_address, weft_listener_uri(two.listener));
-        CHECK_STR(info.transport, t ? "ucx" : "shm");
+        CHECK_STR(info.transport, transports[t]);
         CHECK_EQ(info.state, WEFT_EP_UP);
         CHECK(info.same_host && !info.authenticated);
         CHECK_OK(weft_ep_get_info(two.accepted[0], &info));

@@ -1,4 +1,4 @@
-/* tests/wire/fabric_lanes.c - what fabric.h promises of lanes, asked of every rail: each test runs on shm, on ucx over TCP, and on ucx
+/* tests/wire/fabric_lanes.c - what fabric.h promises of lanes, asked of every rail: each test runs on shm, on tcp, on ucx over TCP, and on ucx
  * with its rendezvous instead of our chunks; but no peer vanishes there, since UCX 1.13.1 may abort then (fabric/ucx/chunk.c). */
 #include "test.h"
 
@@ -13,6 +13,10 @@
     TEST(name##_on_shm) \
     { \
         name("shm"); \
+    } \
+    TEST(name##_on_tcp) \
+    { \
+        name("tcp"); \
     } \
     TEST(name##_on_ucx) \
     { \

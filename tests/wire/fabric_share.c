@@ -262,7 +262,7 @@ TEST(a_fabric_without_the_rail_shares_nothing_and_is_content)
 {
     lanes_side_t side;
     range_t r;
-    lanes_side_open(&side, "ucx", "tcp");
+    lanes_side_open(&side, "ucx", NULL);
     range_map(&r, MB, NULL, 14);
     r.id = 77;
     CHECK_OK(side.fabric->ops->share(side.fabric, r.at, r.n, r.fd, &r.id));

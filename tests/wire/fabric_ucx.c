@@ -4,7 +4,6 @@
 #include "test.h"
 
 #include <dlfcn.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -113,74 +112,6 @@ TEST(records_pass_while_a_large_payload_is_on_its_way)
     lanes_close(&l);
 }
 
-TEST(a_large_payload_goes_over_a_connection_of_its_own)
-{
-    enum { N = 3 << 20 };
-    lanes_t l;
-    uint8_t *src = malloc(N), *dst = malloc(N);
-    weft_iov_t iov = {src, N};
-    lanes_open(&l, "ucx");
-    lanes_send(&l, &l.a, "up", 2);
-    LANES_UNTIL(&l, l.b.records == 1);
-    /* both directions, often enough that the first ones go before the connection is there and the others over it */
-    for (unsigned i = 0; i < 60; i++) {
-        lanes_side_t *from = i % 2 ? &l.a : &l.b, *to = i % 2 ? &l.b : &l.a;
-        lanes_xfer_t out, in;
-        memset(src, (int)i, N);
-        lanes_xfer_init(&out);
-        LANES_UNTIL(&l, from->lane->ops->announce(from->lane, "x", 1, &iov, 1, N, &out.x) == WEFT_OK);
-        LANES_UNTIL(&l, to->announced == i / 2 + 1);
-        memset(dst, 0xff, N);
-        uint64_t want = i % 3 ? N : N - 12345;
-        lanes_pull(to, i / 2, dst, want, &in);
-        LANES_UNTIL(&l, in.done && out.done);
-        CHECK_EQ(in.status, WEFT_OK);
-        CHECK_EQ(out.status, WEFT_OK);
-        CHECK(!memcmp(src, dst, want));
-        CHECK(want == N || dst[want] == 0xff);
-    }
-    CHECK_EQ(l.a.failed + l.b.failed, 0);
-    lanes_close(&l);
-    free(src);
-    free(dst);
-}
-
-/* Whoever connects to that port without a lane's tokens is closed, and nobody notices. */
-TEST(strangers_at_the_second_port_are_closed)
-{
-    lanes_t l;
-    lanes_open(&l, "ucx");
-    lanes_send(&l, &l.a, "up", 2);
-    LANES_UNTIL(&l, l.b.records == 1);
-    uint16_t port;
-    memcpy(&port, l.b.addr + 20, 2);
-    if (!port)
-        SKIP("there is no second port");
-    for (int i = 0; i < 100; i++) {
-        struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        CHECK(!connect(fd, (void *)&in, sizeof in));
-        uint64_t greeting[3] = {UINT64_C(0x314b4c5542544657), 0, 0};
-        if (i % 3 == 1)
-            greeting[0] = 7;
-        if (i % 3 == 2)
-            memcpy(&greeting[1], l.b.addr + 12, 8); /* the right lane, and the wrong secret */
-        CHECK_EQ(send(fd, greeting, sizeof greeting, 0), (ssize_t)sizeof greeting);
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        double end = test_now() + 5;
-        while (!poll(&p, 1, 0) && test_now() < end)
-            lanes_progress(&l);
-        char c;
-        ssize_t got = recv(fd, &c, 1, MSG_DONTWAIT);
-        CHECK(got == 0 || (got < 0 && errno != EAGAIN));
-        close(fd);
-    }
-    CHECK_EQ(l.a.failed + l.b.failed, 0);
-    lanes_send(&l, &l.a, "still", 5);
-    LANES_UNTIL(&l, l.b.records == 2);
-    lanes_close(&l);
-}
-
 TEST(two_hundred_lanes_between_two_workers_all_work)
 {
     enum { N = 200 };
@@ -286,7 +217,7 @@ TEST(an_interface_that_is_not_there_is_an_error_with_its_name)
     size_t n;
     wefti_lane_t *lane;
     CHECK_OK(wefti_config_read(&config));
-    config.transports = "tcp";
+    config.transports = "ucx_tcp";
     config.interfaces = "nodev7";
     CHECK_OK(wefti_fabric_open_real(&config, &f));
     weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], NULL, addr, &n, &lane);

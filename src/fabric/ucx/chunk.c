@@ -3,7 +3,7 @@
  * Where TCP is all there is, UCX's rendezvous is not used: when a peer dies while UCX (1.13.1) sends it bytes in place, UCX may end
  * the request twice, and then aborts the process. So UCX is opened without that way of sending (rail.c), and we cut payloads ourselves
  * into messages that UCX hands to the socket at once, straight from the user's memory, copying only what the socket does not take.
- * An endpoint with error handling has no better way over TCP in UCX either.
+ * An endpoint with error handling has no better way over TCP in UCX either. (The rail of fabric/tcp has, and is what "tcp" means.)
  *
  * Sender:    OFFER goes out as a record. PULL begins the chunks: at most UX_CHUNKS of a lane are UCX's at a time, the announcements of a
  *            lane go one after the other. TAKEN ends it, once UCX has given the last chunk back; REFUSED and RETURNED end what was not pulled.
@@ -178,7 +178,7 @@ void wefti_ux_pump(ux_rail_t *r)
 
 void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
 {
-    uint64_t nums[4];
+    uint64_t nums[3];
     if (n != sizeof nums) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a pull of the wrong length");
         return;
@@ -193,20 +193,8 @@ void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
     a->slot = nums[1];
     a->want = nums[2];
     wefti_list_remove(&a->link);
-    if (nums[3]) { /* the peer has the second connection; ours may be a moment from it */
-        if (!l->bulk) {
-            wefti_list_push_back(&l->announces, &a->link);
-            wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a pull over a connection that is not there");
-            return;
-        }
-        wefti_list_push_back(&l->bulk_out, &a->link);
-        wefti_ux_bulk_busy(l);
-        return;
-    }
     wefti_list_push_back(&l->pumping, &a->link);
     may_pump(l);
-    if (a->want >= UX_BULK_MIN)
-        wefti_ux_bulk_want(l);
 }
 
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
@@ -222,7 +210,6 @@ void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
 
 void wefti_ux_chunks_abandon(ux_lane_t *l)
 {
-    wefti_ux_bulk_close_lane(l);
     wefti_list_splice(&l->announces, &l->pumping);
     wefti_list_each_safe(it, &l->announces) {
         ux_announce_t *a = wefti_container_of(it, ux_announce_t, link);
@@ -291,15 +278,8 @@ weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t io
         wefti_ux_pull_end(p, l->failed ? WEFT_ERR_PEER : WEFT_ERR_CANCELLED);
         return WEFT_OK;
     }
-    p->bulk = want >= UX_BULK_MIN && wefti_ux_bulk_up(l);
-    uint64_t nums[4] = {p->id, slot, want, p->bulk};
+    uint64_t nums[3] = {p->id, slot, want};
     wefti_ux_control_bytes(l, UX_REC_PULL, nums, sizeof nums);
-    if (p->bulk) {
-        l->bulk_in++;
-        wefti_ux_bulk_busy(l);
-    } else if (want >= UX_BULK_MIN) {
-        wefti_ux_bulk_want(l); /* for the next one */
-    }
     return WEFT_OK;
 }
 
@@ -314,7 +294,8 @@ static void copy_in(const ux_pull_t *p, const uint8_t *from, size_t n)
     }
 }
 
-bool wefti_ux_pull_advance(ux_pull_t *p, size_t n)
+/* n more bytes are where they belong. */
+static void pull_advance(ux_pull_t *p, size_t n)
 {
     ux_lane_t *l = p->lane;
     p->got += n;
@@ -328,7 +309,7 @@ bool wefti_ux_pull_advance(ux_pull_t *p, size_t n)
         }
     }
     if (p->got < p->want)
-        return false;
+        return;
     wefti_ux_pull_end(p, WEFT_OK);
     uint8_t *at = wefti_ux_make_room(l, 8, true);
     if (at) {
@@ -337,7 +318,6 @@ bool wefti_ux_pull_advance(ux_pull_t *p, size_t n)
     } else {
         wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
     }
-    return true;
 }
 
 void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const void *data, size_t n)
@@ -356,10 +336,10 @@ void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const
     if (l->state >= UX_CLOSING || l->failed)
         return;
     ux_pull_t *p = wefti_slots_get(&r->pulls, nums[1]);
-    if (!p || p->lane != l || p->bulk || nums[2] != p->got || !n || n > p->want - p->got) {
+    if (!p || p->lane != l || nums[2] != p->got || !n || n > p->want - p->got) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a chunk of what is not being pulled");
         return;
     }
     copy_in(p, data, n);
-    wefti_ux_pull_advance(p, n);
+    pull_advance(p, n);
 }

@@ -10,11 +10,11 @@
 /* UCX itself only warns about a name it does not know, and then goes on without it. This is what its releases know, aliases
  * included; "self" is left out, since it delivers inside the sending call. */
 static const char *const known[] = {
-    "sm",        "shm",      "mm",      "posix",     "sysv",     "cma",       "knem", "xpmem",     "tcp",
-    "ib",        "rc",       "rc_v",    "rc_x",      "rc_verbs", "rc_mlx5",   "ud",   "ud_v",      "ud_x",
-    "ud_verbs",  "ud_mlx5",  "dc",      "dc_x",      "dc_mlx5",  "gga_mlx5",  "srd",  "ugni",      "ugni_rdma",
-    "ugni_smsg", "ugni_udt", "cuda",    "cuda_copy", "cuda_ipc", "gdr_copy",  "rocm", "rocm_copy", "rocm_ipc",
-    "rocm_gdr",  "ze",       "ze_copy", "ze_ipc",    "gaudi",    "gaudi_gdr",
+    "sm",       "shm",     "mm",        "posix",    "sysv",      "cma",  "knem",      "xpmem",     "ib",
+    "rc",       "rc_v",    "rc_x",      "rc_verbs", "rc_mlx5",   "ud",   "ud_v",      "ud_x",      "ud_verbs",
+    "ud_mlx5",  "dc",      "dc_x",      "dc_mlx5",  "gga_mlx5",  "srd",  "ugni",      "ugni_rdma", "ugni_smsg",
+    "ugni_udt", "cuda",    "cuda_copy", "cuda_ipc", "gdr_copy",  "rocm", "rocm_copy", "rocm_ipc",  "rocm_gdr",
+    "ze",       "ze_copy", "ze_ipc",    "gaudi",    "gaudi_gdr",
 };
 
 bool wefti_ucx_transport_known(const char *name, size_t n)

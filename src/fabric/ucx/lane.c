@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "fabric/ucx/ux.h"
 
-#define ADDR_VERSION 1
+#define ADDR_VERSION 2
 #define ADDR_HEAD 20   /* version and zeroes, rail id, token */
 #define ADDR_SLACK 256 /* zeroes behind a peer's address: UCX is not told how long it is */
 
@@ -58,7 +58,7 @@ static weft_status_t ep_create(ux_rail_t *r, ux_peer_t *peer, const void *addr, 
     ucs_status_t st = ucp_ep_create(r->worker, &params, &e->ucp);
     if (st != UCS_OK) {
         wefti_free(e);
-        return wefti_fail(wefti_ux_status(st), "UCX has no way to the peer with transports \"%s\": %s", r->tls,
+        return wefti_fail(wefti_ux_status(st), "UCX has no way to the peer with transports \"%s\": %s", wefti_ux_tls(r),
                           ucs_status_string(st));
     }
     e->peer = peer;
@@ -178,7 +178,6 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, 
     wefti_list_init(&l->backlog);
     wefti_list_init(&l->announces);
     wefti_list_init(&l->pumping);
-    wefti_list_init(&l->bulk_out);
     wefti_list_init(&l->pump_link);
     wefti_list_init(&l->offers);
     wefti_list_init(&l->pulling);
@@ -188,9 +187,6 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, 
     wefti_put_u32(&w, ADDR_VERSION);
     wefti_put_u64(&w, r->id);
     wefti_put_u64(&w, l->token);
-    wefti_put_u16(&w, r->bulk_port);
-    wefti_put_u16(&w, (uint16_t)r->n_bulk_addrs);
-    wefti_put_bytes(&w, r->bulk_addrs, r->n_bulk_addrs * sizeof r->bulk_addrs[0]);
     wefti_put_bytes(&w, r->address, r->address_n);
     *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
     *lane_out = &l->base;
@@ -250,9 +246,7 @@ weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t
     uint32_t version = wefti_get_u32(&rd);
     uint64_t id = wefti_get_u64(&rd);
     uint64_t token = wefti_get_u64(&rd);
-    uint16_t port = wefti_get_u16(&rd), n_addrs = wefti_get_u16(&rd);
-    const void *addrs = wefti_get_bytes(&rd, n_addrs * sizeof l->bulk_addrs[0]);
-    if (rd.bad || n_addrs > UX_BULK_ADDRS || version != ADDR_VERSION || wefti_reader_left(&rd) < 16 || n > WEFTI_LANE_ADDR_MAX)
+    if (rd.bad || version != ADDR_VERSION || wefti_reader_left(&rd) < 16 || n > WEFTI_LANE_ADDR_MAX)
         return wefti_fail(WEFT_ERR_PROTOCOL, "a lane's address of %zu bytes is not one of ours", n);
     if (l->state != UX_NEW)
         return wefti_fail(WEFT_ERR_STATE, "the lane is connected");
@@ -266,9 +260,6 @@ weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a peer's address of %zu bytes", left);
     memcpy(l->peer_addr, rd.at, left);
     l->peer_token = token;
-    l->bulk_port = port;
-    l->n_bulk_addrs = (uint8_t)n_addrs;
-    memcpy(l->bulk_addrs, addrs, n_addrs * sizeof l->bulk_addrs[0]);
     l->state = UX_WAITING;
     if (id == r->id)
         return connect_self(l);

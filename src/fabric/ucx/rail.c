@@ -19,7 +19,7 @@
 #include "fabric/ucx/ucx.h"
 #include "fabric/ucx/ux.h"
 
-#define CARD_VERSION 1
+#define CARD_VERSION 2
 
 bool wefti_ux_rendezvous;
 
@@ -133,16 +133,17 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
     if (st != UCS_OK)
         return wefti_fail(wefti_ux_status(st), "UCX does not read its configuration: %s", ucs_status_string(st));
-    /* "^..." is what we choose where the user chose nothing, so the user's UCX_TLS goes before it. */
-    if (r->tls[0] == '^')
-        configure(config, "TLS", r->tls);
+    /* Where nothing was chosen the user's UCX_TLS goes before ours. UCX's shared memory is not asked for, since ours is better, nor is its
+     * loopback, which delivers inside the sending call. */
+    if (!r->tls[0])
+        configure(config, "TLS", "^shm,self");
     else
         st = ucp_config_modify(config, "TLS", r->tls);
     if (st == UCS_OK && r->devices)
         st = ucp_config_modify(config, "NET_DEVICES", r->devices);
     if (st != UCS_OK) {
         ucp_config_release(config);
-        return wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX refuses the transports \"%s\" or the interfaces \"%s\": %s", r->tls,
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX refuses the transports \"%s\" or the interfaces \"%s\": %s", wefti_ux_tls(r),
                           r->devices ? r->devices : "all", ucs_status_string(st));
     }
     configure(config, "KEEPALIVE_INTERVAL", "inf");
@@ -166,7 +167,7 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     ucp_config_release(config);
     if (st != UCS_OK)
         return wefti_fail(st == UCS_ERR_NO_DEVICE ? WEFT_ERR_UNSUPPORTED : wefti_ux_status(st),
-                          "UCX does not open with transports \"%s\" on interfaces \"%s\": %s", r->tls,
+                          "UCX does not open with transports \"%s\" on interfaces \"%s\": %s", wefti_ux_tls(r),
                           r->devices ? r->devices : "all", ucs_status_string(st));
     return WEFT_OK;
 }
@@ -226,7 +227,7 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
     }
     if (attr.max_am_header < UX_ANNOUNCE_HEAD + WEFTI_REC_MAX / 2 || r->address_n + 256 > WEFTI_LANE_ADDR_MAX) {
         status = wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX's transports (%s) allow headers of %zu bytes and have an address of %zu",
-                            r->tls, (size_t)attr.max_am_header, r->address_n);
+                            wefti_ux_tls(r), (size_t)attr.max_am_header, r->address_n);
         goto err_address;
     }
     r->frame_param = (ucp_request_param_t){
@@ -237,8 +238,6 @@ weft_status_t wefti_ux_start(ux_rail_t *r)
         .cb.send = frame_sent,
     };
     r->base.fabric->ops->random(r->base.fabric, &r->id, sizeof r->id);
-    if (r->chunked)
-        wefti_ux_bulk_open(r);
     wefti_ux_mem_context(r, r->context);
     return WEFT_OK;
 
@@ -320,8 +319,6 @@ unsigned wefti_ucx_progress(wefti_rail_t *rail)
     if (!wefti_list_empty(&r->pumps))
         wefti_ux_pump(r);
     unsigned n = ucp_worker_progress(r->worker);
-    if (!wefti_list_empty(&r->bulk_busy))
-        n += wefti_ux_bulk_run(r);
     if (__builtin_expect(!wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) ||
                              !wefti_list_empty(&r->ep_events),
                          0))
@@ -347,8 +344,6 @@ weft_status_t wefti_ucx_arm(wefti_rail_t *rail)
     if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
         !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events))
         return WEFT_ERR_AGAIN;
-    if (!wefti_ux_bulk_arm(r))
-        return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
 }
@@ -358,17 +353,10 @@ void wefti_ucx_disarm(wefti_rail_t *rail)
     (void)rail; /* UCX's arming ends by itself */
 }
 
-void wefti_ucx_events(wefti_rail_t *rail)
-{
-    ux_rail_t *r = ux_rail(rail);
-    if (r->epoll_fd >= 0)
-        wefti_ux_bulk_events(r);
-}
-
 int wefti_ucx_fd(const wefti_rail_t *rail)
 {
     const ux_rail_t *r = (const ux_rail_t *)(const void *)rail;
-    return r->epoll_fd >= 0 ? r->epoll_fd : r->fd;
+    return r->fd;
 }
 
 /* --- the rail ---------------------------------------------------------------------------------------------------------------- */
@@ -414,7 +402,7 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     r->base.fabric = f;
     r->base.kind = 2;
     r->base.name = "ucx";
-    r->fd = r->epoll_fd = r->bulk_fd = -1;
+    r->fd = -1;
     r->pid = getpid();
     r->tls = wefti_strdup(tls);
     bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
@@ -430,9 +418,6 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     wefti_slots_init(&r->pulls, UINT32_MAX - 1);
     wefti_list_init(&r->pumps);
     wefti_list_init(&r->free_chunks);
-    wefti_list_init(&r->strangers_list);
-    wefti_list_init(&r->bulk_busy);
-    wefti_list_init(&r->bulk_dead);
     wefti_list_init(&r->open);
     wefti_list_init(&r->events);
     wefti_list_init(&r->ep_events);
@@ -470,7 +455,6 @@ void wefti_ucx_close(wefti_rail_t *rail)
     if (r->worker && getpid() == r->pid) {
         close_peers(r);
         wefti_ux_mem_context(r, NULL);
-        wefti_ux_bulk_close(r);
         ucp_worker_release_address(r->worker, r->address);
         ucp_worker_destroy(r->worker);
         ucp_cleanup(r->context);

@@ -4,7 +4,7 @@
 
 #include "fabric/fabric.h"
 
-/* Make the rail. `tls` is what UCX gets as its list of transports; config->interfaces becomes its list of devices. Both are
+/* Make the rail. `tls` is what UCX gets as its list of transports ("": whatever it has); config->interfaces becomes its list of devices. Both are
  * copied. UCX itself is opened by the first lane. WEFT_ERR_NOMEM. */
 weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, const char *tls, wefti_rail_t **rail_out);
 /* All lanes have been closed and have said so. */
@@ -16,8 +16,6 @@ unsigned wefti_ucx_progress(wefti_rail_t *rail);
 /* WEFT_OK: an event will make the fd readable. WEFT_ERR_AGAIN: progress first. */
 weft_status_t wefti_ucx_arm(wefti_rail_t *rail);
 void wefti_ucx_disarm(wefti_rail_t *rail);
-/* Its fd was readable: look who is there. */
-void wefti_ucx_events(wefti_rail_t *rail);
 /* -1 until UCX is open. It then stays the same until close. */
 int wefti_ucx_fd(const wefti_rail_t *rail);
 

@@ -5,7 +5,6 @@
  *   frame.c   records out and in
  *   xfer.c    announcements out and in; payloads by UCX's rendezvous
  *   chunk.c   payloads in chunks of our own, where UCX's rendezvous is not safe
- *   bulk.c    payloads over a plain connection beside the lane, where chunks are used
  *   facts.c   what UCX is and has
  *   mem.c     ranges registered ahead of time, from any thread
  *   process.c its signal handlers, its log, its need for file descriptors
@@ -23,7 +22,6 @@
 #ifndef WEFTI_UX_H
 #define WEFTI_UX_H
 
-#include <netinet/in.h>
 #include <pthread.h>
 #include <ucp/api/ucp.h>
 
@@ -43,8 +41,6 @@
 #define UX_CHUNKS 4             /* of one lane that UCX may hold */
 #define UX_IN_FLIGHT 8          /* frames of one lane that UCX may hold; more means the peer does not keep up */
 #define UX_TOKEN_INDEX_BITS 24  /* the rest is random */
-#define UX_BULK_MIN 65536       /* a payload for which a second connection is worth having */
-#define UX_BULK_ADDRS 8
 #define UX_BYE_NS 50000000u     /* how long a close waits for its last frames to leave */
 #define UX_SPARE_MAX 1024       /* endpoints a peer may make us create ahead (see lane.c) */
 
@@ -58,14 +54,13 @@ enum {
     UX_REC_BYE = 5,       /* the lane is closed: completions that follow mean WEFT_ERR_PEER */
     UX_REC_TAKEN = 6,     /* receiver: an id; it has the bytes, or needs none (chunks only) */
     UX_REC_OFFER = 7,     /* sender: u64 id, u64 total, the record (chunks only) */
-    UX_REC_PULL = 8       /* receiver: u64 id, u64 slot, u64 want, u64 1 to have it over the second connection (chunks only) */
+    UX_REC_PULL = 8       /* receiver: u64 id, u64 slot, u64 want (chunks only) */
 };
 
 typedef struct ux_rail ux_rail_t;
 typedef struct ux_lane ux_lane_t;
 typedef struct ux_ep ux_ep_t;
 typedef struct ux_pull ux_pull_t;
-typedef struct ux_bulk ux_bulk_t;
 
 typedef struct ux_frame {
     wefti_list_t link; /* freelist, or a lane's backlog */
@@ -139,13 +134,6 @@ struct ux_lane {
     ux_pull_t *in_callback; /* the offer that `announced` is being told of */
     ux_peer_t *peer;
     void *peer_addr;        /* while WAITING */
-    ux_bulk_t *bulk;        /* the second connection, or its beginning */
-    bool bulk_tried;
-    uint16_t bulk_port;     /* the peer's; 0: it has none */
-    uint8_t n_bulk_addrs;
-    struct in6_addr bulk_addrs[UX_BULK_ADDRS];
-    wefti_list_t bulk_out;  /* of ux_announce_t to send over it */
-    unsigned bulk_in;       /* pulls that come over it */
 };
 
 typedef struct ux_announce {
@@ -181,7 +169,6 @@ struct ux_pull {
     uint64_t slot;       /* in rail->pulls; 0: none */
     size_t iov_n, iov_at, piece_at;
     uint64_t want, got;
-    bool bulk;           /* over the second connection */
 };
 
 struct ux_rail {
@@ -203,12 +190,6 @@ struct ux_rail {
     wefti_slots_t announces, pulls;
     wefti_list_t pumps;     /* lanes that could send chunks now */
     wefti_list_t free_chunks;
-    /* bulk.c; epoll_fd -1: none */
-    int epoll_fd, bulk_fd;  /* epoll_fd has UCX's fd too, and is what is slept on */
-    uint16_t bulk_port;
-    unsigned n_bulk_addrs, n_strangers;
-    struct in6_addr bulk_addrs[UX_BULK_ADDRS];
-    wefti_list_t strangers_list, bulk_busy, bulk_dead;
     wefti_map_t peers;      /* by id */
     wefti_list_t open;      /* lanes with records that wait */
     wefti_list_t events;    /* lanes with something to tell */
@@ -224,6 +205,8 @@ struct ux_rail {
     ucp_context_h mem_context; /* `context` once it is there to stay */
 };
 
+/* For sentences. */
+static inline const char *wefti_ux_tls(const ux_rail_t *r) { return r->tls[0] ? r->tls : "all of UCX's"; }
 static inline ux_rail_t *ux_rail(wefti_rail_t *r) { return (ux_rail_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
 
@@ -275,20 +258,6 @@ void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_chunks_abandon(ux_lane_t *l);
 void wefti_ux_pump(ux_rail_t *r);
-
-/* n more bytes of a pull are where they belong; true: that was all, and it is over. */
-bool wefti_ux_pull_advance(ux_pull_t *p, size_t n);
-
-/* bulk.c */
-void wefti_ux_bulk_open(ux_rail_t *r);
-void wefti_ux_bulk_close(ux_rail_t *r);
-void wefti_ux_bulk_close_lane(ux_lane_t *l);
-void wefti_ux_bulk_want(ux_lane_t *l);
-bool wefti_ux_bulk_up(const ux_lane_t *l);
-void wefti_ux_bulk_busy(ux_lane_t *l);
-unsigned wefti_ux_bulk_run(ux_rail_t *r);
-void wefti_ux_bulk_events(ux_rail_t *r);
-bool wefti_ux_bulk_arm(ux_rail_t *r);
 
 /* frame.c */
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);

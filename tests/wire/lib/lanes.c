@@ -145,7 +145,7 @@ void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports)
     weft_status_t st = wefti_config_read(&s->config);
     if (st)
         die("config", st);
-    s->config.transports = transports ? transports : strcmp(rail, "ucx") ? rail : "tcp";
+    s->config.transports = transports ? transports : strcmp(rail, "ucx") ? rail : "ucx_tcp";
     st = wefti_fabric_open_real(&s->config, &s->fabric);
     if (st)
         die("open", st);

@@ -68,7 +68,7 @@ typedef struct lanes_xfer {
 } lanes_xfer_t;
 void lanes_xfer_init(lanes_xfer_t *x);
 
-/* rail: "shm" or "ucx" (over TCP unless `transports` says something else; NULL for the rail's usual). */
+/* rail: "shm", "tcp" or "ucx" (over UCX's TCP unless `transports` says something else; NULL for the rail's usual). */
 void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports);
 /* Make a lane and join it to the one whose owner has the other end of the socketpair. */
 void lanes_side_meet(lanes_side_t *s, int fd);

@@ -3,11 +3,9 @@
 
 #include "must.h"
 
-const pair_way_t pair_ways[4] = {
-    {"shm", WEFT_PROGRESS_CALLER},
-    {"tcp", WEFT_PROGRESS_CALLER},
-    {"shm", WEFT_PROGRESS_THREAD},
-    {"tcp", WEFT_PROGRESS_THREAD},
+const pair_way_t pair_ways[PAIR_WAYS] = {
+    {"shm", WEFT_PROGRESS_CALLER}, {"tcp", WEFT_PROGRESS_CALLER},     {"shm", WEFT_PROGRESS_THREAD},
+    {"tcp", WEFT_PROGRESS_THREAD}, {"ucx_tcp", WEFT_PROGRESS_CALLER},
 };
 
 void pair_drive(pair_t *pair)

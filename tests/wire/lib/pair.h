@@ -10,13 +10,14 @@ typedef struct pair {
     weft_ep_t *ep[2]; /* ep[0] was accepted, ep[1] connected */
 } pair_t;
 
-/* The four ways every behaviour is tested in: "shm" and "tcp", driven by the caller and by threads. */
+/* The ways every behaviour is tested in: "shm" and "tcp", driven by the caller and by threads; and UCX, over its TCP. */
 typedef struct pair_way {
     const char *transports;
     weft_progress_mode_t mode;
 } pair_way_t;
-extern const pair_way_t pair_ways[4];
-#define each_way(way) for (const pair_way_t *way = pair_ways; way < pair_ways + 4; way++)
+enum { PAIR_WAYS = 5 };
+extern const pair_way_t pair_ways[PAIR_WAYS];
+#define each_way(way) for (const pair_way_t *way = pair_ways; way < pair_ways + PAIR_WAYS; way++)
 
 /* Open both runtimes (opts may be NULL; transports and mode are laid over it), connect them. Ends the test if that fails. */
 void pair_open(pair_t *pair, const pair_way_t *way, const weft_runtime_opts_t *opts);
