@@ -1,7 +1,7 @@
 /* conn/chunk_in.c - the receiver's side of a payload in chunks.
  *
  * A pull that the fabric cannot do asks the sender for chunks and gets a name, which each chunk carries. They come in order, without gaps, at most
- * WEFTI_CHUNKS_OPEN at a time and each no larger than a stage; whatever else comes under a name that is in use breaks the protocol and
+ * WEFTI_CHUNKS_KEPT at a time and each no larger than a stage; whatever else comes under a name that is in use breaks the protocol and
  * is not looked at further. A chunk is FREE, WAITS (for a stage to pull into; its announcement is kept), or BUSY (the fabric writes).
  *
  * It ends when all bytes are in place, or when something failed and no chunk is BUSY any more. The sender is told in the way that it waits
@@ -110,7 +110,7 @@ static weft_status_t start(wefti_chunk_t *k)
 void wefti_chunk_in_step(wefti_in_t *in)
 {
     wefti_chunks_t *c = in->chunks;
-    for (int i = 0; i < WEFTI_CHUNKS_OPEN && !c->stopped; i++) {
+    for (int i = 0; i < WEFTI_CHUNKS_KEPT && !c->stopped; i++) {
         if (c->chunk[i].state != WEFTI_CHUNK_WAITS)
             continue;
         weft_status_t st = start(&c->chunk[i]);

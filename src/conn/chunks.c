@@ -28,7 +28,7 @@ wefti_chunks_t *wefti_chunks_new(wefti_conn_t *conn)
     all->n_spare_chunks -= spare != NULL;
     memset(c, 0, sizeof *c);
     c->conn = conn;
-    for (int i = 0; i < WEFTI_CHUNKS_OPEN; i++)
+    for (int i = 0; i < WEFTI_CHUNKS_KEPT; i++)
         c->chunk[i].of = c;
     return c;
 }
@@ -48,7 +48,7 @@ void wefti_chunks_free(wefti_chunks_t *c)
 
 wefti_chunk_t *wefti_chunks_in(wefti_chunks_t *c, uint8_t state)
 {
-    for (int i = 0; i < WEFTI_CHUNKS_OPEN; i++)
+    for (int i = 0, n = c->out ? WEFTI_CHUNKS_OPEN : WEFTI_CHUNKS_KEPT; i < n; i++)
         if (c->chunk[i].state == state)
             return &c->chunk[i];
     return NULL;

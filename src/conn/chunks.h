@@ -5,6 +5,7 @@
 #include "conn/ep.h"
 
 #define WEFTI_CHUNKS_OPEN 4   /* announced and not yet pulled, per payload: enough for the copies to overlap the transfer */
+#define WEFTI_CHUNKS_KEPT 8   /* by the receiver: the sender may learn that a chunk was pulled, and announce the next, before we do */
 #define WEFTI_CHUNK_PIECES 8  /* of a buffer in host memory that a chunk names itself; scattered more finely, it is staged */
 
 /* Bytes of a chunk (a peer accepts up to WEFTI_STAGE_BYTES), and how many stages senders may have, and receivers. Tests make them small. */
@@ -46,7 +47,7 @@ struct wefti_chunks {
     bool down;               /* in: the lane is about to be closed: nothing may be asked of it */
     uint32_t stages;         /* that it has */
     wefti_list_t wait;       /* on the list of those who wait for a stage */
-    wefti_chunk_t chunk[WEFTI_CHUNKS_OPEN];
+    wefti_chunk_t chunk[WEFTI_CHUNKS_KEPT];
 };
 typedef struct wefti_chunks wefti_chunks_t;
 

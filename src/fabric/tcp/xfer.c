@@ -269,14 +269,11 @@ tp_pull_t *wefti_tp_chunk_begins(tp_lane_t *l, uint64_t slot, uint32_t n)
 
 bool wefti_tp_pull_advance(tp_pull_t *p, size_t n)
 {
-    tp_lane_t *l = p->lane;
     p->got += n;
     wefti_tp_advance(p->iov, &p->iov_at, &p->piece_at, n);
     if (p->got < p->want)
         return false;
-    uint64_t id = p->id;
     pull_end(p, WEFT_OK);
-    wefti_tp_control_id(l, TP_TAKEN, id);
     return true;
 }
 
@@ -371,6 +368,9 @@ unsigned wefti_tp_tell_done(tp_rail_t *r)
         tp_lane_t *l = p->lane;
         wefti_xfer_t *x = p->x;
         weft_status_t st = p->status;
+        /* Not before: whoever pulled must know of the end before anything that the sender does upon it. */
+        if (!st)
+            wefti_tp_control_id(l, TP_TAKEN, p->id);
         pull_free(p);
         told(l);
         x->done(x, st);
