@@ -7,18 +7,12 @@
  * system call from about here on. */
 #define RECORD_LIMIT (8192u + 32u)
 
-static wefti_flow_t *flow_of(const weft_ep_t *ep)
-{
-    return &am_ep(ep)->flow;
-}
-
-const wefti_flow_kind_t wefti_am_flow = {
-    .rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .counts_msgs = true, .of = flow_of};
+static const wefti_flow_kind_t flow_kind = {.rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .counts_msgs = true};
 
 static void ep_new(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
-    wefti_flow_init(&e->flow, &wefti_am_flow, ep->rt->am_window, ep->rt->am_messages);
+    wefti_flow_init(&e->flow, &flow_kind, ep->rt->am_window, ep->rt->am_messages);
     wefti_list_init(&e->urgent);
     wefti_list_init(&e->pending);
     wefti_list_init(&e->announced);
@@ -51,7 +45,7 @@ static void ep_up(weft_ep_t *ep)
 
 static void ep_room(weft_ep_t *ep)
 {
-    wefti_flow_room(ep, flow_of(ep));
+    wefti_flow_room(ep, &am_ep(ep)->flow);
     wefti_am_answers_flush(ep);
     wefti_am_send_flush(ep);
 }
@@ -59,7 +53,7 @@ static void ep_room(weft_ep_t *ep)
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     wefti_am_recv_down(ep, why);
-    wefti_flow_down(ep, flow_of(ep));
+    wefti_flow_down(ep, &am_ep(ep)->flow);
     if (!ep->lane) { /* with a lane, it closes gracefully: sends and answers go on */
         wefti_am_send_down(ep, why);
         wefti_am_answers_down(ep);
@@ -90,18 +84,10 @@ static uint64_t ep_unreceived(weft_ep_t *ep)
     return am_ep(ep)->n_arrived;
 }
 
-static void add(am_count_t *to, const am_count_t *c)
-{
-    to->sent += c->sent;
-    to->received += c->received;
-    to->bytes_sent += c->bytes_sent;
-    to->bytes_received += c->bytes_received;
-}
-
 static void ep_free(weft_ep_t *ep)
 {
     am_ep_t *e = am_ep(ep);
-    add(&am_state(ep->rt)->gone, &e->count);
+    wefti_count_sum(&am_state(ep->rt)->gone, &e->count);
     wefti_am_messages_down(ep, ep->why ? ep->why : WEFT_ERR_CLOSED, true);
     wefti_am_messages_orphan(ep);
     wefti_slots_free(&e->confirms);
@@ -112,10 +98,11 @@ static void ep_free(weft_ep_t *ep)
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
     const am_ep_t *e = am_ep(ep);
-    info->ams_sent = __atomic_load_n(&e->count.sent, __ATOMIC_RELAXED);
-    info->ams_received = __atomic_load_n(&e->count.received, __ATOMIC_RELAXED);
-    info->am_bytes_sent = __atomic_load_n(&e->count.bytes_sent, __ATOMIC_RELAXED);
-    info->am_bytes_received = __atomic_load_n(&e->count.bytes_received, __ATOMIC_RELAXED);
+    wefti_count_t c = wefti_count_read(&e->count);
+    info->ams_sent = c.sent;
+    info->ams_received = c.received;
+    info->am_bytes_sent = c.bytes_sent;
+    info->am_bytes_received = c.bytes_received;
     info->am_held = __atomic_load_n(&e->flow.held_msgs, __ATOMIC_RELAXED);
     info->am_held_bytes = __atomic_load_n(&e->flow.held, __ATOMIC_RELAXED);
 }
@@ -164,10 +151,10 @@ static void room_free(weft_runtime_t *rt)
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
     const am_state_t *as = am_state(rt);
-    am_count_t sum = as->gone;
+    wefti_count_t sum = as->gone;
     uint32_t at = 0;
     for (weft_ep_t *ep; (ep = wefti_ep_next(rt, &at));)
-        add(&sum, &am_ep(ep)->count);
+        wefti_count_sum(&sum, &am_ep(ep)->count);
     out->ams_sent = sum.sent;
     out->ams_received = sum.received;
     out->am_bytes_sent = sum.bytes_sent;

@@ -116,8 +116,8 @@ static void message(am_msg_t *m, weft_ep_t *ep, uint32_t id, const void *header,
 
 static inline void count(am_ep_t *e, uint64_t bytes)
 {
-    am_add(&e->count.received, 1);
-    am_add(&e->count.bytes_received, bytes);
+    wefti_count_up(&e->count.received, 1);
+    wefti_count_up(&e->count.bytes_received, bytes);
 }
 
 static void nonsense(weft_ep_t *ep)

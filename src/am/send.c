@@ -220,8 +220,8 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, int *how)
     if (st)
         return st;
     ep->spoke = 1;
-    am_add(&e->count.sent, 1);
-    am_add(&e->count.bytes_sent, len + s->header_len);
+    wefti_count_up(&e->count.sent, 1);
+    wefti_count_up(&e->count.bytes_sent, len + s->header_len);
     return WEFT_OK;
 
 starved:
@@ -351,8 +351,8 @@ static inline bool send_at_once(weft_ep_t *ep, uint32_t id, const void *header, 
     lane->ops->commit(lane, size);
     wefti_flow_spend(&e->flow, cost);
     ep->spoke = 1;
-    am_add(&e->count.sent, 1);
-    am_add(&e->count.bytes_sent, len + header_len);
+    wefti_count_up(&e->count.sent, 1);
+    wefti_count_up(&e->count.bytes_sent, len + header_len);
     return true;
 }
 

@@ -58,13 +58,6 @@ typedef struct am_answer {
 
 static inline uint32_t am_pad(uint32_t n) { return (n + 7u) & ~7u; }
 
-/* What went and came; what came is counted when it arrives. Written by the driver, read by any thread. */
-typedef struct am_count {
-    uint64_t sent, bytes_sent, received, bytes_received;
-} am_count_t;
-
-static inline void am_add(uint64_t *counter, uint64_t n) { __atomic_store_n(counter, *counter + n, __ATOMIC_RELAXED); }
-
 typedef struct am_msg am_msg_t;
 
 /* --- per runtime, per id ------------------------------------------------------------------------------------------------ */
@@ -104,7 +97,7 @@ typedef struct am_state {
     _Atomic(am_msg_t *) handed_in;   /* messages with work from other threads, newest first */
     _Atomic bool called;
     wefti_call_t call;
-    am_count_t gone;              /* of endpoints that are no more */
+    wefti_count_t gone;              /* of endpoints that are no more */
 } am_state_t;
 
 static inline am_state_t *am_state(weft_runtime_t *rt) { return (am_state_t *)rt->room_state[WEFTI_ROOM_AM]; }
@@ -127,12 +120,11 @@ typedef struct am_ep {
     uint32_t n_arrived;
     uint32_t parts_len;
     uint8_t *parts;           /* a header that comes in parts: WEFT_AM_HEADER_MAX bytes, from the first one on */
-    am_count_t count;
+    wefti_count_t count;
     uint64_t sent_before;     /* of count.sent, over earlier lanes */
 } am_ep_t;
 
 static inline am_ep_t *am_ep(const weft_ep_t *ep) { return (am_ep_t *)ep->traffic[WEFTI_TRAFFIC_AM]; }
-extern const wefti_flow_kind_t wefti_am_flow;
 
 /* --- a message -------------------------------------------------------------------------------------------------------- */
 

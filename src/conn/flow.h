@@ -32,7 +32,6 @@ typedef struct wefti_flow_kind {
     uint8_t rec_credit, rec_starved;                 /* kinds of its two records, both a bare wefti_word_t */
     bool counts_msgs;                                /* the window has a bound in messages too */
     bool in_hello;                                   /* ep->peer_window is what the peer grants: its hello said so */
-    struct wefti_flow *(*of)(const weft_ep_t *ep);
 } wefti_flow_kind_t;
 
 typedef struct wefti_flow {
@@ -140,6 +139,27 @@ static inline void wefti_flow_unpiggyback(wefti_flow_t *f, wefti_word_t word)
     f->granted_msgs -= word.msgs;
     f->owed += word.bytes;
     f->owed_msgs += word.msgs;
+}
+
+/* --- counting -------------------------------------------------------------------------------------------------------------- */
+
+/* What went and came; what came is counted when it arrives. Written by the driver, read by any thread. */
+typedef struct wefti_count {
+    uint64_t sent, bytes_sent, received, bytes_received;
+} wefti_count_t;
+
+static inline void wefti_count_up(uint64_t *counter, uint64_t n) { __atomic_store_n(counter, *counter + n, __ATOMIC_RELAXED); }
+static inline wefti_count_t wefti_count_read(const wefti_count_t *c)
+{
+    return (wefti_count_t){__atomic_load_n(&c->sent, __ATOMIC_RELAXED), __atomic_load_n(&c->bytes_sent, __ATOMIC_RELAXED),
+                           __atomic_load_n(&c->received, __ATOMIC_RELAXED), __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED)};
+}
+static inline void wefti_count_sum(wefti_count_t *to, const wefti_count_t *c)
+{
+    to->sent += c->sent;
+    to->bytes_sent += c->bytes_sent;
+    to->received += c->received;
+    to->bytes_received += c->bytes_received;
 }
 
 #endif

@@ -102,8 +102,8 @@ static bool admit(weft_ep_t *ep, uint64_t cost, uint64_t len)
     msg_ep_t *m = msg_ep(ep);
     if (!msg_admit(ep, &m->flow, cost))
         return false;
-    m->count.msgs_received++;
-    m->count.bytes_received += len;
+    wefti_count_up(&m->count.received, 1);
+    wefti_count_up(&m->count.bytes_received, len);
     return true;
 }
 

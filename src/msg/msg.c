@@ -7,13 +7,7 @@
  * system call from about here on. */
 #define EAGER_LIMIT 8192
 
-static wefti_flow_t *flow_of(const weft_ep_t *ep)
-{
-    return &msg_ep(ep)->flow;
-}
-
-static const wefti_flow_kind_t flow_kind = {
-    .rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .in_hello = true, .of = flow_of};
+static const wefti_flow_kind_t flow_kind = {.rec_credit = REC_CREDIT, .rec_starved = REC_STARVED, .in_hello = true};
 
 static void ep_new(weft_ep_t *ep)
 {
@@ -32,7 +26,7 @@ static void ep_up(weft_ep_t *ep)
     msg_ep_t *m = msg_ep(ep);
     uint32_t max = ep->lane->frame_max - (uint32_t)sizeof(msg_head_t);
     m->eager_max = max < EAGER_LIMIT ? max : EAGER_LIMIT;
-    m->sent_before = m->count.msgs_sent;
+    m->sent_before = m->count.sent;
     m->flow.cost_max = MSG_COST + m->eager_max;
     wefti_flow_up(ep, &m->flow);
     wefti_msg_send_flush(ep);
@@ -64,24 +58,16 @@ static bool ep_busy(weft_ep_t *ep)
 }
 static uint64_t ep_sent(weft_ep_t *ep)
 {
-    return msg_ep(ep)->count.msgs_sent - msg_ep(ep)->sent_before;
+    return msg_ep(ep)->count.sent - msg_ep(ep)->sent_before;
 }
 static uint64_t ep_unreceived(weft_ep_t *ep)
 {
     return msg_ep(ep)->n_arrived;
 }
 
-static void add(msg_count_t *to, const msg_count_t *c)
-{
-    to->msgs_sent += c->msgs_sent;
-    to->bytes_sent += c->bytes_sent;
-    to->msgs_received += c->msgs_received;
-    to->bytes_received += c->bytes_received;
-}
-
 static void ep_free(weft_ep_t *ep)
 {
-    add(&msg_state(ep->rt)->gone, &msg_ep(ep)->count);
+    wefti_count_sum(&msg_state(ep->rt)->gone, &msg_ep(ep)->count);
     wefti_msg_arrive_down(ep, true);
     wefti_msg_arrive_orphan(ep);
 }
@@ -89,11 +75,11 @@ static void ep_free(weft_ep_t *ep)
 /* Any thread: the counters may be a little old. */
 static void ep_info(weft_ep_t *ep, weft_ep_info_t *info)
 {
-    const msg_count_t *c = &msg_ep(ep)->count;
-    info->msgs_sent = __atomic_load_n(&c->msgs_sent, __ATOMIC_RELAXED);
-    info->msgs_received = __atomic_load_n(&c->msgs_received, __ATOMIC_RELAXED);
-    info->bytes_sent = __atomic_load_n(&c->bytes_sent, __ATOMIC_RELAXED);
-    info->bytes_received = __atomic_load_n(&c->bytes_received, __ATOMIC_RELAXED);
+    wefti_count_t c = wefti_count_read(&msg_ep(ep)->count);
+    info->msgs_sent = c.sent;
+    info->msgs_received = c.received;
+    info->bytes_sent = c.bytes_sent;
+    info->bytes_received = c.bytes_received;
 }
 
 static const wefti_traffic_t traffic = {
@@ -147,12 +133,12 @@ static void room_free(weft_runtime_t *rt)
 static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
 {
     const msg_state_t *ms = msg_state(rt);
-    msg_count_t sum = ms->gone;
+    wefti_count_t sum = ms->gone;
     uint32_t at = 0;
     for (weft_ep_t *ep; (ep = wefti_ep_next(rt, &at));)
-        add(&sum, &msg_ep(ep)->count);
-    out->msgs_sent = sum.msgs_sent;
-    out->msgs_received = sum.msgs_received;
+        wefti_count_sum(&sum, &msg_ep(ep)->count);
+    out->msgs_sent = sum.sent;
+    out->msgs_received = sum.received;
     out->bytes_sent = sum.bytes_sent;
     out->bytes_received = sum.bytes_received;
     out->unexpected_bytes = ms->held_bytes;

@@ -86,8 +86,8 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
         return WEFT_ERR_AGAIN;
     }
     ep->spoke = 1;
-    m->count.msgs_sent++;
-    m->count.bytes_sent += len;
+    wefti_count_up(&m->count.sent, 1);
+    wefti_count_up(&m->count.bytes_sent, len);
     return WEFT_OK;
 }
 
@@ -197,8 +197,8 @@ static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint
     lane->ops->commit(lane, sizeof *head + len);
     m->flow.credit -= MSG_COST + len;
     ep->spoke = 1;
-    m->count.msgs_sent++;
-    m->count.bytes_sent += len;
+    wefti_count_up(&m->count.sent, 1);
+    wefti_count_up(&m->count.bytes_sent, len);
     return true;
 }
 

@@ -35,11 +35,6 @@ typedef struct msg_offer {
 /* What one message nobody asked for costs its receiver beside its bytes; both sides count with it. */
 #define MSG_COST 128
 
-/* What went and came; what came is counted when it arrives. */
-typedef struct msg_count {
-    uint64_t msgs_sent, bytes_sent, msgs_received, bytes_received;
-} msg_count_t;
-
 /* --- per runtime ------------------------------------------------------------------------------------------------------- */
 
 /* Chains of posted exact receives, or of unexpected messages: a power of two of list heads. */
@@ -67,7 +62,7 @@ typedef struct msg_state {
 
     _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
     uint64_t held_bytes;
-    msg_count_t gone;             /* of endpoints that are no more */
+    wefti_count_t gone;             /* of endpoints that are no more */
 } msg_state_t;
 
 static inline msg_state_t *msg_state(weft_runtime_t *rt) { return (msg_state_t *)rt->room_state[WEFTI_ROOM_MSG]; }
@@ -85,7 +80,7 @@ typedef struct msg_ep {
     wefti_list_t claimed;     /* and those claimed */
     uint32_t pulling;         /* receives whose payload is on its way */
     uint32_t n_arrived;       /* length of `arrived` and `claimed` */
-    msg_count_t count;        /* since it exists */
+    wefti_count_t count;        /* since it exists */
     uint64_t sent_before;     /* of them, sent over earlier lanes */
 } msg_ep_t;
 
