@@ -1,5 +1,6 @@
 /* Flow control of active messages: the receiver's window in bytes and in messages holds, senders wait or are told to come again, the window
- * comes back however a message ends, and nobody but the slow one notices. */
+ * comes back however a message ends, and nobody but the slow one notices.
+ * ctest: label=thread */
 #include <stdatomic.h>
 
 #include "lib/box.h"
