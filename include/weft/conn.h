@@ -140,6 +140,7 @@ WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);
 /* What a peer can do, from its hello. */
 #define WEFT_CAN_MSG UINT64_C(1) /* tag messages */
 #define WEFT_CAN_AM  UINT64_C(2) /* active messages */
+#define WEFT_CAN_RMA UINT64_C(4) /* remote memory: it answers, whether it has regions or not */
 
 typedef struct weft_ep_info {
     size_t size;

@@ -96,6 +96,8 @@ typedef struct weft_runtime_stats {
     uint64_t unexpected_bytes;                 /* held now for receives not yet posted */
     uint64_t ams_sent, ams_received, am_bytes_sent, am_bytes_received; /* active messages, headers included */
     uint64_t am_held, am_held_bytes;           /* of them, waiting or kept now, and what of the windows that takes */
+    uint64_t rma_mapped, rma_checked, rma_native; /* operations on remote memory of others, by their path */
+    uint64_t rma_served, rma_refused;          /* accesses of peers to regions here that were checked: done, and refused */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
 WEFT_API void weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);

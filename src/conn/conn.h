@@ -28,7 +28,9 @@ enum {
     WEFTI_REC_MSG_FIRST = 0x10, /* msg: 0x10 - 0x1f */
     WEFTI_REC_MSG_LAST = 0x1f,
     WEFTI_REC_AM_FIRST = 0x20,  /* am: 0x20 - 0x2f */
-    WEFTI_REC_AM_LAST = 0x2f
+    WEFTI_REC_AM_LAST = 0x2f,
+    WEFTI_REC_RMA_FIRST = 0x30, /* rma: 0x30 - 0x3f */
+    WEFTI_REC_RMA_LAST = 0x3f
 };
 
 /* Traffic on endpoints: one table per room above, all called on the driver except ep_new. */
@@ -58,7 +60,7 @@ typedef struct wefti_traffic {
     void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
 } wefti_traffic_t;
 
-enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_N };
+enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_N };
 
 /* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. */
 struct weft_ep {

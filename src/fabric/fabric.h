@@ -135,7 +135,8 @@ struct wefti_wire {
 
 #define WEFTI_CARD_MAX 128     /* bytes of a rail's card */
 #define WEFTI_LANE_ADDR_MAX 16384 /* bytes of a lane's address */
-#define WEFTI_REC_MAX 4096     /* every lane's frame_max is at least this */
+#define WEFTI_TICKET_MAX 64
+#define WEFTI_REC_MAX 4224     /* every lane's frame_max is at least this */
 
 struct wefti_rail {
     const struct wefti_rail_ops *ops;
@@ -202,6 +203,15 @@ typedef struct wefti_rail_ops {
      * may write to it again). *lent_out is for unlend(), on the driver, once. */
     weft_status_t (*lend)(wefti_pull_t *p, const void **ptr_out, void **lent_out);
     void (*unlend)(wefti_rail_t *rail, void *lent);
+
+    /* Memory that the peer of a lane maps, to read and write. NULL where the rail cannot. */
+    /* A ticket (at most WEFTI_TICKET_MAX bytes; returns how many) with which the peer of this lane can map the memfd `fd` of n bytes, sealed
+     * against shrinking, for as long as fd is open. 0: it cannot. */
+    size_t (*expose)(wefti_lane_t *lane, int fd, size_t n, void *ticket);
+    /* Map what the peer's ticket is for, all n bytes, readable and writable. The mapping outlives the lane and the peer, until unmap().
+     * WEFT_ERR_PROTOCOL: the ticket is nonsense or not for that; _UNREACHABLE, _NOMEM, _LIMIT, _SYSTEM. */
+    weft_status_t (*map)(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
+    void (*unmap)(void *ptr, size_t n);
 } wefti_rail_ops_t;
 
 /* The fabric of this machine: sockets, shared memory, TCP, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),

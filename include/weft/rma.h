@@ -1,0 +1,225 @@
+/* weft/rma.h - remote memory: regions that others may read and write, and the operations on them.
+ *
+ * An owner exposes a region and gives out tokens for it: bytes that name the region and its generation, which part of it and what may be
+ * done with it, how to reach its owner, and that nobody else can make. Whoever has a token, and a connection to the owner, attaches it and gets
+ * a remote: a handle for reads, writes and atomics, which are operations like all others.
+ *
+ *     owner:  weft_region_new(rt, &opts, &region);  weft_region_token(region, NULL, token, &len);
+ *     other:  weft_remote_attach(ep, token, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = op.buf;
+ *             weft_rma_write(remote, 0, "hello", 5, &op);
+ *
+ * Two paths, one API. A peer of the same user on the same host maps the region and touches it directly, without the owner's processor. Everyone
+ * else asks the owner, which checks every access: bounds, rights, generation. Results and errors are the same; weft_remote_get_info()
+ * tells which one it is.
+ *
+ *     WEFT_ERR_RANGE    outside of the region, or of the part the token names. Nothing was touched.
+ *     WEFT_ERR_RIGHTS   the token does not allow that. Nothing was touched.
+ *     WEFT_ERR_STALE    the region was revoked or freed, or the token's time is over. Attach a new token.
+ *     WEFT_ERR_PEER     the owner is lost. A write or an atomic that was under way may have happened. A remote ends with its connection:
+ *                       attach again after a reconnect. WEFT_ERR_CLOSED: the connection was closed here.
+ *
+ * Order:   operations on one remote that touch the same bytes take effect in the order they were posted; others in any order. After a fence,
+ *          nothing posted later takes effect before anything posted earlier. A write that is complete is in the owner's memory.
+ * Whole:   an access of at most WEFT_RMA_WHOLE bytes on the checked path is applied whole or not at all, whatever becomes of
+ *          its poster, and no other checked one is seen in its middle. Others may be torn by each other at word boundaries.
+ * Atomics: atomic to each other on either path, and to the owner's own processor atomics. In memory of a device they are atomic to each
+ *          other only.
+ * Time:    all are operations with deadlines. A write or an atomic that ended with WEFT_ERR_TIMEOUT or WEFT_ERR_CANCELLED may have happened.
+ * Threads: any, for everything here; notify functions run in progress. */
+#ifndef WEFT_RMA_H
+#define WEFT_RMA_H
+
+#include <weft/conn.h>
+#include <weft/mem.h>
+#include <weft/op.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rights. */
+#define WEFT_RMA_READ   UINT32_C(1)
+#define WEFT_RMA_WRITE  UINT32_C(2)
+#define WEFT_RMA_ATOMIC UINT32_C(4)
+#define WEFT_RMA_ALL    UINT32_C(7)
+
+#define WEFT_RMA_WHOLE     4160u /* bytes: see Whole above */
+#define WEFT_RMA_TOKEN_MAX 1024u /* bytes of the longest token */
+#define WEFT_RMA_NAME_MAX  255u  /* bytes of the longest name */
+
+/* --- regions: memory of ours ------------------------------------------------------------------------------------------- */
+
+typedef struct weft_region weft_region_t;
+
+/* A peer changed [offset, offset+len) with weft_rma_write_notify() and this value. Runs in progress, after the bytes are there. */
+typedef void (*weft_region_notify_fn)(weft_region_t *region, uint64_t offset, uint64_t len, uint64_t value, weft_ep_id_t from, void *user);
+
+typedef struct weft_region_opts {
+    size_t size;
+    uint64_t len;                /* bytes, at least 1 */
+    uint64_t max_len;            /* how far weft_region_extend() may go: address space is set aside for it, not memory. Default is: len */
+    void *buf;                   /* memory of the program's to expose, in any kind; it stays the program's, and stays until weft_region_free()
+                                    is complete. Default is: made by the library, zeroed, and the only sort that peers on this host map */
+    const weft_mem_kind_t *kind; /* of buf (default: look) */
+    uint32_t rights;             /* WEFT_RMA_*: the most a token may give. Default is: all */
+    const char *name;            /* every peer that is connected may attach it by this name, with the rights below. Default is: none */
+    uint32_t name_rights;        /* Default is: rights */
+    bool unmapped;               /* peers may not map it: every access is checked by this process */
+    weft_region_notify_fn notify; /* NULL: write_notify is an ordinary write */
+    void *user;
+} weft_region_opts_t;
+#define WEFT_REGION_OPTS_INIT WEFT_INIT(weft_region_opts_t)
+
+/* Expose memory. The region is yours until weft_region_free(); what is left at weft_runtime_close() goes with it.
+ * Fails: WEFT_ERR_INVALID, WEFT_ERR_STATE (the name is taken), WEFT_ERR_NOMEM, WEFT_ERR_LIMIT (file descriptors). *region_out is untouched. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts, weft_region_t **region_out);
+
+/* Revoke it, wait for accesses that are under way, and free it: op (may be NULL) completes when buf is the program's again and the memory
+ * that the library made is given back to the system; no other region ever shows what was in it. Do not use `region` after this call. */
+WEFT_API weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op);
+
+/* Make every token given out so far, and every remote made from one, stale, the name's too. New tokens are good. op (may be NULL) completes when
+ * no access made with an old one is under way any more. Memory stays where it is, unless a peer that had it mapped is stuck or was lost in
+ * the middle of an access: then the region's bytes are moved to fresh memory under the same address, and what this process writes to it
+ * between this call and the completion may be lost. */
+WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
+
+/* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Tokens keep the length they were given with.
+ * Fails: WEFT_ERR_RANGE (beyond max_len, or shorter than it is). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_extend(weft_region_t *region, uint64_t len);
+
+WEFT_API void *weft_region_base(const weft_region_t *region);
+
+typedef struct weft_region_info {
+    size_t size;
+    uint64_t len, max_len;
+    uint64_t generation;                /* from 1 on, one more with each revoke */
+    uint64_t attached, mapped;          /* peers' remotes now; of them, those that map it */
+    /* What peers did over the checked path, since it was made; mapped accesses happen without us. */
+    uint64_t reads, writes, atomics, bytes_read, bytes_written;
+    uint64_t refused;                   /* out of range, no right, stale */
+} weft_region_info_t;
+#define WEFT_REGION_INFO_INIT WEFT_INIT(weft_region_info_t)
+WEFT_API weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info_t *info_out);
+
+typedef struct weft_region_token_opts {
+    size_t size;
+    uint64_t offset, len;  /* the part. Default is: all of it from offset on */
+    uint32_t rights;       /* Default is: the region's */
+    uint64_t lifetime_ns;  /* from now. Default is: until it is revoked */
+} weft_region_token_opts_t;
+#define WEFT_REGION_TOKEN_OPTS_INIT WEFT_INIT(weft_region_token_opts_t)
+
+/* Make a token: written to buf, which has room for *len bytes, and its length to *len; WEFT_RMA_TOKEN_MAX is always enough. It can be copied,
+ * stored and sent; it is a secret: who has it has the memory. opts may be NULL. The addresses the runtime listens on are in it.
+ * Fails: WEFT_ERR_LIMIT (*len says how much), WEFT_ERR_RANGE, WEFT_ERR_RIGHTS. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_token(weft_region_t *region, const weft_region_token_opts_t *opts, void *buf, size_t *len);
+
+/* What a token says, without asking its owner: as good as its bearer's word. */
+typedef struct weft_token_info {
+    size_t size;
+    uint64_t region, generation, offset, len;
+    uint32_t rights;
+    char owner[512];       /* URIs joined by commas, for weft_ep_open(); "" if its owner did not listen */
+} weft_token_info_t;
+#define WEFT_TOKEN_INFO_INIT WEFT_INIT(weft_token_info_t)
+/* WEFT_ERR_INVALID: it is no token. */
+WEFT_API weft_status_t weft_token_read(const void *token, size_t len, weft_token_info_t *info_out);
+
+/* --- remotes: memory of others ------------------------------------------------------------------------------------------ */
+
+typedef struct weft_remote weft_remote_t;
+
+typedef enum weft_rma_path {
+    WEFT_RMA_ANY = 0,
+    WEFT_RMA_MAPPED = 1,  /* the region's memory is mapped here */
+    WEFT_RMA_CHECKED = 2, /* the owner does it, and checks it */
+    WEFT_RMA_NATIVE = 3   /* one-sided operations of UCX, on a fabric marked as trusted (WEFT_TRUSTED) */
+} weft_rma_path_t;
+
+typedef struct weft_remote_opts {
+    size_t size;
+    weft_rma_path_t path;  /* insist on one: WEFT_ERR_UNSUPPORTED if it cannot be had. Default is: the fastest there is */
+} weft_remote_opts_t;
+#define WEFT_REMOTE_OPTS_INIT WEFT_INIT(weft_remote_opts_t)
+
+/* Attach a token over a connection to its owner: op, which is needed, completes with op->buf, a weft_remote_t * that is yours until
+ * weft_remote_drop(), and op->len, its length. Offsets count from the part the token names. opts may be NULL.
+ * Completes with WEFT_ERR_STALE (revoked, freed, expired, or of an owner that was since restarted), WEFT_ERR_AUTH (not genuine),
+ * WEFT_ERR_INVALID (no token), WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (too many remotes on this connection), WEFT_ERR_PEER. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_attach(weft_ep_t *ep, const void *token, size_t len, const weft_remote_opts_t *opts,
+                                                          weft_op_t *op);
+/* The same by the name of a region: WEFT_ERR_NOTFOUND. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_find(weft_ep_t *ep, const char *name, const weft_remote_opts_t *opts, weft_op_t *op);
+/* Let go; operations under way go on. NULL is allowed. Remotes may outlive their endpoint, and must be dropped before the runtime closes. */
+WEFT_API void weft_remote_drop(weft_remote_t *remote);
+
+typedef struct weft_remote_info {
+    size_t size;
+    uint64_t len;
+    uint32_t rights;
+    weft_rma_path_t path;
+    uint64_t generation;
+    weft_ep_id_t owner;
+    weft_status_t state;   /* WEFT_OK, or what an operation would now end with */
+    uint64_t reads, writes, atomics, bytes_read, bytes_written; /* begun */
+} weft_remote_info_t;
+#define WEFT_REMOTE_INFO_INIT WEFT_INIT(weft_remote_info_t)
+WEFT_API weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info_t *info_out);
+/* "mapped", "checked", "native". */
+WEFT_API const char *weft_rma_path_name(weft_rma_path_t path);
+
+/* --- operations ----------------------------------------------------------------------------------------------------------- */
+
+/* Read or write. The buffer, in any kind of memory, is borrowed until op, which is needed, completes with op->len, the length. Accesses of up
+ * to 1 MiB to a mapped region are complete when this returns. len 0 is allowed and touches nothing.
+ * Fails at once or completes with: WEFT_ERR_RANGE, WEFT_ERR_RIGHTS, WEFT_ERR_STALE, WEFT_ERR_PEER, WEFT_ERR_CLOSED, WEFT_ERR_INVALID (NULL). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_read(weft_remote_t *remote, uint64_t offset, void *buf, size_t len, weft_op_t *op);
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len, weft_op_t *op);
+/* The same into and out of pieces, in order; the array is borrowed too. All pieces are of one kind of memory. At most 1024. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_readv(weft_remote_t *remote, uint64_t offset, const weft_iov_t *iov, size_t n, weft_op_t *op);
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_writev(weft_remote_t *remote, uint64_t offset, const weft_iov_t *iov, size_t n, weft_op_t *op);
+
+/* Write, and then tell the owner's notify function that these bytes changed, with a value. Notifications of one remote come in the order of their
+ * posts; op completes when the owner was told. len 0 only tells. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write_notify(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len,
+                                                             uint64_t value, weft_op_t *op);
+
+typedef enum weft_rma_atomic {
+    WEFT_RMA_ADD = 1,
+    WEFT_RMA_SWAP = 2,
+    WEFT_RMA_CAS = 3,  /* stores `operand` if the value is `compare` */
+    WEFT_RMA_AND = 4,
+    WEFT_RMA_OR = 5,
+    WEFT_RMA_XOR = 6
+} weft_rma_atomic_t;
+
+/* One atomic on a word of `width` 4 or 8 bytes at an offset that is a multiple of that. op->tag is the value before.
+ * Fails: WEFT_ERR_INVALID (width, alignment, which), and as above. Needs WEFT_RMA_ATOMIC. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_atomic(weft_remote_t *remote, weft_rma_atomic_t which, uint64_t offset, size_t width,
+                                                       uint64_t operand, uint64_t compare, weft_op_t *op);
+
+typedef enum weft_rma_what { WEFT_RMA_DO_READ = 1, WEFT_RMA_DO_WRITE = 2 } weft_rma_what_t;
+
+/* Many accesses in one post, to one or several remotes of one runtime; in order where they touch the same bytes. The array is borrowed until op
+ * completes: with WEFT_OK if all succeeded, else with the status of the first in the array that did not, the others done all the same.
+ * op->len is how many succeeded. At most 65536. */
+typedef struct weft_rma_item {
+    weft_remote_t *remote;
+    weft_rma_what_t what;
+    weft_status_t status; /* out */
+    uint64_t offset;
+    void *buf;            /* writes only read it */
+    size_t len;
+} weft_rma_item_t;
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op);
+
+/* Complete when everything posted on this remote before is complete, however it ended. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_flush(weft_remote_t *remote, weft_op_t *op);
+/* Nothing posted on this remote later takes effect before anything posted earlier. Costs nothing on its own. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_fence(weft_remote_t *remote);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,9 @@
+/* rma/rma.h - the door of the room, for src/open.c. */
+#ifndef WEFTI_RMA_H
+#define WEFTI_RMA_H
+
+#include "core/core.h"
+
+weft_status_t wefti_rma_attach(weft_runtime_t *rt);
+
+#endif

@@ -1,0 +1,345 @@
+/* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
+ *
+ * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, grant.c, serve.c). The
+ * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). Everything belongs to the driver of the
+ * runtime, except what says otherwise. */
+#ifndef WEFTI_RMA_STATE_H
+#define WEFTI_RMA_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <weft/rma.h>
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "conn/conn.h"
+#include "rma/rma.h"
+
+/* --- on the lane ------------------------------------------------------------------------------------------------------- */
+
+/* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in any order. */
+enum {
+    REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a token or (F_NAME) a name: answered by ATTACHED or DONE */
+    REC_ATTACHED,                     /* rma_attached_t, a ticket for the mapping */
+    REC_DROP,                         /* rma_drop_t: no answer */
+    REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
+    REC_WRITE,                        /* rma_request_t, with F_NOTIFY the value (8 bytes), the bytes: answered by DONE */
+    REC_WRITE_BIG,                    /* rma_big_t; the bytes are announced: answered by DONE */
+    REC_ATOMIC,                       /* rma_atomic_t: answered by VALUE or DONE */
+    REC_NOTIFY,                       /* rma_atomic_t, operand the value: the bytes are there already: answered by DONE */
+    REC_DONE,                         /* rma_reply_t: it came to `status` */
+    REC_DATA,                         /* rma_reply_t, the bytes */
+    REC_VALUE,                        /* rma_reply_t, 8 bytes: the word before */
+    REC_PAYLOAD                       /* rma_payload_t: the bytes of a read are announced */
+};
+
+enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_NOTIFY = 4 /* WRITE, WRITE_BIG */ };
+
+typedef struct rma_request {
+    uint8_t kind, what;       /* what: F_NOTIFY, or weft_rma_atomic_t */
+    uint16_t zero;
+    uint32_t width;           /* of an atomic; else 0 */
+    uint64_t id, grant, offset, len;
+} rma_request_t;
+
+typedef struct rma_atomic {
+    rma_request_t req;
+    uint64_t operand, compare;
+} rma_atomic_t;
+
+typedef struct rma_big {
+    uint8_t kind, what;
+    uint16_t zero;
+    uint32_t zero2;
+    uint64_t payload;         /* filled in by wefti_out_announce() */
+    uint64_t id, grant, offset, value;
+} rma_big_t;
+
+typedef struct rma_payload {
+    uint8_t kind, zero[7];
+    uint64_t payload;
+    uint64_t id;
+} rma_payload_t;
+
+typedef struct rma_reply {
+    uint8_t kind, zero;
+    int16_t status;           /* weft_status_t */
+    uint32_t zero2;
+    uint64_t id;
+} rma_reply_t;
+
+typedef struct rma_attach {
+    uint8_t kind, flags;
+    uint16_t zero;
+    uint32_t len;             /* of what follows */
+    uint64_t id;
+} rma_attach_t;
+
+typedef struct rma_attached {
+    rma_reply_t reply;
+    uint64_t grant, len, generation;
+    uint32_t rights, slot;    /* slot: of the control page */
+    uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
+    uint64_t map_bytes;       /* of the memfd, the control page included */
+    uint64_t map_offset;      /* of the part's first byte in it */
+} rma_attached_t;             /* a ticket follows, where stamp is not 0 */
+
+typedef struct rma_drop {
+    uint8_t kind, zero[7];
+    uint64_t grant;
+} rma_drop_t;
+
+/* What a peer may ask without having been answered, both sides count with it: so much the owner holds at most for a lane without room. */
+#define RMA_REQUESTS 1024u
+#define RMA_REPLY_BYTES (2u << 20)
+#define RMA_INLINE 8192u       /* of a read: what may come back in a record, and counts against RMA_REPLY_BYTES */
+#define RMA_GRANTS 4096u       /* remotes of one endpoint */
+
+/* --- a mapped region ------------------------------------------------------------------------------------------------------- */
+
+/* The first page of the memfd of a region that can be mapped. A slot belongs to one grant. An access sets busy (exchange: a full barrier, and a
+ * lock among the threads of its process), looks whether stamp is still its grant's, touches the memory, and clears busy. The owner takes a
+ * grant back by storing 0 to stamp and waiting for busy to be 0. A slot whose peer was lost while busy is never used again. */
+typedef struct rma_slot {
+    _Alignas(64) _Atomic uint32_t busy; /* the peer's */
+    uint32_t zero;
+    _Atomic uint64_t stamp;             /* the owner's */
+} rma_slot_t;
+
+#define RMA_CONTROL 4096u
+#define RMA_SLOTS (RMA_CONTROL / sizeof(rma_slot_t) - 1)
+typedef struct rma_control {
+    uint64_t magic;                     /* RMA_MAGIC */
+    _Alignas(64) rma_slot_t slots[RMA_SLOTS];
+} rma_control_t;
+#define RMA_MAGIC UINT64_C(0x31616d7274666577) /* "weftrma1" */
+_Static_assert(sizeof(rma_control_t) == RMA_CONTROL, "the control page is a page");
+
+/* The memfd of a region: control page, then max_len bytes. share.c. Owner's side; all NULL and fd -1 where there is none. */
+typedef struct rma_share {
+    int fd;
+    rma_control_t *control;
+    uint8_t *data;              /* right behind it */
+    size_t bytes;               /* of all */
+    uint64_t taken;             /* bit i: slots[i] is some grant's, or lost */
+} rma_share_t;
+
+weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len);      /* WEFT_ERR_NOMEM, _LIMIT, _SYSTEM */
+void wefti_rma_share_free(rma_share_t *s);
+/* Fresh memory with the same bytes under the same address; whoever has the old one mapped keeps that to itself. All slots are free afterwards. */
+weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len);
+int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp);              /* -1: none left */
+void wefti_rma_slot_stale(rma_share_t *s, int32_t slot);                  /* no access begins any more */
+bool wefti_rma_slot_busy(const rma_share_t *s, int32_t slot);
+void wefti_rma_slot_give(rma_share_t *s, int32_t slot);                   /* its peer has let go of it; not while it is busy */
+
+/* --- per runtime ------------------------------------------------------------------------------------------------------- */
+
+typedef struct rma_counts {
+    uint64_t reads, writes, atomics, bytes_read, bytes_written;
+} rma_counts_t;
+
+typedef struct rma_state {
+    weft_runtime_t *rt;
+    pthread_mutex_t lock;         /* of what is beneath, for any thread, up to `stamps`; held for moments */
+    wefti_slots_t by_id;          /* region id -> weft_region_t, freed ones not */
+    wefti_list_t regions;         /* weft_region_t.link */
+    uint8_t key[32];              /* of the MAC on tokens: random, for this runtime alone. Written once */
+    uint8_t instance[16];         /* which runtime a token is for. Written once */
+    _Atomic uint64_t stamps;      /* last one given out */
+    /* the other side's */
+    wefti_list_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
+    wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
+    weft_op_t step_op;
+    bool step_posted;
+    /* metrics, of what is gone and of the driver's paths */
+    uint64_t mapped, checked, native;     /* operations by path, ours */
+    uint64_t served, refused;             /* of peers, by us */
+    rma_counts_t ours, theirs;
+} rma_state_t;
+
+static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_state_t *)rt->room_state[WEFTI_ROOM_RMA]; }
+
+/* --- the owner's side: regions and grants ------------------------------------------------------------------------------------ */
+
+typedef struct rma_grant rma_grant_t;
+
+struct weft_region {
+    rma_state_t *rs;
+    wefti_list_t link;
+    uint64_t id;
+    _Atomic uint64_t generation;
+    uint8_t *base;                /* share.data, or the program's */
+    _Atomic uint64_t len;
+    uint64_t max_len;
+    uint32_t rights, name_rights;
+    const weft_mem_kind_t *device; /* NULL: the processor can touch it */
+    char *name;                   /* NULL: none */
+    rma_share_t share;
+    bool own;                     /* the library made the memory */
+    weft_region_notify_fn notify;
+    void *user;
+    wefti_list_t grants;          /* rma_grant_t.region_link */
+    wefti_list_t waiting;         /* revokes and the free that wait for accesses to end, through opx->link */
+    wefti_timer_t look;           /* at slots that are busy */
+    bool freeing;                 /* weft_region_free() was called */
+    uint32_t attached, mapped;
+    rma_counts_t count;
+    uint64_t refused;
+    weft_op_t own_op;             /* for a free nobody waits for */
+};
+
+/* What one remote of a peer may do with a region. */
+struct rma_grant {
+    weft_region_t *region;        /* NULL: it was freed */
+    weft_ep_t *ep;                /* NULL: the endpoint is down or the peer let go; freed when nothing is under way */
+    uint64_t id;                  /* rma_ep_t.grants */
+    uint64_t offset, len;         /* the part */
+    uint64_t generation;
+    uint32_t rights;
+    uint32_t under_way;           /* payloads to and from the region's memory */
+    int32_t slot;                 /* -1: not mapped */
+    uint64_t stamp;
+    bool stale;
+    wefti_list_t region_link, ep_link;
+    wefti_timer_t expiry;         /* of its token */
+};
+
+/* What a token or a name says that its bearer may have. */
+typedef struct rma_claim {
+    uint64_t region, generation, offset, len;
+    uint32_t rights;
+    uint64_t expires;             /* fabric time; 0: never */
+} rma_claim_t;
+
+/* token.c */
+weft_status_t wefti_rma_token_init(rma_state_t *rs);
+/* Genuine, and ours? WEFT_ERR_INVALID, _AUTH, _STALE (another instance's). What it claims is not looked at. */
+weft_status_t wefti_rma_token_open(const rma_state_t *rs, const void *token, size_t n, rma_claim_t *claim_out);
+
+/* region.c */
+weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out); /* WEFT_ERR_NOTFOUND */
+weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id);            /* NULL: none, or it is being freed */
+void wefti_rma_settle(weft_region_t *region); /* an access ended: complete revokes and the free that waited for it. The region may be gone */
+void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
+bool wefti_rma_regions_idle(const rma_state_t *rs);
+
+/* grant.c */
+/* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is one. */
+weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out);
+/* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
+void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
+void wefti_rma_grants_down(weft_ep_t *ep);
+/* May it, now? The bytes are then at *at_out, in memory of region->device. WEFT_ERR_STALE, _RANGE, _RIGHTS: counted as refused. */
+weft_status_t wefti_rma_grant_check(rma_grant_t *grant, uint32_t rights, uint64_t offset, uint64_t len, uint8_t **at_out);
+/* A payload into or out of the region begins, ends. The end may free grant and region. */
+static inline void wefti_rma_grant_begin(rma_grant_t *grant) { grant->under_way++; }
+void wefti_rma_grant_end(rma_grant_t *grant);
+
+/* --- per endpoint ------------------------------------------------------------------------------------------------------ */
+
+typedef struct rma_ep {
+    /* ours: what we ask of the peer */
+    uint32_t record_max;          /* largest record of this lane, and at most what is worth copying */
+    uint32_t n_asked;             /* requests not answered */
+    uint64_t asked_bytes;         /* and what may come back for them in records */
+    wefti_slots_t requests;       /* id -> rma_acc_t, or what is left of one that was cancelled: RMA_LEFT */
+    wefti_list_t pending;         /* accesses not yet on the lane, in order */
+    wefti_list_t asked;           /* accesses on their way */
+    wefti_list_t remotes;         /* weft_remote_t.ep_link */
+    wefti_list_t drops;           /* DROPs that found no room: weft_remote_t.ep_link */
+    /* theirs: what the peer asks of us */
+    wefti_slots_t grants;         /* id -> rma_grant_t */
+    wefti_list_t grant_list;      /* rma_grant_t.ep_link */
+    wefti_list_t replies;         /* that found no room: rma_owed_t */
+    uint32_t n_replies;
+    uint64_t reply_bytes;
+    uint32_t serving;             /* payloads under way */
+} rma_ep_t;
+
+static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->traffic[WEFTI_TRAFFIC_RMA]; }
+
+/* A request that was cancelled leaves its cost in its slot, as an odd number, until its answer comes. */
+#define RMA_LEFT(cost) ((void *)(((uintptr_t)(cost) << 1) | 1))
+static inline bool rma_is_left(const void *slot) { return (uintptr_t)slot & 1; }
+static inline uint64_t rma_left_cost(const void *slot) { return (uintptr_t)slot >> 1; }
+
+/* --- the other side: remotes and accesses ------------------------------------------------------------------------------------ */
+
+struct weft_remote {
+    /* what a small mapped access touches */
+    rma_slot_t *slot;             /* in the mapping; NULL: not mapped */
+    uint8_t *bytes;               /* the part's first byte in the mapping */
+    uint64_t len;
+    uint64_t stamp;
+    uint32_t rights;
+    _Atomic int32_t state;        /* weft_status_t: WEFT_OK while it can be used */
+    _Atomic uint32_t n_live;      /* accesses under way: a mapped one that comes now takes its turn */
+    weft_runtime_t *rt;
+    rma_counts_t count;           /* begun; mapped ones under busy, others by the driver */
+    uint64_t fast;                /* mapped ones that never saw the driver, under busy */
+    /* the rest */
+    rma_state_t *rs;
+    weft_ep_t *ep;                /* NULL once it is down */
+    weft_ep_id_t owner;
+    weft_rma_path_t path, wanted;
+    uint64_t grant, generation;
+    void *map;
+    size_t map_bytes;
+    wefti_rail_t *rail;           /* that unmaps it */
+    wefti_list_t all_link, ep_link;
+    wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
+    uint64_t last_seq;
+    uint64_t fence_seq;           /* accesses after it wait for those up to it */
+    wefti_list_t flushes;         /* operations, through opx->link */
+    uint32_t refs;                /* the program's, and one per access and flush */
+    bool dropped;
+    wefti_call_t drop_call;
+    size_t claim_len;             /* while it is being attached: the token or the name */
+    uint8_t claim[];
+};
+
+/* One access: in the room of its operation, or one of many of a batch. */
+enum { ACC_READ = 1, ACC_WRITE, ACC_ATOMIC, ACC_NOTIFY, ACC_ATTACH };
+enum {
+    ACC_PENDING,  /* in rma_ep_t.pending */
+    ACC_ASKED,    /* in rma_ep_t.asked: `id` awaits its answer */
+    ACC_OUT,      /* the same, and its bytes are announced: `big` has them */
+    ACC_PULL,     /* its bytes are on their way here: `big` */
+    ACC_STEPS     /* in rma_state_t.stepping */
+};
+
+typedef struct rma_batch rma_batch_t;
+typedef struct rma_big_acc rma_big_acc_t; /* access.c */
+
+typedef struct rma_acc {
+    wefti_list_t live_link;
+    wefti_list_t link;            /* by state */
+    weft_remote_t *remote;
+    uint64_t offset, len;
+    uint64_t seq;
+    union {
+        void *buf;                /* iov_n is 0 */
+        const weft_iov_t *iov;
+        uint64_t compare;         /* ATOMIC */
+    };
+    union {
+        uint64_t operand;         /* ATOMIC; the value of a notification */
+        uint64_t stepped;         /* STEPS: bytes done (a notification: see mapped.c) */
+    };
+    uint64_t id;                  /* in rma_ep_t.requests, from ASKED on */
+    rma_big_acc_t *big;
+    rma_batch_t *batch;           /* NULL: it is in the room of its operation */
+    const weft_mem_kind_t *device; /* of buf; NULL: the processor can touch it */
+    uint16_t iov_n;
+    uint8_t what, state;          /* ACC_* */
+    uint8_t which, width;         /* ATOMIC */
+    bool notify;
+    uint8_t unused;
+} rma_acc_t;
+_Static_assert(sizeof(rma_acc_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+
+#endif
