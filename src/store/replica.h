@@ -6,8 +6,8 @@
  *
  *     REFILLING --set--> LEASED --seal--> SEALED
  *                       |   ^               |
- *             lease over|   +------set------+      (a set leads from every state to LEASED)
- *                       v   |
+ *             lease over|   +------set------+      (a set leads from every state to LEASED, or to REFILLING if its record says so:
+ *                       v   |                       then there is no lease, and who has its token is its writer all the same)
  *                      LAPSED                      served to readers: LEASED and SEALED; to nobody: REFILLING (but its writer), LAPSED
  *
  * The lease is what the writer grants to the server: "serve for lease_ns, unless you hear from me". To be of use when the server is out of
@@ -31,7 +31,8 @@
 
 enum {
     WEFTI_REPLICA_CHECKSUMS = 1, /* the writer's: kept, not looked at */
-    WEFTI_REPLICA_REFILLING = 2, /* given with make; a set ends it */
+    WEFTI_REPLICA_REFILLING = 2, /* given with make, or with a set: a writer that takes over fences a member so, before it is sure of the others, and
+                                    a former member that is to be refilled is taken so. A set without it ends it */
     WEFTI_REPLICA_SEALED = 4,    /* the server's: ignored in what it is given */
     WEFTI_REPLICA_LAPSED = 8     /* the server's */
 };
@@ -66,7 +67,8 @@ weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_rep
 /* If its epoch is `expected`: become its writer, with a new record whose epoch is higher. Everything given out for it before is stale, and no
  * access made with that is under way any more, when op completes; the token has all rights. `stamp`: from an earlier answer of this server
  * about this name, less than lease_ns old. WEFT_ERR_STALE (+rec): the epoch is not `expected`, nothing was changed; or another set came while
- * this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed: again with out->stamp.
+ * this one waited. With WEFTI_REPLICA_REFILLING in rec->flags it stays or becomes REFILLING, without a lease, and stamp is not looked at: however
+ * late such a set arrives, it lets nobody read. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed: again with out->stamp.
  * WEFT_ERR_INVALID: rec is not valid. */
 weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t expected, const wefti_replica_t *rec, uint64_t stamp,
                                 wefti_replica_answer_t *out, weft_op_t *op);
