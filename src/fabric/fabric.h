@@ -209,7 +209,8 @@ typedef struct wefti_rail_ops {
      * against shrinking, for as long as fd is open. 0: it cannot. */
     size_t (*expose)(wefti_lane_t *lane, int fd, size_t n, void *ticket);
     /* Map what the peer's ticket is for, all n bytes, readable and writable. The mapping outlives the lane and the peer, until unmap().
-     * WEFT_ERR_PROTOCOL: the ticket is nonsense or not for that; _UNREACHABLE, _NOMEM, _LIMIT, _SYSTEM. */
+     * WEFT_ERR_PROTOCOL: the ticket is nonsense or not for that; _UNREACHABLE: its memory is not there, or not any more (the peer closed it
+     * while the ticket was on its way); _NOMEM, _LIMIT, _SYSTEM. */
     weft_status_t (*map)(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
     void (*unmap)(void *ptr, size_t n);
 } wefti_rail_ops_t;

@@ -1,6 +1,9 @@
 /* tests/sim/fabric_checks.c - the simulator sees whoever misuses the door: each way of doing so ends in a violation.
  *
  * A check that never fires is no check, so every test here does one thing wrong, in a child that must abort. */
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include "test.h"
 
 #include "fabric/sim/sim.h"
@@ -74,11 +77,11 @@ static void settle(void)
 }
 
 /* Two hosts with a lane between them. */
-static void pair(void)
+static void pair_of(uint64_t seed)
 {
     uint8_t addr_a[WEFTI_LANE_ADDR_MAX], addr_b[WEFTI_LANE_ADDR_MAX];
     size_t n_a, n_b;
-    CHECK_OK(wefti_sim_new(5, &w));
+    CHECK_OK(wefti_sim_new(seed, &w));
     CHECK_OK(wefti_sim_host(w, "a", &a.f));
     CHECK_OK(wefti_sim_host(w, "b", &b.f));
     wefti_sim_faults(w)->style = WEFTI_SIM_SHM;
@@ -87,6 +90,11 @@ static void pair(void)
     CHECK_OK(b.f->rails[0]->ops->lane_new(b.f->rails[0], &b, addr_b, &n_b, &b.lane));
     CHECK_OK(a.lane->ops->lane_connect(a.lane, addr_b, n_b));
     CHECK_OK(b.lane->ops->lane_connect(b.lane, addr_a, n_a));
+}
+
+static void pair(void)
+{
+    pair_of(5);
 }
 
 static void offer(void)
@@ -423,6 +431,232 @@ TEST(what_is_lent_outlives_lane_and_sender)
     unlend();
     b.f->ops->close(b.f);
     wefti_sim_free(w);
+}
+
+/* --- memory that is mapped ------------------------------------------------------------------------------------------------- */
+
+#define MAPPED ((size_t)10000)
+
+static int memory = -1;
+static uint8_t *own; /* the owner's view of it */
+static uint8_t ticket[WEFTI_TICKET_MAX];
+static size_t ticket_n;
+
+static void expose(void)
+{
+    pair();
+    wefti_sim_shares_memory(a.f, b.f, true);
+    memory = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(memory >= 0 && !ftruncate(memory, (off_t)MAPPED) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK));
+    own = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    CHECK(own != MAP_FAILED);
+    ticket_n = a.lane->ops->expose(a.lane, memory, MAPPED, ticket);
+    CHECK(ticket_n && ticket_n <= WEFTI_TICKET_MAX);
+}
+
+static weft_status_t map_as(side_t *s, size_t n, uint8_t **at_out)
+{
+    void *at = NULL;
+    weft_status_t st = s->lane->ops->map(s->lane, ticket, ticket_n, n, &at);
+    CHECK(!st == (at != NULL));
+    *at_out = at;
+    return st;
+}
+
+static uint8_t *map(void)
+{
+    uint8_t *at;
+    CHECK_OK(map_as(&b, MAPPED, &at));
+    return at;
+}
+
+static unsigned mapped(const side_t *s)
+{
+    wefti_sim_counts_t c;
+    wefti_sim_count(s->f, &c);
+    return c.mapped;
+}
+
+static void forget_memory(void)
+{
+    munmap(own, MAPPED);
+    close(memory);
+}
+
+TEST(two_hosts_see_one_memory_which_outlives_lane_and_owner)
+{
+    uint8_t *at, *again;
+    expose();
+    at = map();
+    again = map();
+    CHECK_EQ(mapped(&b), 2);
+    CHECK(at != own && again != at);
+    own[0] = 1;
+    at[MAPPED - 1] = 2;
+    CHECK_EQ(at[0] + again[0], 2);
+    CHECK_EQ(own[MAPPED - 1] + again[MAPPED - 1], 4);
+    b.lane->ops->unmap(again, MAPPED);
+    CHECK_EQ(mapped(&b), 1);
+    wefti_sim_kill(a.f);
+    settle();
+    a.lane->ops->lane_close(a.lane);
+    b.lane->ops->lane_close(b.lane);
+    settle();
+    forget_memory();
+    a.f->ops->close(a.f);
+    CHECK_EQ(at[0] + at[MAPPED - 1], 3);
+    b.f->rails[0]->ops->unmap(at, MAPPED);
+    b.f->ops->close(b.f);
+    wefti_sim_free(w);
+}
+
+TEST(a_ticket_that_is_good_for_nothing_maps_nothing)
+{
+    uint8_t *at, same[WEFTI_TICKET_MAX];
+    expose();
+    memcpy(same, ticket, sizeof same);
+    CHECK_EQ(map_as(&b, MAPPED - 1, &at), WEFT_ERR_PROTOCOL);
+    CHECK_EQ(map_as(&b, MAPPED + 1, &at), WEFT_ERR_PROTOCOL);
+    CHECK_EQ(map_as(&a, MAPPED, &at), WEFT_ERR_UNREACHABLE); /* it is not the peer's */
+    for (size_t bit = 0; bit < 8 * ticket_n; bit++) {
+        ticket[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+        CHECK(map_as(&b, MAPPED, &at));
+        memcpy(ticket, same, sizeof same);
+    }
+    ticket_n--;
+    CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_PROTOCOL);
+    ticket_n++;
+    /* The owner closes it while the ticket is on its way, and the number is used again. */
+    int other = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(other >= 0 && !ftruncate(other, (off_t)MAPPED) && !fcntl(other, F_ADD_SEALS, F_SEAL_SHRINK));
+    int kept = dup(memory);
+    CHECK(dup2(other, memory) == memory);
+    CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_UNREACHABLE);
+    close(memory);
+    CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_UNREACHABLE);
+    CHECK(dup2(kept, memory) == memory);
+    CHECK_OK(map_as(&b, MAPPED, &at));
+    b.lane->ops->unmap(at, MAPPED);
+    wefti_sim_shares_memory(b.f, a.f, false);
+    CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_UNREACHABLE);
+    CHECK_EQ(a.lane->ops->expose(a.lane, memory, MAPPED, same), 0);
+    wefti_sim_shares_memory(b.f, a.f, true);
+    wefti_sim_kill(a.f);
+    CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_UNREACHABLE);
+    CHECK_EQ(mapped(&b), 0);
+    close_all();
+    forget_memory();
+}
+
+TEST(a_mapping_fails_when_told_to_and_by_chance)
+{
+    uint8_t *at;
+    unsigned seen[3] = {0, 0, 0};
+    expose();
+    wefti_sim_fail_next(b.f, WEFTI_SIM_AT_MAP, WEFT_ERR_LIMIT, 1);
+    CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_LIMIT);
+    b.lane->ops->unmap(map(), MAPPED);
+    wefti_sim_faults(w)->map_fails = 1000000;
+    for (int i = 0; i < 200; i++) {
+        weft_status_t st = map_as(&b, MAPPED, &at);
+        CHECK(st == WEFT_ERR_NOMEM || st == WEFT_ERR_LIMIT || st == WEFT_ERR_UNREACHABLE);
+        seen[st == WEFT_ERR_NOMEM ? 0 : st == WEFT_ERR_LIMIT ? 1 : 2]++;
+    }
+    CHECK(seen[0] && seen[1] && seen[2]);
+    CHECK_EQ(mapped(&b), 0);
+    close_all();
+    forget_memory();
+}
+
+/* Half of the pairs, about, and the same half every time. */
+TEST(the_seed_says_who_shares_memory)
+{
+    unsigned shares = 0;
+    for (uint64_t seed = 1; seed <= 64; seed++) {
+        bool was = false;
+        for (int again = 0; again < 2; again++) {
+            pair_of(seed);
+            int fd = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+            CHECK(fd >= 0 && !ftruncate(fd, 1) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+            bool one = a.lane->ops->expose(a.lane, fd, 1, ticket), other = b.lane->ops->expose(b.lane, fd, 1, ticket);
+            close(fd);
+            CHECK_EQ(one, other);
+            CHECK(!again || one == was);
+            was = one;
+            close_all();
+        }
+        shares += was;
+    }
+    CHECK(shares > 16 && shares < 48);
+}
+
+static void unmap_twice(void)
+{
+    expose();
+    uint8_t *at = map();
+    b.lane->ops->unmap(at, MAPPED);
+    b.lane->ops->unmap(at, MAPPED);
+}
+static void unmap_a_part(void)
+{
+    expose();
+    b.lane->ops->unmap(map(), MAPPED - 1);
+}
+static void keep_mapping(void)
+{
+    expose();
+    map();
+    close_all();
+}
+static void map_on_closed_lane(void)
+{
+    uint8_t *at;
+    expose();
+    b.lane->ops->lane_close(b.lane);
+    (void)!map_as(&b, MAPPED, &at);
+}
+static void expose_too_much(void)
+{
+    expose();
+    a.lane->ops->expose(a.lane, memory, MAPPED + 1, ticket);
+}
+static void expose_what_shrinks(void)
+{
+    expose();
+    a.lane->ops->expose(a.lane, memfd_create("weft-test", MFD_CLOEXEC), 1, ticket);
+}
+static void expose_what_is_closed(void)
+{
+    expose();
+    close(memory);
+    a.lane->ops->expose(a.lane, memory, MAPPED, ticket);
+}
+TEST(mappings_undone_twice_in_part_or_never_are_seen)
+{
+    must_abort(unmap_twice);
+    must_abort(unmap_a_part);
+    must_abort(keep_mapping);
+    must_abort(map_on_closed_lane);
+}
+TEST(exposing_what_is_no_sealed_memory_is_seen)
+{
+    must_abort(expose_too_much);
+    must_abort(expose_what_shrinks);
+    must_abort(expose_what_is_closed);
+}
+
+/* What was there when it was unmapped is not what a pointer that was kept finds. */
+TEST(a_mapping_that_was_undone_cannot_be_touched)
+{
+    expose();
+    uint8_t *at = map();
+    b.lane->ops->unmap(at, MAPPED);
+    for (int i = 0; i < 8; i++)
+        map();
+    CHECK_EQ(msync(at, 1, MS_ASYNC), 0); /* the addresses are taken, */
+    int ends[2];
+    CHECK(!pipe(ends));
+    CHECK(write(ends[1], at, 1) < 0 && errno == EFAULT); /* and nothing is there */
 }
 
 static void leave_lane_open(void)

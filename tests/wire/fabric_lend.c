@@ -186,12 +186,6 @@ static void sharing_child(int fd, void *arg)
     shm_hear(fd);
 }
 
-static void kill_now(pid_t pid)
-{
-    CHECK(!kill(pid, SIGKILL));
-    CHECK_EQ(waitpid(pid, NULL, 0), pid);
-}
-
 TEST(what_is_lent_outlives_the_process_it_came_from)
 {
     shm_side_t s;

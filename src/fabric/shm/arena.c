@@ -79,7 +79,7 @@ weft_status_t wefti_shm_share_add(wefti_shm_rail_t *r, void *base, size_t n, int
     uint64_t ino, at = (uint64_t)(uintptr_t)base;
     if (!base || !n || fd < 0 || at + n < at)
         return wefti_fail(WEFT_ERR_INVALID, "%zu bytes at %p in descriptor %d cannot be shared", n, base, fd);
-    weft_status_t st = wefti_region_check(fd, n, &ino);
+    weft_status_t st = wefti_region_check(fd, n, false, &ino);
     if (st == WEFT_ERR_UNSUPPORTED) {
         *id_out = 0;
         return WEFT_OK;
@@ -385,7 +385,7 @@ static bool map(wefti_shm_rail_t *r, wefti_shm_arena_t *a)
     }
     if (a->hopeless || !make_room(r, a->n))
         return false;
-    weft_status_t st = wefti_region_view(a->peer->pid, a->fd, a->ino, (size_t)a->n, &at);
+    weft_status_t st = wefti_region_view(a->peer->pid, a->fd, a->ino, (size_t)a->n, false, &at);
     if (st) {
         a->hopeless = st != WEFT_ERR_NOMEM && st != WEFT_ERR_LIMIT;
         wefti_info("shm: shared memory of process %d is not used: %s", (int)a->peer->pid, weft_last_error());

@@ -53,12 +53,12 @@ weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void 
 /* Open descriptor `fd` of process `pid` as such a region and map it. WEFT_ERR_UNREACHABLE, _PROTOCOL (it is none, or of another
  * size), _NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out);
-/* The first `size` bytes of such a region, to read only: descriptor `fd` of process `pid`, which must be the memfd with inode `ino`,
- * and not of huge pages. The same statuses. */
-weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, void **map_out);
-/* Is our own descriptor a region that others can view? Its inode. WEFT_ERR_INVALID: it could shrink or is too short;
- * WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
-weft_status_t wefti_region_check(int fd, size_t size, uint64_t *ino_out);
+/* The first `size` bytes of such a region, to read, and to write if `write`: descriptor `fd` of process `pid`, which must be the memfd with
+ * inode `ino`, and not of huge pages. WEFT_ERR_UNREACHABLE: it is not there, or not any more; the other statuses as above. */
+weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out);
+/* Is our own descriptor a region that others can view so? Its inode. WEFT_ERR_INVALID: it could shrink, is too short, or sealed against
+ * writing; WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
+weft_status_t wefti_region_check(int fd, size_t size, bool write, uint64_t *ino_out);
 void wefti_region_unmap(void *map, size_t size);
 /* Open descriptor `fd` of process `pid` anew. The same statuses. */
 weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out);
@@ -250,6 +250,12 @@ static inline bool wefti_shm_arena_has(const wefti_shm_arena_t *a, uint64_t at, 
 void wefti_shm_unlend(wefti_rail_t *rail, void *lent);
 void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane);
 void wefti_shm_arenas_close(wefti_shm_rail_t *r);
+
+/* --- expose.c: memory that the peer maps to read and write ----------------------------------------------------------------- */
+
+size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *ticket);
+weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
+void wefti_shm_unmap(void *ptr, size_t n);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------------- */
 

@@ -34,6 +34,9 @@ const wefti_rail_ops_t wefti_shm_ops = {
     .refuse = wefti_shm_refuse,
     .lend = wefti_shm_lend,
     .unlend = wefti_shm_unlend,
+    .expose = wefti_shm_expose,
+    .map = wefti_shm_map,
+    .unmap = wefti_shm_unmap,
 };
 
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out)

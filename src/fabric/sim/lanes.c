@@ -373,4 +373,7 @@ const wefti_rail_ops_t wefti_sim_rail_ops = {
     .refuse = wefti_sim_refuse,
     .lend = wefti_sim_lend,
     .unlend = wefti_sim_unlend,
+    .expose = wefti_sim_expose,
+    .map = wefti_sim_map,
+    .unmap = wefti_sim_unmap,
 };

@@ -6,7 +6,7 @@
  * same run.
  *
  * The world also watches whoever uses the door: a call on a closed thing, a payload changed while it was announced or
- * lent, something left open at close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
+ * lent, something left open or mapped at close. A violation prints the seed and the last events, and aborts (or calls the harness' hook).
  * tests/sim/fabric_order.c holds the world itself to the promises of fabric.h. */
 #ifndef WEFTI_SIM_H
 #define WEFTI_SIM_H
@@ -74,6 +74,9 @@ void wefti_sim_link(wefti_fabric_t *from, wefti_fabric_t *to, const wefti_sim_li
 void wefti_sim_break_lanes(wefti_fabric_t *a, wefti_fabric_t *b, weft_status_t why);
 void wefti_sim_break_wires(wefti_fabric_t *a, wefti_fabric_t *b);
 
+/* Can these two (or one with itself) map each other's memory? By the seed, for each pair, unless it is said; what is mapped stays. */
+void wefti_sim_shares_memory(wefti_fabric_t *a, wefti_fabric_t *b, bool yes);
+
 /* How the rail behaves where the real ones differ. */
 typedef enum wefti_sim_style {
     WEFTI_SIM_SHM = 1, /* a lost peer is not noticed, its ring stays full; a stopped peer's memory can be read; withdraw works */
@@ -99,6 +102,7 @@ typedef struct wefti_sim_faults {
     uint32_t pull_slow;        /* a pull takes up to pull_slow_ns */
     uint64_t pull_slow_ns;
     uint32_t mem_register_fails; /* NOMEM, SYSTEM */
+    uint32_t map_fails;        /* NOMEM, LIMIT, UNREACHABLE */
 } wefti_sim_faults_t;
 wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w);
 
@@ -106,7 +110,7 @@ wefti_sim_faults_t *wefti_sim_faults(wefti_sim_t *w);
 enum {
     WEFTI_SIM_AT_POST_OPEN, WEFTI_SIM_AT_WIRE_DIAL, WEFTI_SIM_AT_WIRE_SEND, WEFTI_SIM_AT_LANE_NEW, WEFTI_SIM_AT_LANE_CONNECT,
     WEFTI_SIM_AT_PULL, WEFTI_SIM_AT_ACCEPT, /* the dialler sees the status */
-    WEFTI_SIM_AT_MEM_REGISTER,
+    WEFTI_SIM_AT_MEM_REGISTER, WEFTI_SIM_AT_MAP,
     WEFTI_SIM_AT_N
 };
 void wefti_sim_fail_next(wefti_fabric_t *f, int at, weft_status_t status, unsigned times);
@@ -131,6 +135,7 @@ typedef struct wefti_sim_counts {
     unsigned shares, loans;                  /* ranges it shares; payloads it has borrowed */
     uint64_t delivered;                      /* events handed to the host so far */
     unsigned registered;                     /* ranges registered */
+    unsigned mapped;                         /* mappings of peers' memory */
 } wefti_sim_counts_t;
 void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out);
 

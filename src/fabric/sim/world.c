@@ -160,6 +160,7 @@ void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
     counts_out->loans = list_length(&h->loans);
     counts_out->delivered = h->delivered;
     counts_out->registered = h->registered;
+    counts_out->mapped = h->mapped;
 }
 
 /* --- the fabric ----------------------------------------------------------------------------------------------------------- */
@@ -175,8 +176,9 @@ static void host_close(wefti_fabric_t *f)
     if (c.posts || c.wires || c.lanes || c.transfers)
         wefti_sim_violation(h->world, "host %s closed with %u posts, %u wires, %u lanes, %u transfers still open", h->name,
                             c.posts, c.wires, c.lanes, c.transfers);
-    if (c.registered)
-        wefti_sim_violation(h->world, "host %s closed with %u ranges still registered", h->name, c.registered);
+    if (c.registered || c.mapped)
+        wefti_sim_violation(h->world, "host %s closed with %u ranges still registered and %u of peers still mapped", h->name,
+                            c.registered, c.mapped);
     if (c.shares || c.loans)
         wefti_sim_violation(h->world, "host %s closed with %u ranges still shared and %u payloads still borrowed", h->name,
                             c.shares, c.loans);
@@ -249,6 +251,15 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
 
 /* --- making and freeing --------------------------------------------------------------------------------------------------- */
 
+/* From a generator of its own: what else a seed means does not depend on it. */
+static void pair_memories(wefti_sim_t *w)
+{
+    wefti_rng_t rng = {w->seed ^ UINT64_C(0x6d656d6f72696573)};
+    for (unsigned i = 0; i < WEFTI_SIM_HOSTS; i++)
+        for (unsigned j = 0; j <= i; j++)
+            w->one_memory[i][j] = w->one_memory[j][i] = wefti_rng_below(&rng, 2);
+}
+
 weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out)
 {
     wefti_sim_t *w = wefti_sim_mem(sizeof *w);
@@ -261,6 +272,7 @@ weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out)
     for (unsigned i = 0; i < WEFTI_SIM_HOSTS; i++)
         for (unsigned j = 0; j < WEFTI_SIM_HOSTS; j++)
             w->links[i][j] = (wefti_sim_link_t){1000, 50000, 10000, 2 * WEFT_MILLISECOND};
+    pair_memories(w);
     wefti_list_init(&w->kernel);
     wefti_list_init(&w->grave_posts);
     wefti_list_init(&w->grave_wires);
@@ -331,6 +343,7 @@ void wefti_sim_free(wefti_sim_t *w)
     for (unsigned i = 0; i < w->n_hosts; i++) {
         free_events(&w->hosts[i]->events);
         wefti_sim_regs_free(w->hosts[i]);
+        wefti_sim_maps_free(w->hosts[i]);
         pthread_mutex_destroy(&w->hosts[i]->share_lock);
         free(w->hosts[i]);
     }

@@ -25,6 +25,7 @@ typedef struct sim_lane sim_lane_t;
 typedef struct sim_wire sim_wire_t;
 typedef struct sim_offer sim_offer_t;
 typedef struct sim_reg sim_reg_t;
+typedef struct sim_map sim_map_t;
 
 /*    code          what it says, with a and b */
 #define SIM_TRACE_LIST(X) \
@@ -68,6 +69,9 @@ typedef struct sim_reg sim_reg_t;
     X(FAIL_NOW,     "call of kind a fails with b") \
     X(REGISTER,     "range a registered, b bytes") \
     X(UNREGISTER,   "range a unregistered") \
+    X(EXPOSE,       "lane a: a ticket for b bytes") \
+    X(MAP,          "mapping a made, b bytes") \
+    X(UNMAP,        "mapping a undone") \
     X(FABRIC_CLOSE, "fabric closed")
 
 enum {
@@ -159,6 +163,8 @@ struct sim_host {
     wefti_list_t posts, wires, lanes; /* open ones */
     sim_reg_t *regs;                  /* all there ever were, newest first */
     unsigned registered;              /* of them, now */
+    sim_map_t *maps;                  /* likewise */
+    unsigned mapped;
     unsigned transfers;
     wefti_list_t shares;         /* under share_lock, since any thread shares */
     pthread_mutex_t share_lock;
@@ -252,6 +258,7 @@ struct wefti_sim {
     unsigned n_hosts;
     wefti_sim_link_t links[WEFTI_SIM_HOSTS][WEFTI_SIM_HOSTS];
     bool cut[WEFTI_SIM_HOSTS][WEFTI_SIM_HOSTS];
+    bool one_memory[WEFTI_SIM_HOSTS][WEFTI_SIM_HOSTS]; /* they can map each other's; symmetric */
     wefti_sim_faults_t faults;
     wefti_list_t kernel; /* events */
     wefti_list_t grave_posts, grave_wires, grave_lanes, offers;
@@ -318,6 +325,13 @@ void wefti_sim_wires_die(sim_host_t *h);
 weft_status_t wefti_sim_mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out);
 void wefti_sim_mem_unregister(wefti_fabric_t *f, void *reg);
 void wefti_sim_regs_free(sim_host_t *h);
+
+/* --- maps.c -------------------------------------------------------------------------------------------------------------- */
+
+size_t wefti_sim_expose(wefti_lane_t *lane, int fd, size_t n, void *ticket);
+weft_status_t wefti_sim_map(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
+void wefti_sim_unmap(void *ptr, size_t n);
+void wefti_sim_maps_free(sim_host_t *h);
 
 /* --- lanes.c
  * ----------------------------------------------------------------------------------------------------------------- */

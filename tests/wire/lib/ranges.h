@@ -65,6 +65,12 @@ static inline void range_free(shm_side_t *s, range_t *r)
     munmap(r->at, r->n);
 }
 
+static inline void kill_now(pid_t pid)
+{
+    CHECK(!kill(pid, SIGKILL));
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+}
+
 /* a sends, b receives. */
 typedef struct scene {
     shm_side_t a, b;
