@@ -66,9 +66,9 @@ weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t
 weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_replica_answer_t *out, weft_op_t *op);
 /* If its epoch is `expected`: become its writer, with a new record whose epoch is higher. Everything given out for it before is stale, and no
  * access made with that is under way any more, when op completes; the token has all rights. `stamp`: from an earlier answer of this server
- * about this name, less than lease_ns old. WEFT_ERR_STALE (+rec): the epoch is not `expected`, nothing was changed; or another set came while
- * this one waited. With WEFTI_REPLICA_REFILLING in rec->flags it stays or becomes REFILLING, without a lease, and stamp is not looked at: however
- * late such a set arrives, it lets nobody read. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed: again with out->stamp.
+ * about this name, less than lease_ns old; with WEFTI_REPLICA_REFILLING in rec->flags it is not looked at, and there is no lease: however late
+ * such a set arrives, it lets nobody read. WEFT_ERR_STALE (+rec): the epoch is not `expected`, nothing was changed; or another set came while
+ * this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed: again with out->stamp.
  * WEFT_ERR_INVALID: rec is not valid. */
 weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t expected, const wefti_replica_t *rec, uint64_t stamp,
                                 wefti_replica_answer_t *out, weft_op_t *op);
