@@ -160,27 +160,59 @@ static void expand(const wefti_uri_t *any, bool v6, char *out, size_t cap)
     freeifaddrs(all);
 }
 
-static weft_status_t own_uris(wefti_conn_t *conn, const char *bound)
+/* What peers can call of what is bound. schemes: those wanted, as bits. */
+static void callable(const char *bound, unsigned schemes, char *out, size_t cap)
 {
-    char *out = wefti_calloc(1, WEFTI_BLOB_TEXT_MAX + 1);
-    if (!out)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for this runtime's addresses");
     for (const char *at = bound; *at;) {
         wefti_uri_t uri;
         char one[320];
         if (wefti_uri_parse(&at, &uri))
             break;
+        if (!(schemes & 1u << uri.scheme))
+            continue;
         bool v4_any = !strcmp(uri.host, "0.0.0.0"), v6_any = !strcmp(uri.host, "::");
         if (uri.scheme == WEFTI_URI_TCP && (v4_any || v6_any)) {
-            expand(&uri, v6_any, out, WEFTI_BLOB_TEXT_MAX + 1);
+            expand(&uri, v6_any, out, cap);
         } else {
             wefti_uri_format(&uri, one, sizeof one);
-            append(out, WEFTI_BLOB_TEXT_MAX + 1, one);
+            append(out, cap, one);
         }
     }
+}
+
+static weft_status_t own_uris(wefti_conn_t *conn, const char *bound)
+{
+    char *out = wefti_calloc(1, WEFTI_BLOB_TEXT_MAX + 1);
+    if (!out)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for this runtime's addresses");
+    callable(bound, 1u << WEFTI_URI_TCP | 1u << WEFTI_URI_UNIX, out, WEFTI_BLOB_TEXT_MAX + 1);
     wefti_free(conn->own_uris);
     conn->own_uris = out;
     return WEFT_OK;
+}
+
+/* TCP first: a peer on another machine would find somebody else, or nobody, behind the name of a Unix socket. */
+void wefti_address_changed(wefti_conn_t *conn)
+{
+    char text[sizeof conn->reach] = "";
+    const wefti_uri_scheme_t order[] = {WEFTI_URI_TCP, WEFTI_URI_UNIX};
+    for (int i = 0; i < 2; i++)
+        wefti_list_each(it, &conn->listeners) {
+            const weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
+            if (!l->closed)
+                callable(l->uri, 1u << order[i], text, sizeof text);
+        }
+    pthread_mutex_lock(&conn->lock);
+    memcpy(conn->reach, text, sizeof text);
+    pthread_mutex_unlock(&conn->lock);
+}
+
+void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX])
+{
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    pthread_mutex_lock(&conn->lock);
+    memcpy(out, conn->reach, sizeof conn->reach);
+    pthread_mutex_unlock(&conn->lock);
 }
 
 static weft_status_t listen_own(wefti_conn_t *conn, const weft_listen_opts_t *o)

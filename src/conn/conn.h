@@ -112,6 +112,13 @@ void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
 /* Walk all endpoints of the runtime: start with *at = 0; NULL at the end. */
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);
 
+/* Where peers can call the listeners of the runtime: URIs joined by commas, as many whole ones as fit, "" if it has none. Any thread. */
+#define WEFTI_REACH_MAX 512
+void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX]);
+
+/* Copy as much of an options struct as its caller knows; the rest is zero. WEFT_ERR_INVALID: its size is nonsense. */
+weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what);
+
 /* For src/open.c. */
 weft_status_t wefti_conn_attach(weft_runtime_t *rt);
 

@@ -90,6 +90,7 @@ struct wefti_conn {
     pthread_mutex_t lock;   /* of what follows: any thread opens, finds and closes */
     wefti_slots_t slots;
     wefti_map_t cache;      /* hash of key -> first endpoint of a chain */
+    char reach[WEFTI_REACH_MAX]; /* see wefti_conn_reach() */
 };
 
 static inline wefti_conn_t *wefti_conn_of(weft_runtime_t *rt) { return rt->room_state[WEFTI_ROOM_CONN]; }
@@ -343,11 +344,10 @@ void wefti_listener_shut(weft_listener_t *l);                     /* stop; freed
 void wefti_listener_free(weft_listener_t *l);                     /* the work's */
 /* On the driver; opts are whole. */
 weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const weft_listen_opts_t *opts, weft_listener_t **out);
-/* Copy as much of an options struct as its caller knows; the rest is zero. WEFT_ERR_INVALID: its size is nonsense. */
-weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what);
 
 /* address.c */
 void wefti_address_host(uint8_t out[WEFTI_UUID_SIZE]);
+void wefti_address_changed(wefti_conn_t *conn); /* a listener came or went */
 #define WEFTI_BLOB_TEXT_MAX 4000
 typedef struct wefti_blob {
     uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];

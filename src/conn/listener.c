@@ -155,6 +155,7 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
             goto err_posts;
     }
     wefti_list_push_back(&conn->listeners, &l->all);
+    wefti_address_changed(conn);
     *out = l;
     return WEFT_OK;
 
@@ -188,6 +189,7 @@ void wefti_listener_shut(weft_listener_t *l)
     }
     if (l->conn->own == l)
         l->conn->own = NULL;
+    wefti_address_changed(l->conn);
     wefti_conn_kick(l->conn);
 }
 

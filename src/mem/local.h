@@ -42,7 +42,7 @@ typedef struct wefti_arena {
     int fd;                 /* of a memfd; -1: it came from kind->alloc() */
     bool shared, pinned;
     uint64_t share_id;
-    wefti_list_t fork_link; /* those with an fd */
+    wefti_memfd_t memfd;    /* where there is an fd */
 } wefti_arena_t;
 
 /* n is a multiple of the page size. share: so that peers on this host may map it, if the fabric wants to know. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */

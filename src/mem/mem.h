@@ -39,6 +39,22 @@ static inline weft_status_t wefti_mem_move(const weft_mem_kind_t *device, void *
 void *wefti_stage_get(weft_runtime_t *rt);
 void wefti_stage_put(weft_runtime_t *rt, void *stage);
 
+/* Memory in one piece that other processes can be let map: a sealed memfd, zero, at one address until close. See memfd.c. It stays where it is while
+ * it is open: forks find it. Any thread, one at a time. */
+typedef struct wefti_memfd {
+    void *base;
+    size_t n;
+    int fd;
+    wefti_list_t fork_link;
+} wefti_memfd_t;
+/* n is a multiple of the page size. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
+weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n);
+void wefti_memfd_close(wefti_memfd_t *m);
+/* Fresh memory under the same address, at one moment for whoever reads there: `head` at its beginning, [from, end) as it was, the rest zero. The old
+ * memory belongs to those who have it mapped. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: nothing changed. What others write to [from, end) meanwhile may be
+ * lost. */
+weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end);
+
 /* For src/open.c; with it config's `cuda` takes effect. */
 weft_status_t wefti_mem_attach(weft_runtime_t *rt);
 /* Names of the kinds this machine has, joined by ", ", for weft_info_each(). */

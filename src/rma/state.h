@@ -120,7 +120,8 @@ _Static_assert(sizeof(rma_control_t) == RMA_CONTROL, "the control page is a page
 
 /* The memfd of a region: control page, then max_len bytes. share.c. Owner's side; all NULL and fd -1 where there is none. */
 typedef struct rma_share {
-    int fd;
+    wefti_memfd_t mem;
+    int fd;                     /* mem's, or -1 */
     rma_control_t *control;
     uint8_t *data;              /* right behind it */
     size_t bytes;               /* of all */
@@ -129,7 +130,8 @@ typedef struct rma_share {
 
 weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len);      /* WEFT_ERR_NOMEM, _LIMIT, _SYSTEM */
 void wefti_rma_share_free(rma_share_t *s);
-/* Fresh memory with the same bytes under the same address; whoever has the old one mapped keeps that to itself. All slots are free afterwards. */
+/* Fresh memory with the same bytes under the same address; whoever has the old one mapped keeps that to itself, with all stamps 0. All slots are
+ * free afterwards. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: nothing changed but the stamps. */
 weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len);
 int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp);              /* -1: none left */
 void wefti_rma_slot_stale(rma_share_t *s, int32_t slot);                  /* no access begins any more */
@@ -146,6 +148,7 @@ typedef struct rma_state {
     weft_runtime_t *rt;
     pthread_mutex_t lock;         /* of what is beneath, for any thread, up to `stamps`; held for moments */
     wefti_slots_t by_id;          /* region id -> weft_region_t, freed ones not */
+    wefti_map_t by_name;          /* hash of the name -> the first of a chain through name_next, freed ones not */
     wefti_list_t regions;         /* weft_region_t.link */
     uint8_t key[32];              /* of the MAC on tokens: random, for this runtime alone. Written once */
     uint8_t instance[16];         /* which runtime a token is for. Written once */
@@ -178,6 +181,7 @@ struct weft_region {
     uint32_t rights, name_rights;
     const weft_mem_kind_t *device; /* NULL: the processor can touch it */
     char *name;                   /* NULL: none */
+    weft_region_t *name_next;     /* under rs->lock */
     rma_share_t share;
     bool own;                     /* the library made the memory */
     weft_region_notify_fn notify;
@@ -185,8 +189,12 @@ struct weft_region {
     wefti_list_t grants;          /* rma_grant_t.region_link */
     wefti_list_t waiting;         /* revokes and the free that wait for accesses to end, through opx->link */
     wefti_timer_t look;           /* at slots that are busy */
-    bool freeing;                 /* weft_region_free() was called */
-    uint32_t attached, mapped;
+    uint64_t look_until;          /* who is busy then is stuck */
+    bool freeing;                 /* weft_region_free() has reached the driver, or the runtime closes */
+    _Atomic uint32_t coming;      /* calls of other threads that have not reached the driver: it stays until then */
+    _Atomic bool revoke_called;   /* revoke_call is on its way */
+    wefti_call_t revoke_call;     /* for revokes nobody waits for */
+    uint64_t attached, mapped;
     rma_counts_t count;
     uint64_t refused;
     weft_op_t own_op;             /* for a free nobody waits for */
@@ -204,6 +212,7 @@ struct rma_grant {
     int32_t slot;                 /* -1: not mapped */
     uint64_t stamp;
     bool stale;
+    bool quiet;                   /* its slot was seen idle after it became stale: no access will be made any more */
     wefti_list_t region_link, ep_link;
     wefti_timer_t expiry;         /* of its token */
 };
@@ -217,10 +226,13 @@ typedef struct rma_claim {
 
 /* token.c */
 weft_status_t wefti_rma_token_init(rma_state_t *rs);
+void wefti_rma_token_end(rma_state_t *rs);                                /* wipes the key */
 /* Genuine, and ours? WEFT_ERR_INVALID, _AUTH, _STALE (another instance's). What it claims is not looked at. */
 weft_status_t wefti_rma_token_open(const rma_state_t *rs, const void *token, size_t n, rma_claim_t *claim_out);
 
 /* region.c */
+void wefti_rma_regions_init(rma_state_t *rs);                             /* lock, by_id, by_name, regions */
+void wefti_rma_regions_free(rma_state_t *rs);                             /* the same, when the room goes */
 weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out); /* WEFT_ERR_NOTFOUND */
 weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id);            /* NULL: none, or it is being freed */
 void wefti_rma_settle(weft_region_t *region); /* an access ended: complete revokes and the free that waited for it. The region may be gone */
@@ -233,6 +245,7 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool 
 /* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
 void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
 void wefti_rma_grants_down(weft_ep_t *ep);
+void wefti_rma_grant_stale(rma_grant_t *grant);                           /* no access begins with it any more */
 /* May it, now? The bytes are then at *at_out, in memory of region->device. WEFT_ERR_STALE, _RANGE, _RIGHTS: counted as refused. */
 weft_status_t wefti_rma_grant_check(rma_grant_t *grant, uint32_t rights, uint64_t offset, uint64_t len, uint8_t **at_out);
 /* A payload into or out of the region begins, ends. The end may free grant and region. */

@@ -1,0 +1,180 @@
+/* rma/grant.c - grants: what one remote of a peer may do with a region of ours.
+ *
+ *     GOOD --revoked, expired, freed--> STALE          whatever it asks for from then on is refused
+ *        \        \--its peer lets go, or the endpoint is down--> DROPPED --nothing under way--> gone
+ *
+ * The driver's alone. A claim (of a token that was opened, or of a name) becomes a grant if it is still true when it arrives: the region is there, of
+ * that generation, and the token's time is not over. From then on only the grant counts: its part, its rights, and whether it is stale.
+ *
+ * A grant that is dropped while a payload moves into or out of the region stays, without endpoint, until that has ended: whoever revokes or frees the
+ * region waits for it. A region that is gone leaves its grants behind without region, for their peers to hear that they are stale.
+ *
+ * A slot whose peer lets go of it is used again, unless it is busy: then it stays taken until the memory is replaced (region.c).
+ *
+ * Promise: no access is let through that is not wholly inside the part, with the rights, and of the region's generation; an endpoint that is down
+ * leaves no grant that others could wait for in vain. tests/unit/rma_grant.c holds us to it. */
+#include "rma/state.h"
+
+/* --- good --------------------------------------------------------------------------------------------------------------------- */
+
+static void expired(wefti_timer_t *t)
+{
+    wefti_rma_grant_stale(wefti_container_of(t, rma_grant_t, expiry));
+}
+
+/* Mapped, unless the memory may be about to be replaced: then it would be the wrong memory. */
+static void map_it(weft_region_t *region, rma_grant_t *g)
+{
+    if (region->share.fd < 0 || !wefti_list_empty(&region->waiting) || atomic_load(&region->coming))
+        return;
+    uint64_t stamp = atomic_fetch_add_explicit(&region->rs->stamps, 1, memory_order_relaxed) + 1;
+    g->slot = wefti_rma_slot_take(&region->share, stamp);
+    if (g->slot < 0)
+        return;
+    g->stamp = stamp;
+    wefti_count_up(&region->mapped, 1);
+}
+
+weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out)
+{
+    weft_runtime_t *rt = ep->rt;
+    rma_ep_t *e = rma_ep(ep);
+    weft_region_t *region = wefti_rma_region(rma_state(rt), claim->region);
+    weft_status_t st;
+    if (!region || claim->generation != atomic_load(&region->generation))
+        return wefti_fail(WEFT_ERR_STALE, "the region was revoked or freed since the token was made");
+    if (claim->expires && wefti_now(rt) >= claim->expires)
+        return wefti_fail(WEFT_ERR_STALE, "the token's time is over");
+    uint64_t all = atomic_load(&region->len);
+    if (claim->offset > all || claim->len > all - claim->offset)
+        return wefti_fail(WEFT_ERR_RANGE, "the token is for bytes that the region does not have");
+    rma_grant_t *g = wefti_calloc(1, sizeof *g);
+    if (!g)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a peer's access to a region");
+    *g = (rma_grant_t){.region = region,
+                       .ep = ep,
+                       .offset = claim->offset,
+                       .len = claim->len,
+                       .generation = claim->generation,
+                       .rights = claim->rights & region->rights,
+                       .slot = -1};
+    g->expiry.fn = expired;
+    st = wefti_slots_add(&e->grants, g, &g->id);
+    if (st) {
+        st = st == WEFT_ERR_LIMIT
+                 ? wefti_fail(st, "the peer has %u remotes on this connection, and may not have more", RMA_GRANTS)
+                 : wefti_fail(st, "no memory for a peer's access to a region");
+        goto err_grant;
+    }
+    st = claim->expires ? wefti_timer_at(rt, &g->expiry, claim->expires) : WEFT_OK;
+    if (st)
+        goto err_slot;
+    wefti_list_push_back(&region->grants, &g->region_link);
+    wefti_list_push_back(&e->grant_list, &g->ep_link);
+    wefti_count_up(&region->attached, 1);
+    if (map)
+        map_it(region, g);
+    *grant_out = g;
+    return WEFT_OK;
+
+err_slot:
+    wefti_slots_remove(&e->grants, g->id);
+err_grant:
+    wefti_free(g);
+    return st;
+}
+
+static weft_status_t refuse(rma_grant_t *g, weft_status_t why)
+{
+    rma_state_t *rs = rma_state(g->ep->rt);
+    if (g->region)
+        wefti_count_up(&g->region->refused, 1);
+    wefti_count_up(&rs->refused, 1);
+    return why;
+}
+
+weft_status_t wefti_rma_grant_check(rma_grant_t *g, uint32_t rights, uint64_t offset, uint64_t len, uint8_t **at_out)
+{
+    weft_region_t *region = g->region;
+    /* The generation too: a revoke counts from its call on, which may come from another thread. One that is not stale has a region. */
+    if (g->stale || g->generation != atomic_load_explicit(&region->generation, memory_order_relaxed))
+        return refuse(g, WEFT_ERR_STALE);
+    if (rights & ~g->rights)
+        return refuse(g, WEFT_ERR_RIGHTS);
+    if (offset > g->len || len > g->len - offset)
+        return refuse(g, WEFT_ERR_RANGE);
+    *at_out = region->base + g->offset + offset;
+    return WEFT_OK;
+}
+
+/* --- stale, dropped, gone -------------------------------------------------------------------------------------------------------- */
+
+void wefti_rma_grant_stale(rma_grant_t *g)
+{
+    if (g->stale)
+        return;
+    g->stale = true;
+    g->quiet = g->slot < 0;
+    if (g->ep)
+        wefti_timer_stop(g->ep->rt, &g->expiry);
+    if (g->slot >= 0) {
+        wefti_rma_slot_stale(&g->region->share, g->slot);
+        g->quiet = !wefti_rma_slot_busy(&g->region->share, g->slot);
+    }
+}
+
+static void let_go_of_slot(rma_grant_t *g, bool lost)
+{
+    weft_region_t *region = g->region;
+    if (g->slot < 0)
+        return;
+    if (!wefti_rma_slot_busy(&region->share, g->slot))
+        wefti_rma_slot_give(&region->share, g->slot);
+    else /* it stays taken, by nobody, and the next revoke moves the region's bytes away */
+        wefti_info("rma: a peer %s in the middle of an access to a region", lost ? "was lost" : "let go");
+    g->slot = -1;
+    g->quiet = true;
+    wefti_count_up(&region->mapped, (uint64_t)-1);
+}
+
+static void gone(rma_grant_t *g)
+{
+    if (g->region)
+        wefti_list_remove(&g->region_link);
+    wefti_free(g);
+}
+
+void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
+{
+    weft_region_t *region = g->region;
+    rma_ep_t *e = rma_ep(g->ep);
+    wefti_rma_grant_stale(g);
+    wefti_slots_remove(&e->grants, g->id);
+    wefti_list_remove(&g->ep_link);
+    g->ep = NULL;
+    if (region) {
+        wefti_count_up(&region->attached, (uint64_t)-1);
+        let_go_of_slot(g, lost);
+    }
+    if (!g->under_way)
+        gone(g);
+    if (region)
+        wefti_rma_settle(region);
+}
+
+void wefti_rma_grants_down(weft_ep_t *ep)
+{
+    for (wefti_list_t *l; (l = wefti_list_first(&rma_ep(ep)->grant_list));)
+        wefti_rma_grant_drop(wefti_container_of(l, rma_grant_t, ep_link), true);
+}
+
+void wefti_rma_grant_end(rma_grant_t *g)
+{
+    weft_region_t *region = g->region;
+    if (--g->under_way)
+        return;
+    if (!g->ep)
+        gone(g);
+    if (region)
+        wefti_rma_settle(region);
+}
