@@ -5,6 +5,7 @@
 #include "conn/conn.h"
 #include "mem/mem.h"
 #include "msg/msg.h"
+#include "rma/rma.h"
 
 weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
                                    weft_runtime_t **rt_out)
@@ -20,6 +21,8 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
         st = wefti_msg_attach(rt);
     if (!st)
         st = wefti_am_attach(rt);
+    if (!st)
+        st = wefti_rma_attach(rt);
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {

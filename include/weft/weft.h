@@ -7,6 +7,7 @@
 #include <weft/mem.h>
 #include <weft/msg.h>
 #include <weft/op.h>
+#include <weft/rma.h>
 #include <weft/runtime.h>
 #include <weft/status.h>
 #endif

@@ -160,6 +160,7 @@ typedef struct rma_state {
     bool step_posted;
     /* metrics, of what is gone and of the driver's paths */
     uint64_t mapped, checked, native;     /* operations by path, ours */
+    uint64_t fast_gone;                   /* of the mapped, those of remotes that are gone and never saw the driver */
     uint64_t served, refused;             /* of peers, by us */
     rma_counts_t ours, theirs;
 } rma_state_t;
@@ -260,17 +261,18 @@ typedef struct rma_ep {
     uint32_t n_asked;             /* requests not answered */
     uint64_t asked_bytes;         /* and what may come back for them in records */
     wefti_slots_t requests;       /* id -> rma_acc_t, or what is left of one that was cancelled: RMA_LEFT */
+    bool flushing;                /* of `pending`, now */
     wefti_list_t pending;         /* accesses not yet on the lane, in order */
     wefti_list_t asked;           /* accesses on their way */
     wefti_list_t remotes;         /* weft_remote_t.ep_link */
-    wefti_list_t drops;           /* DROPs that found no room: weft_remote_t.ep_link */
+    wefti_list_t drops;           /* DROPs that found no room: remote.c */
     /* theirs: what the peer asks of us */
     wefti_slots_t grants;         /* id -> rma_grant_t */
     wefti_list_t grant_list;      /* rma_grant_t.ep_link */
     wefti_list_t replies;         /* that found no room: rma_owed_t */
     uint32_t n_replies;
     uint64_t reply_bytes;
-    uint32_t serving;             /* payloads under way */
+    uint32_t serving;             /* payloads under way, from and to our regions; and, ours, those of reads on their way here */
 } rma_ep_t;
 
 static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->traffic[WEFTI_TRAFFIC_RMA]; }
@@ -302,14 +304,15 @@ struct weft_remote {
     uint64_t grant, generation;
     void *map;
     size_t map_bytes;
-    wefti_rail_t *rail;           /* that unmaps it */
+    void (*unmap)(void *ptr, size_t n);
     wefti_list_t all_link, ep_link;
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
+    wefti_list_t loose;           /* of them, those that others could overtake: rma_acc_t.loose_link */
     uint64_t last_seq;
-    uint64_t fence_seq;           /* accesses after it wait for those up to it */
+    uint64_t fence_seq;           /* accesses after it wait for the loose ones up to it */
+    _Atomic bool fence;           /* weft_rma_fence() was called: the next access puts fence_seq before itself. Any thread */
     wefti_list_t flushes;         /* operations, through opx->link */
     uint32_t refs;                /* the program's, and one per access and flush */
-    bool dropped;
     wefti_call_t drop_call;
     size_t claim_len;             /* while it is being attached: the token or the name */
     uint8_t claim[];
@@ -331,6 +334,7 @@ typedef struct rma_big_acc rma_big_acc_t; /* access.c */
 typedef struct rma_acc {
     wefti_list_t live_link;
     wefti_list_t link;            /* by state */
+    wefti_list_t loose_link;      /* linked while it is loose: its bytes move while others are carried out */
     weft_remote_t *remote;
     uint64_t offset, len;
     uint64_t seq;
@@ -339,11 +343,11 @@ typedef struct rma_acc {
         const weft_iov_t *iov;
         uint64_t compare;         /* ATOMIC */
     };
+    uint64_t operand;             /* ATOMIC; the value of a notification */
     union {
-        uint64_t operand;         /* ATOMIC; the value of a notification */
-        uint64_t stepped;         /* STEPS: bytes done (a notification: see mapped.c) */
+        uint64_t id;              /* in rma_ep_t.requests, from ASKED on */
+        uint64_t stepped;         /* STEPS: bytes done */
     };
-    uint64_t id;                  /* in rma_ep_t.requests, from ASKED on */
     rma_big_acc_t *big;
     rma_batch_t *batch;           /* NULL: it is in the room of its operation */
     const weft_mem_kind_t *device; /* of buf; NULL: the processor can touch it */
@@ -351,8 +355,111 @@ typedef struct rma_acc {
     uint8_t what, state;          /* ACC_* */
     uint8_t which, width;         /* ATOMIC */
     bool notify;
-    uint8_t unused;
+    bool fence;                   /* it is the first after a fence */
 } rma_acc_t;
 _Static_assert(sizeof(rma_acc_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+
+/* Many in one post. */
+struct rma_batch {
+    weft_op_t *op;
+    weft_rma_item_t *items;
+    size_t n;
+    size_t first;                 /* items before it ended before there was a batch */
+    size_t left;                  /* not ended; one more while it is being posted */
+    rma_acc_t acc[];              /* one per item from `first` on */
+};
+
+struct rma_big_acc {
+    rma_acc_t *acc;
+    weft_ep_t *ep;                /* PULL: where it comes from; the remote may forget it before */
+    wefti_xfer_t x;               /* PULL */
+    wefti_out_t *out;             /* OUT */
+    weft_iov_t one;
+    weft_status_t why;            /* it was cancelled, or its time is over: what it ends with unless it succeeds */
+    weft_status_t reply;          /* OUT: what the owner said, if it has */
+    bool replied;
+};
+
+static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch->op : wefti_op_of_room(acc); }
+static inline rma_acc_t *rma_acc(weft_op_t *op) { return wefti_op_room(op, rma_acc_t); }
+static inline bool rma_writes(const rma_acc_t *acc) { return acc->what == ACC_WRITE || acc->what == ACC_ATOMIC; }
+
+/* --- post.c: what the program may ask, and the way of a small mapped access -------------------------------------------------------- */
+
+weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len); /* _RANGE, _RIGHTS, or the remote's end */
+
+/* --- access.c: an access over the checked path ------------------------------------------------------------------------------------ */
+
+/* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
+weft_status_t wefti_rma_begin(rma_acc_t *acc);
+weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: send its request, or let it wait */
+void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
+void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why);
+weft_status_t wefti_rma_scatter(rma_acc_t *acc, uint64_t at, const uint8_t *bytes, uint64_t n); /* into its buffer, from byte `at` on */
+weft_status_t wefti_rma_gather(const rma_acc_t *acc, uint64_t at, uint8_t *bytes, uint64_t n);  /* out of it */
+void wefti_rma_count(const rma_acc_t *acc);                         /* in its remote */
+void wefti_rma_pending_flush(weft_ep_t *ep);
+void wefti_rma_asked_down(weft_ep_t *ep, weft_status_t why);
+void wefti_rma_answer(weft_ep_t *ep, const uint8_t *rec, size_t n); /* DONE, DATA, VALUE, ATTACHED */
+void wefti_rma_payload(weft_ep_t *ep, const uint8_t *rec, size_t n, wefti_in_t *in);
+void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer broke the protocol */
+
+/* --- mapped.c ------------------------------------------------------------------------------------------------------------------ */
+
+#define RMA_AT_ONCE (1u << 20)     /* up to this a mapped access is one step, complete when its post returns */
+
+void wefti_rma_step(rma_acc_t *acc);                                /* live: begin to touch the mapped memory, in its turn */
+void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
+void wefti_rma_steps_init(rma_state_t *rs);
+
+/* Enter the mapped memory: WEFT_OK (leave it soon), WEFT_ERR_AGAIN (another thread is there), WEFT_ERR_STALE. Any thread. */
+static inline weft_status_t rma_enter(weft_remote_t *r)
+{
+    if (__builtin_expect(atomic_exchange(&r->slot->busy, 1), 0))
+        return WEFT_ERR_AGAIN;
+    if (__builtin_expect(atomic_load_explicit(&r->slot->stamp, memory_order_acquire) == r->stamp, 1))
+        return WEFT_OK;
+    atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
+    return WEFT_ERR_STALE;
+}
+static inline void rma_leave(weft_remote_t *r) { atomic_store_explicit(&r->slot->busy, 0, memory_order_release); }
+
+/* One atomic on memory the processor can touch; the word before. */
+static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width, uint64_t operand, uint64_t compare)
+{
+#define RMA_APPLY(type) do { \
+        type *word = (type *)at, value = (type)operand, expect = (type)compare; \
+        switch (which) { \
+        case WEFT_RMA_ADD: return __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST); \
+        case WEFT_RMA_SWAP: return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST); \
+        case WEFT_RMA_AND: return __atomic_fetch_and(word, value, __ATOMIC_SEQ_CST); \
+        case WEFT_RMA_OR: return __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST); \
+        case WEFT_RMA_XOR: return __atomic_fetch_xor(word, value, __ATOMIC_SEQ_CST); \
+        default: (void)__atomic_compare_exchange_n(word, &expect, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); return expect; \
+        } \
+    } while (0)
+    if (width == 8)
+        RMA_APPLY(uint64_t);
+    RMA_APPLY(uint32_t);
+#undef RMA_APPLY
+}
+
+/* --- batch.c, remote.c ------------------------------------------------------------------------------------------------------------ */
+
+void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status);
+void wefti_rma_flushes(weft_remote_t *r);                           /* complete those that waited for what has ended */
+
+void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_t n); /* acc ends. NULL: nobody wants it any more */
+void wefti_rma_remote_unref(weft_remote_t *r);
+void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
+void wefti_rma_drops_flush(weft_ep_t *ep);
+void wefti_rma_drops_free(weft_ep_t *ep);
+
+/* --- serve.c: what peers ask of us -------------------------------------------------------------------------------------------------- */
+
+void wefti_rma_serve(weft_ep_t *ep, const uint8_t *rec, size_t n);
+void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *rec, size_t n, wefti_in_t *in);
+void wefti_rma_replies_flush(weft_ep_t *ep);
+void wefti_rma_replies_down(weft_ep_t *ep);
 
 #endif

@@ -1,0 +1,217 @@
+/* rma/batch.c - many accesses in one post, and waiting for those before.
+ *
+ * A batch is an array of accesses whose ends are counted. Those that a mapped region can take at once need none of that. Cancelling a batch cancels
+ * what of it is still under way. A flush waits in its remote until every access with a lower number has ended.
+ *
+ * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c holds us to it. */
+#include "rma/state.h"
+
+#define BATCH_MAX 65536u
+
+/* --- batches ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct rma_post {
+    weft_rma_item_t *items;
+    size_t n;
+    rma_batch_t *batch; /* once it has begun */
+    weft_status_t why;  /* it was cancelled */
+} rma_post_t;
+
+static void finish(weft_op_t *op, const weft_rma_item_t *items, size_t n, weft_status_t why)
+{
+    uint64_t ok = 0;
+    weft_status_t first = WEFT_OK;
+    for (size_t i = 0; i < n; i++) {
+        ok += !items[i].status;
+        if (items[i].status && !first)
+            first = items[i].status;
+    }
+    op->len = ok;
+    wefti_op_complete(op, ok < n && why ? why : first);
+}
+
+static void one_less(rma_batch_t *b)
+{
+    if (--b->left)
+        return;
+    finish(b->op, b->items, b->n, wefti_op_room(b->op, rma_post_t)->why);
+    wefti_free(b);
+}
+
+void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status)
+{
+    rma_batch_t *b = acc->batch;
+    b->items[b->first + (size_t)(acc - b->acc)].status = status;
+    acc->remote = NULL;
+    one_less(b);
+}
+
+static weft_status_t item_check(weft_runtime_t *rt, const weft_rma_item_t *it, size_t i)
+{
+    if (!it->remote || it->remote->rt != rt || (it->what != WEFT_RMA_DO_READ && it->what != WEFT_RMA_DO_WRITE) ||
+        (!it->buf && it->len))
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "item %zu needs a remote of the same runtime as the first, a buffer, and something to do", i);
+    return WEFT_OK;
+}
+
+/* Nobody is under way, and it is small and mapped: done here and now, if so. */
+static bool at_once(weft_rma_item_t *it)
+{
+    weft_remote_t *r = it->remote;
+    if (!r->slot || it->len > RMA_AT_ONCE || atomic_load_explicit(&r->n_live, memory_order_relaxed) ||
+        (it->len && wefti_mem_device_of(it->buf, NULL)) || rma_enter(r))
+        return false;
+    bool read = it->what == WEFT_RMA_DO_READ;
+    if (it->len)
+        memcpy(read ? it->buf : r->bytes + it->offset, read ? r->bytes + it->offset : it->buf, it->len);
+    wefti_count_up(read ? &r->count.reads : &r->count.writes, 1);
+    wefti_count_up(read ? &r->count.bytes_read : &r->count.bytes_written, it->len);
+    wefti_count_up(&r->fast, 1);
+    rma_leave(r);
+    return true;
+}
+
+static weft_status_t item_fits(const weft_rma_item_t *it)
+{
+    return wefti_rma_fits(it->remote, it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE, it->offset, it->len);
+}
+
+static void item_begin(rma_batch_t *b, size_t i)
+{
+    weft_rma_item_t *it = &b->items[i];
+    rma_acc_t *acc = &b->acc[i - b->first];
+    *acc = (rma_acc_t){.remote = it->remote,
+                       .batch = b,
+                       .what = it->what == WEFT_RMA_DO_READ ? ACC_READ : ACC_WRITE,
+                       .offset = it->offset,
+                       .len = it->len,
+                       .buf = it->buf,
+                       .fence = atomic_exchange(&it->remote->fence, false),
+                       .device = it->len ? wefti_mem_device_of(it->buf, NULL) : NULL};
+    weft_status_t st = item_fits(it);
+    if (!st)
+        st = wefti_rma_begin(acc);
+    if (st)
+        wefti_rma_batch_ended(acc, st);
+}
+
+static weft_status_t batch_start(weft_op_t *op)
+{
+    rma_post_t *p = wefti_op_room(op, rma_post_t);
+    weft_rma_item_t *items = p->items;
+    size_t n = p->n, first = 0;
+    while (first < n && ((items[first].status = item_fits(&items[first])) || at_once(&items[first])))
+        first++;
+    if (first == n) {
+        finish(op, items, n, WEFT_OK);
+        return WEFT_OK;
+    }
+    rma_batch_t *b = (rma_batch_t *)wefti_malloc(sizeof *b + (n - first) * sizeof b->acc[0]);
+    if (!b) {
+        for (; first < n; first++)
+            items[first].status = WEFT_ERR_NOMEM;
+        finish(op, items, n, WEFT_OK);
+        return WEFT_OK;
+    }
+    *b = (rma_batch_t){.op = op, .items = items, .n = n, .first = first, .left = n - first + 1};
+    p->batch = b;
+    for (size_t i = first; i < n; i++)
+        item_begin(b, i);
+    if (b->left > 1)
+        (void)wefti_op_track(op); /* without memory for its deadline it still ends with its items */
+    one_less(b);
+    return WEFT_OK;
+}
+
+static void batch_cancel(weft_op_t *op, weft_status_t why)
+{
+    rma_post_t *p = wefti_op_room(op, rma_post_t);
+    rma_batch_t *b = p->batch;
+    if (!p->why)
+        p->why = why;
+    b->left++; /* it must not go away under our feet */
+    for (size_t i = b->first; i < b->n; i++)
+        if (b->acc[i - b->first].remote)
+            wefti_rma_cancel(&b->acc[i - b->first], why);
+    one_less(b);
+}
+
+static const wefti_op_kind_t batch_kind = {"batch", batch_start, batch_cancel};
+
+weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
+{
+    if (!items || !n || !op || n > BATCH_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "a batch needs 1 to %u items and an operation", BATCH_MAX);
+    for (size_t i = 0; i < n; i++) {
+        weft_status_t st = item_check(items[0].remote ? items[0].remote->rt : NULL, &items[i], i);
+        if (st)
+            return st;
+    }
+    weft_runtime_t *rt = items[0].remote->rt;
+    weft_status_t st = wefti_op_prepare(rt, op, &batch_kind);
+    if (st)
+        return st;
+    *wefti_op_room(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
+    op->from = items[0].remote->owner;
+    return wefti_op_go(rt, op); /* its start never fails */
+}
+
+/* --- flushes ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct rma_flush {
+    weft_remote_t *remote;
+    uint64_t seq;
+} rma_flush_t;
+
+static void flush_end(weft_op_t *op, weft_status_t st)
+{
+    weft_remote_t *r = wefti_op_room(op, rma_flush_t)->remote;
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, st);
+    wefti_rma_remote_unref(r);
+}
+
+void wefti_rma_flushes(weft_remote_t *r)
+{
+    if (wefti_list_empty(&r->flushes))
+        return;
+    wefti_list_t *l = wefti_list_first(&r->live);
+    uint64_t oldest = l ? wefti_container_of(l, rma_acc_t, live_link)->seq : UINT64_MAX;
+    r->refs++;
+    while ((l = wefti_list_first(&r->flushes)) && wefti_op_room(wefti_op_of_link(l), rma_flush_t)->seq < oldest)
+        flush_end(wefti_op_of_link(l), WEFT_OK);
+    wefti_rma_remote_unref(r);
+}
+
+static weft_status_t flush_start(weft_op_t *op)
+{
+    rma_flush_t *f = wefti_op_room(op, rma_flush_t);
+    weft_remote_t *r = f->remote;
+    if (wefti_list_empty(&r->live)) {
+        wefti_op_complete(op, WEFT_OK);
+        return WEFT_OK;
+    }
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    f->seq = r->last_seq;
+    r->refs++;
+    wefti_list_push_back(&r->flushes, &wefti_opx(op)->link);
+    return WEFT_OK;
+}
+
+static const wefti_op_kind_t flush_kind = {"flush", flush_start, flush_end};
+
+weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
+{
+    if (!r || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "a flush needs a remote and an operation");
+    weft_status_t st = wefti_op_prepare(r->rt, op, &flush_kind);
+    if (st)
+        return st;
+    *wefti_op_room(op, rma_flush_t) = (rma_flush_t){.remote = r};
+    op->from = r->owner;
+    op->len = 0;
+    return wefti_op_go(r->rt, op);
+}

@@ -1,0 +1,128 @@
+/* rma/mapped.c - accesses to memory of a peer that is mapped here, as far as post.c could not carry them out at once.
+ *
+ * They are carried out one after the other, in steps: a long one takes several rounds of progress, so that its deadline is kept, others get their
+ * turn, and an owner that revokes the region does not wait long for us. Between two steps the slot is free, and each looks anew whether the
+ * memory may still be touched. A write that notifies sends its notification when its bytes are there, as a request over the lane.
+ *
+ * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. */
+#include "rma/state.h"
+
+#define STEP (UINT64_C(4) << 20)
+
+/* --- one step ------------------------------------------------------------------------------------------------------------------ */
+
+static weft_status_t touch(rma_acc_t *acc, uint64_t n)
+{
+    weft_remote_t *r = acc->remote;
+    uint8_t *there = r->bytes + acc->offset + acc->stepped;
+    if (acc->what == ACC_READ)
+        return wefti_rma_scatter(acc, acc->stepped, there, n);
+    if (acc->what == ACC_WRITE)
+        return wefti_rma_gather(acc, acc->stepped, there, n);
+    wefti_op_of_room(acc)->tag = rma_atomic_apply(there, acc->which, acc->width, acc->operand, acc->compare);
+    return WEFT_OK;
+}
+
+/* Some of it. WEFT_ERR_AGAIN: there is more to do, or somebody is there. */
+static weft_status_t step(rma_acc_t *acc)
+{
+    weft_remote_t *r = acc->remote;
+    uint64_t left = acc->len - acc->stepped, n = left < STEP ? left : STEP;
+    weft_status_t st = rma_enter(r);
+    if (st)
+        return st;
+    st = acc->len ? touch(acc, n) : WEFT_OK;
+    if (!acc->stepped)
+        wefti_rma_count(acc);
+    rma_leave(r);
+    acc->stepped += n;
+    return st ? st : n < left ? WEFT_ERR_AGAIN : WEFT_OK;
+}
+
+/* Its bytes are there (or it failed): what is left to do. */
+static void stepped(rma_acc_t *acc, weft_status_t st)
+{
+    if (st == WEFT_ERR_STALE) {
+        int32_t ok = WEFT_OK;
+        atomic_compare_exchange_strong(&acc->remote->state, &ok, WEFT_ERR_STALE);
+    }
+    if (!st && acc->notify) {
+        acc->what = ACC_NOTIFY;
+        acc->id = 0;
+        st = wefti_rma_ask(acc);
+        if (!st)
+            return;
+    }
+    wefti_rma_end(acc, st);
+}
+
+/* --- turns --------------------------------------------------------------------------------------------------------------------- */
+
+static void no_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op;
+    (void)why;
+}
+
+static const wefti_op_kind_t step_kind = {"steps", NULL, no_cancel};
+
+/* By an operation of our own that completes at once: its callback comes from progress. */
+static void soon(rma_state_t *rs)
+{
+    if (rs->step_posted || wefti_op_prepare(rs->rt, &rs->step_op, &step_kind))
+        return; /* the runtime closes: endpoints go down, and with them what waits here */
+    rs->step_posted = true;
+    wefti_op_complete(&rs->step_op, WEFT_OK);
+}
+
+static void on_step(weft_op_t *op, void *user)
+{
+    rma_state_t *rs = (rma_state_t *)user;
+    wefti_list_t *l = wefti_list_first(&rs->stepping);
+    (void)op;
+    rs->step_posted = false;
+    if (!l)
+        return;
+    rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
+    weft_status_t st = step(acc);
+    if (st != WEFT_ERR_AGAIN) {
+        wefti_list_remove(l);
+        stepped(acc, st);
+    }
+    if (!wefti_list_empty(&rs->stepping))
+        soon(rs);
+}
+
+void wefti_rma_steps_init(rma_state_t *rs)
+{
+    wefti_list_init(&rs->stepping);
+    rs->step_op.fn = on_step;
+    rs->step_op.user = rs;
+}
+
+void wefti_rma_step(rma_acc_t *acc)
+{
+    rma_state_t *rs = acc->remote->rs;
+    weft_status_t st = wefti_list_empty(&rs->stepping) ? step(acc) : WEFT_ERR_AGAIN;
+    if (st != WEFT_ERR_AGAIN) {
+        acc->state = ACC_STEPS;
+        stepped(acc, st);
+        return;
+    }
+    acc->state = ACC_STEPS;
+    wefti_list_push_back(&rs->stepping, &acc->link);
+    if (!acc->batch)
+        (void)wefti_op_track(rma_op(acc)); /* without memory for its deadline it still ends with its last step */
+    soon(rs);
+}
+
+void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)
+{
+    wefti_list_each_safe(l, &r->rs->stepping) {
+        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
+        if (acc->remote != r)
+            continue;
+        wefti_list_remove(l);
+        wefti_rma_end(acc, why);
+    }
+}

@@ -1,0 +1,196 @@
+/* rma/rma.c - the room: what it tells conn and core about itself. */
+#include "rma/rma.h"
+
+#include "rma/state.h"
+
+/* Records up to this size are copied; what is longer is announced. */
+#define RECORD_LIMIT (RMA_INLINE + sizeof(rma_request_t) + 8u)
+
+static void ep_new(weft_ep_t *ep)
+{
+    rma_ep_t *e = rma_ep(ep);
+    wefti_slots_init(&e->requests, RMA_REQUESTS);
+    wefti_slots_init(&e->grants, RMA_GRANTS);
+    wefti_list_init(&e->pending);
+    wefti_list_init(&e->asked);
+    wefti_list_init(&e->remotes);
+    wefti_list_init(&e->drops);
+    wefti_list_init(&e->grant_list);
+    wefti_list_init(&e->replies);
+}
+
+static void ep_up(weft_ep_t *ep)
+{
+    rma_ep_t *e = rma_ep(ep);
+    e->record_max = ep->lane->frame_max < RECORD_LIMIT ? ep->lane->frame_max : (uint32_t)RECORD_LIMIT;
+    wefti_rma_pending_flush(ep);
+}
+
+static void ep_room(weft_ep_t *ep)
+{
+    wefti_rma_replies_flush(ep);
+    if (ep->lane)
+        wefti_rma_drops_flush(ep);
+    if (ep->lane)
+        wefti_rma_pending_flush(ep);
+}
+
+static void record(weft_ep_t *ep, const void *rec, size_t n)
+{
+    const uint8_t *bytes = (const uint8_t *)rec;
+    switch (*bytes) {
+    case REC_DONE:
+    case REC_DATA:
+    case REC_VALUE:
+    case REC_ATTACHED:
+        wefti_rma_answer(ep, bytes, n);
+        return;
+    default:
+        wefti_rma_serve(ep, bytes, n);
+    }
+}
+
+static void announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in)
+{
+    const uint8_t *bytes = (const uint8_t *)rec;
+    if (n && *bytes == REC_WRITE_BIG) {
+        wefti_rma_serve_big(ep, bytes, n, in);
+    } else if (n && *bytes == REC_PAYLOAD) {
+        wefti_rma_payload(ep, bytes, n, in);
+    } else {
+        wefti_in_refuse(in, false);
+        wefti_rma_nonsense(ep);
+    }
+}
+
+static void withdrawn(wefti_in_t *in)
+{
+    (void)in; /* it is pulled or refused as it comes: nobody has one that could be taken back */
+}
+
+static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
+{
+    (void)discard;
+    wefti_rma_remotes_down(ep, why);
+    if (ep->lane)
+        return; /* it closes gracefully: requests and answers go on */
+    wefti_rma_asked_down(ep, why);
+    wefti_rma_drops_free(ep);
+    wefti_rma_replies_down(ep);
+    wefti_rma_grants_down(ep);
+}
+
+/* Answers count as sends: a peer waits for them. */
+static bool ep_sends_pending(weft_ep_t *ep)
+{
+    const rma_ep_t *e = rma_ep(ep);
+    if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->replies) ||
+        !wefti_list_empty(&e->drops) || e->serving)
+        return true;
+    wefti_list_each(l, &e->remotes)
+        if (wefti_container_of(l, weft_remote_t, ep_link)->n_live)
+            return true;
+    return false;
+}
+
+static bool ep_busy(weft_ep_t *ep)
+{
+    const rma_ep_t *e = rma_ep(ep);
+    return e->serving || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->pending);
+}
+
+static uint64_t none(weft_ep_t *ep)
+{
+    (void)ep;
+    return 0; /* nothing here is left for a receive */
+}
+
+static void ep_free(weft_ep_t *ep)
+{
+    rma_ep_t *e = rma_ep(ep);
+    wefti_rma_remotes_down(ep, ep->why ? ep->why : WEFT_ERR_CLOSED);
+    wefti_rma_grants_down(ep);
+    wefti_slots_free(&e->requests);
+    wefti_slots_free(&e->grants);
+}
+
+static const wefti_traffic_t traffic = {
+    .first_kind = WEFTI_REC_RMA_FIRST,
+    .last_kind = WEFTI_REC_RMA_LAST,
+    .capability = WEFT_CAN_RMA,
+    .ep_state_size = sizeof(rma_ep_t),
+    .ep_new = ep_new,
+    .ep_up = ep_up,
+    .ep_room = ep_room,
+    .record = record,
+    .announced = announced,
+    .withdrawn = withdrawn,
+    .ep_down = ep_down,
+    .ep_sends_pending = ep_sends_pending,
+    .ep_sent = none,
+    .ep_unreceived = none,
+    .ep_busy = ep_busy,
+    .ep_free = ep_free,
+};
+
+/* --- the room, for core ------------------------------------------------------------------------------------------------------ */
+
+static void shutdown(weft_runtime_t *rt)
+{
+    wefti_rma_regions_shutdown(rma_state(rt));
+}
+
+static bool idle(weft_runtime_t *rt)
+{
+    const rma_state_t *rs = rma_state(rt);
+    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping) && !rs->step_posted;
+}
+
+static void room_free(weft_runtime_t *rt)
+{
+    rma_state_t *rs = rma_state(rt);
+    if (!wefti_list_empty(&rs->remotes))
+        wefti_error("a runtime is closed while the program still has remotes: drop them first");
+    pthread_mutex_destroy(&rs->lock);
+    wefti_slots_free(&rs->by_id);
+    explicit_bzero(rs->key, sizeof rs->key);
+    wefti_free(rs);
+}
+
+static void stats(weft_runtime_t *rt, weft_runtime_stats_t *out)
+{
+    const rma_state_t *rs = rma_state(rt);
+    uint64_t fast = 0;
+    wefti_list_each(l, &rs->remotes)
+        fast += __atomic_load_n(&wefti_container_of(l, weft_remote_t, all_link)->fast, __ATOMIC_RELAXED);
+    out->rma_mapped = rs->mapped + fast;
+    out->rma_checked = rs->checked;
+    out->rma_native = rs->native;
+    out->rma_served = rs->served;
+    out->rma_refused = rs->refused;
+    out->ops_posted += rs->fast_gone + fast;
+    out->ops_completed += rs->fast_gone + fast;
+}
+
+static const wefti_room_t room = {shutdown, idle, room_free, stats};
+
+weft_status_t wefti_rma_attach(weft_runtime_t *rt)
+{
+    rma_state_t *rs = (rma_state_t *)wefti_calloc(1, sizeof *rs);
+    if (!rs)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the remote memory of a runtime");
+    rs->rt = rt;
+    weft_status_t st = wefti_rma_token_init(rs);
+    if (st) {
+        wefti_free(rs);
+        return st;
+    }
+    pthread_mutex_init(&rs->lock, NULL);
+    wefti_slots_init(&rs->by_id, UINT32_MAX - 1);
+    wefti_list_init(&rs->regions);
+    wefti_list_init(&rs->remotes);
+    wefti_rma_steps_init(rs);
+    wefti_runtime_attach(rt, WEFTI_ROOM_RMA, &room, rs);
+    wefti_conn_traffic(rt, WEFTI_TRAFFIC_RMA, &traffic);
+    return WEFT_OK;
+}

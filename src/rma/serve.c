@@ -1,0 +1,497 @@
+/* rma/serve.c - what peers ask of our regions: every request is checked against its grant, carried out, and answered once.
+ *
+ * Small ones are carried out as they come and answered in the same call. A long read announces its bytes where they lie, a long write is pulled to where
+ * it belongs; the grant counts them, so that a region is not given back under them. Answers that find no room on the lane wait in order, data and all;
+ * a peer may not have more than RMA_REQUESTS unanswered, and whoever goes beyond that breaks the protocol.
+ *
+ * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile_peer.c and the fuzzer of records hold us
+ * to it. */
+#include "rma/state.h"
+
+/* A payload that moves into or out of a region. */
+typedef struct serve {
+    weft_ep_t *ep;
+    rma_grant_t *grant;
+    weft_iov_t at;
+    uint64_t id;
+    uint64_t offset; /* from the region's first byte on */
+    uint64_t value;
+    bool notify;
+    wefti_xfer_t x; /* in */
+} serve_t;
+
+/* An answer that found no room. */
+typedef struct owed {
+    wefti_list_t link; /* rma_ep_t.replies */
+    serve_t *read;     /* announce this; else the record */
+    uint32_t n;
+    _Alignas(8) uint8_t rec[];
+} owed_t;
+
+/* --- answers ------------------------------------------------------------------------------------------------------------------- */
+
+static bool put(weft_ep_t *ep, const void *rec, size_t n)
+{
+    void *at = ep->lane->ops->reserve(ep->lane, n);
+    if (!at)
+        return false;
+    memcpy(at, rec, n);
+    ep->lane->ops->commit(ep->lane, n);
+    ep->spoke = 1;
+    return true;
+}
+
+/* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the endpoint fails. */
+static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
+{
+    rma_ep_t *e = rma_ep(ep);
+    if (e->n_replies >= RMA_REQUESTS ||
+        e->reply_bytes + n > RMA_REPLY_BYTES + RMA_REQUESTS * sizeof(rma_attached_t) + RMA_INLINE) {
+        wefti_ep_protocol_error(ep, "more requests to remote memory than may be unanswered");
+        return NULL;
+    }
+    owed_t *owed = (owed_t *)wefti_malloc(sizeof *owed + n);
+    if (!owed) {
+        wefti_ep_protocol_error(ep, "no memory for an answer about remote memory");
+        return NULL;
+    }
+    owed->read = read;
+    owed->n = (uint32_t)n;
+    wefti_list_push_back(&e->replies, &owed->link);
+    e->n_replies++;
+    e->reply_bytes += n;
+    return owed;
+}
+
+static void unowe(weft_ep_t *ep, owed_t *owed)
+{
+    rma_ep_t *e = rma_ep(ep);
+    wefti_list_remove(&owed->link);
+    e->n_replies--;
+    e->reply_bytes -= owed->n;
+    wefti_free(owed);
+}
+
+static void reply(weft_ep_t *ep, const void *rec, size_t n)
+{
+    if (!ep->lane || (wefti_list_empty(&rma_ep(ep)->replies) && put(ep, rec, n)))
+        return;
+    owed_t *owed = owe(ep, n, NULL);
+    if (owed)
+        memcpy(owed->rec, rec, n);
+}
+
+static void reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
+{
+    rma_state_t *rs = rma_state(ep->rt);
+    rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = id};
+    wefti_count_up(st ? &rs->refused : &rs->served, 1);
+    reply(ep, &rec, sizeof rec);
+}
+
+/* --- payloads out: long reads --------------------------------------------------------------------------------------------------- */
+
+static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
+{
+    serve_t *s = (serve_t *)wefti_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->ep = ep;
+    s->grant = grant;
+    s->at = (weft_iov_t){at, len};
+    s->id = id;
+    wefti_rma_grant_begin(grant);
+    rma_ep(ep)->serving++;
+    return s;
+}
+
+static void serve_free(serve_t *s)
+{
+    weft_ep_t *ep = s->ep;
+    wefti_rma_grant_end(s->grant);
+    wefti_free(s);
+    rma_ep(ep)->serving--;
+    wefti_ep_drained(ep);
+}
+
+static void read_done(wefti_out_t *out, weft_status_t status)
+{
+    serve_t *s = (serve_t *)out->user;
+    (void)status; /* the reader knows */
+    wefti_out_free(s->ep->rt, out);
+    serve_free(s);
+}
+
+static weft_status_t read_announce(serve_t *s)
+{
+    weft_ep_t *ep = s->ep;
+    rma_payload_t rec = {.kind = REC_PAYLOAD, .id = s->id};
+    wefti_out_t *out = wefti_out_new(ep->rt);
+    if (!out)
+        return WEFT_ERR_NOMEM;
+    out->done = read_done;
+    out->user = s;
+    out->ep = ep;
+    out->iov = &s->at;
+    out->iov_n = 1;
+    out->total = s->at.len;
+    out->device = s->grant->region->device;
+    weft_status_t st = wefti_out_announce(out, &rec, sizeof rec);
+    if (st)
+        wefti_out_free(ep->rt, out);
+    return st;
+}
+
+static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
+{
+    serve_t *s = serve_new(ep, grant, at, len, id);
+    if (!s) {
+        reply_status(ep, id, WEFT_ERR_NOMEM);
+        return;
+    }
+    weft_status_t st = wefti_list_empty(&rma_ep(ep)->replies) && ep->lane ? read_announce(s) : WEFT_ERR_AGAIN;
+    if (st == WEFT_ERR_AGAIN) {
+        if (!owe(ep, 0, s))
+            serve_free(s);
+    } else if (st) {
+        serve_free(s);
+        reply_status(ep, id, st);
+    } else {
+        ep->spoke = 1;
+        wefti_count_up(&rma_state(ep->rt)->served, 1);
+    }
+}
+
+/* --- small requests ---------------------------------------------------------------------------------------------------------------- */
+
+static rma_grant_t *grant_of(weft_ep_t *ep, uint64_t id)
+{
+    return (rma_grant_t *)wefti_slots_get(&rma_ep(ep)->grants, id);
+}
+
+/* The bytes of a read in a record of their own, straight from the region. */
+static weft_status_t read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *at, uint64_t len, uint64_t id)
+{
+    rma_reply_t head = {.kind = REC_DATA, .id = id};
+    wefti_lane_t *lane = ep->lane;
+    size_t n = sizeof head + len;
+    uint8_t *rec = lane && wefti_list_empty(&rma_ep(ep)->replies) ? (uint8_t *)lane->ops->reserve(lane, n) : NULL;
+    bool direct = rec != NULL;
+    if (!rec) {
+        owed_t *owed = lane ? owe(ep, n, NULL) : NULL;
+        if (!owed)
+            return WEFT_OK; /* the endpoint ends */
+        rec = owed->rec;
+    }
+    weft_status_t st = len ? wefti_mem_move(grant->region->device, rec + sizeof head, at, len) : WEFT_OK;
+    if (st) {
+        /* the device failed, and what goes has to be an answer of some length: the status, and no data */
+        head.kind = REC_DONE;
+        head.status = (int16_t)st;
+        n = sizeof head;
+    }
+    memcpy(rec, &head, sizeof head);
+    if (direct) {
+        lane->ops->commit(lane, n);
+        ep->spoke = 1;
+    } else {
+        wefti_container_of(rec, owed_t, rec)->n = (uint32_t)n;
+    }
+    wefti_count_up(&rma_state(ep->rt)->served, 1);
+    return WEFT_OK;
+}
+
+static void on_read(weft_ep_t *ep, const rma_request_t *req)
+{
+    rma_grant_t *grant = grant_of(ep, req->grant);
+    uint8_t *at;
+    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_READ, req->offset, req->len, &at) : WEFT_ERR_STALE;
+    if (st) {
+        reply_status(ep, req->id, st);
+        return;
+    }
+    wefti_count_up(&grant->region->count.reads, 1);
+    wefti_count_up(&grant->region->count.bytes_read, req->len);
+    if (sizeof(rma_reply_t) + req->len <= rma_ep(ep)->record_max)
+        read_short(ep, grant, at, req->len, req->id);
+    else
+        read_long(ep, grant, at, req->len, req->id);
+}
+
+/* The program is told; it may do anything, free the region included. */
+static void notify(weft_ep_t *ep, const rma_grant_t *grant, uint64_t offset, uint64_t len, uint64_t value)
+{
+    weft_region_t *region = grant->region;
+    if (region && region->notify && !grant->stale)
+        region->notify(region, offset, len, value, ep->id, region->user);
+}
+
+static void on_write(weft_ep_t *ep, const rma_request_t *req, const uint8_t *bytes, uint64_t value)
+{
+    rma_grant_t *grant = grant_of(ep, req->grant);
+    uint8_t *at;
+    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_WRITE, req->offset, req->len, &at) : WEFT_ERR_STALE;
+    if (!st && req->len)
+        st = wefti_mem_move(grant->region->device, at, bytes, req->len);
+    if (!st) {
+        wefti_count_up(&grant->region->count.writes, 1);
+        wefti_count_up(&grant->region->count.bytes_written, req->len);
+        if (req->what & F_NOTIFY)
+            notify(ep, grant, grant->offset + req->offset, req->len, value);
+    }
+    reply_status(ep, req->id, st);
+}
+
+/* In memory of a device: we are the only one who changes it for peers. */
+static weft_status_t device_atomic(const weft_mem_kind_t *device, uint8_t *at, const rma_atomic_t *rec, uint64_t *before)
+{
+    _Alignas(8) uint64_t word = 0;
+    weft_status_t st = wefti_mem_move(device, &word, at, rec->req.width);
+    if (st)
+        return st;
+    *before = rma_atomic_apply(&word, rec->req.what, rec->req.width, rec->operand, rec->compare);
+    return wefti_mem_move(device, at, &word, rec->req.width);
+}
+
+static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec)
+{
+    rma_grant_t *grant = grant_of(ep, rec->req.grant);
+    struct {
+        rma_reply_t reply;
+        uint64_t before;
+    } answer = {.reply = {.kind = REC_VALUE, .id = rec->req.id}};
+    uint8_t *at;
+    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_ATOMIC, rec->req.offset, rec->req.len, &at) : WEFT_ERR_STALE;
+    if (!st && (uintptr_t)at % rec->req.width)
+        st = WEFT_ERR_INVALID;
+    if (!st && grant->region->device)
+        st = device_atomic(grant->region->device, at, rec, &answer.before);
+    else if (!st)
+        answer.before = rma_atomic_apply(at, rec->req.what, rec->req.width, rec->operand, rec->compare);
+    if (st) {
+        reply_status(ep, rec->req.id, st);
+        return;
+    }
+    wefti_count_up(&grant->region->count.atomics, 1);
+    wefti_count_up(&rma_state(ep->rt)->served, 1);
+    reply(ep, &answer, sizeof answer);
+}
+
+/* The bytes are in mapped memory already. */
+static void on_notify(weft_ep_t *ep, const rma_atomic_t *rec)
+{
+    rma_grant_t *grant = grant_of(ep, rec->req.grant);
+    uint8_t *at;
+    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_WRITE, rec->req.offset, rec->req.len, &at) : WEFT_ERR_STALE;
+    if (!st)
+        notify(ep, grant, grant->offset + rec->req.offset, rec->req.len, rec->operand);
+    reply_status(ep, rec->req.id, st);
+}
+
+/* --- attaching --------------------------------------------------------------------------------------------------------------------- */
+
+static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *bytes)
+{
+    rma_state_t *rs = rma_state(ep->rt);
+    struct {
+        rma_attached_t a;
+        uint8_t ticket[WEFTI_TICKET_MAX];
+    } rec;
+    uint8_t claim_bytes[WEFT_RMA_TOKEN_MAX];
+    rma_claim_t claim;
+    rma_grant_t *grant = NULL;
+    size_t ticket_n = 0;
+    memcpy(claim_bytes, bytes, head->len);
+    __asm__ volatile("" : : : "memory");
+    weft_status_t st = head->flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head->len, &claim)
+                                            : wefti_rma_token_open(rs, claim_bytes, head->len, &claim);
+    bool map = head->flags & F_MAP && ep->lane && ep->lane->ops->expose;
+    if (!st)
+        st = wefti_rma_grant_new(ep, &claim, map, &grant);
+    if (st) {
+        reply_status(ep, head->id, st);
+        return;
+    }
+    memset(&rec, 0, sizeof rec);
+    rec.a = (rma_attached_t){.reply = {.kind = REC_ATTACHED, .id = head->id},
+                             .grant = grant->id,
+                             .len = grant->len,
+                             .generation = grant->generation,
+                             .rights = grant->rights};
+    if (grant->slot >= 0) {
+        const rma_share_t *share = &grant->region->share;
+        ticket_n = ep->lane->ops->expose(ep->lane, share->fd, share->bytes, rec.ticket);
+        if (ticket_n) {
+            rec.a.slot = (uint32_t)grant->slot;
+            rec.a.stamp = grant->stamp;
+            rec.a.map_bytes = share->bytes;
+            rec.a.map_offset = RMA_CONTROL + grant->offset;
+        }
+    }
+    wefti_count_up(&rs->served, 1);
+    reply(ep, &rec, sizeof rec.a + ticket_n);
+}
+
+/* --- records in ------------------------------------------------------------------------------------------------------------------- */
+
+static bool sound(const rma_request_t *req)
+{
+    return !req->zero && (req->kind == REC_ATOMIC ? req->what >= WEFT_RMA_ADD && req->what <= WEFT_RMA_XOR &&
+                                                        req->len == req->width && (req->width == 4 || req->width == 8)
+                                                  : !req->width && !(req->what & ~(req->kind == REC_WRITE ? F_NOTIFY : 0)));
+}
+
+void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
+{
+    rma_atomic_t rec;
+    uint8_t kind = *bytes;
+    size_t head = kind == REC_READ || kind == REC_WRITE ? sizeof rec.req : sizeof rec;
+    if (kind == REC_ATTACH) {
+        rma_attach_t attach;
+        if (n < sizeof attach)
+            goto nonsense;
+        memcpy(&attach, bytes, sizeof attach);
+        __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+        if (attach.flags & ~(F_NAME | F_MAP) || attach.zero || !attach.len || attach.len > WEFT_RMA_TOKEN_MAX ||
+            attach.len != n - sizeof attach)
+            goto nonsense;
+        on_attach(ep, &attach, bytes + sizeof attach);
+        return;
+    }
+    if (kind == REC_DROP) {
+        rma_drop_t drop;
+        if (n != sizeof drop)
+            goto nonsense;
+        memcpy(&drop, bytes, sizeof drop);
+        __asm__ volatile("" : : : "memory");
+        rma_grant_t *grant = grant_of(ep, drop.grant);
+        if (grant)
+            wefti_rma_grant_drop(grant, false);
+        return;
+    }
+    if (n < head || (kind != REC_WRITE && n != head))
+        goto nonsense;
+    memset(&rec, 0, sizeof rec);
+    memcpy(&rec, bytes, head);
+    __asm__ volatile("" : : : "memory");
+    rec.req.kind = kind;
+    if (!sound(&rec.req))
+        goto nonsense;
+    if (kind == REC_READ) {
+        on_read(ep, &rec.req);
+    } else if (kind == REC_ATOMIC) {
+        on_atomic(ep, &rec);
+    } else if (kind == REC_NOTIFY && !rec.compare) {
+        on_notify(ep, &rec);
+    } else if (kind == REC_WRITE) {
+        uint64_t value = 0;
+        if (rec.req.what & F_NOTIFY) {
+            if (n < head + sizeof value)
+                goto nonsense;
+            memcpy(&value, bytes + head, sizeof value);
+            head += sizeof value;
+        }
+        if (rec.req.len != n - head)
+            goto nonsense;
+        on_write(ep, &rec.req, bytes + head, value);
+    } else {
+        goto nonsense;
+    }
+    return;
+
+nonsense:
+    wefti_rma_nonsense(ep);
+}
+
+/* --- payloads in: long writes ------------------------------------------------------------------------------------------------------- */
+
+static void write_done(wefti_xfer_t *x, weft_status_t status)
+{
+    serve_t *s = wefti_container_of(x, serve_t, x);
+    weft_ep_t *ep = s->ep;
+    if (!status && s->grant->region) {
+        wefti_count_up(&s->grant->region->count.writes, 1);
+        wefti_count_up(&s->grant->region->count.bytes_written, s->at.len);
+        if (s->notify)
+            notify(ep, s->grant, s->offset, s->at.len, s->value);
+    }
+    if (ep->lane)
+        reply_status(ep, s->id, status);
+    serve_free(s);
+}
+
+void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *bytes, size_t n, wefti_in_t *in)
+{
+    rma_big_t rec;
+    uint8_t *at;
+    memset(&rec, 0, sizeof rec);
+    if (n == sizeof rec)
+        memcpy(&rec, bytes, sizeof rec);
+    __asm__ volatile("" : : : "memory");
+    if (n != sizeof rec || rec.zero || rec.zero2 || rec.what & ~F_NOTIFY || (!(rec.what & F_NOTIFY) && rec.value)) {
+        wefti_in_refuse(in, false);
+        wefti_rma_nonsense(ep);
+        return;
+    }
+    rma_grant_t *grant = grant_of(ep, rec.grant);
+    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_WRITE, rec.offset, in->total, &at) : WEFT_ERR_STALE;
+    serve_t *s = st ? NULL : serve_new(ep, grant, at, in->total, rec.id);
+    if (!st && !s)
+        st = WEFT_ERR_NOMEM;
+    if (!st) {
+        s->offset = grant->offset + rec.offset;
+        s->value = rec.value;
+        s->notify = rec.what & F_NOTIFY;
+        s->x.done = write_done;
+        st = wefti_in_pull(in, &s->at, 1, s->at.len, grant->region->device, &s->x);
+        if (st)
+            serve_free(s);
+    }
+    if (st) {
+        reply_status(ep, rec.id, st); /* first: the writer then knows why it is refused */
+        wefti_in_refuse(in, false);
+    }
+}
+
+/* --- later -------------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_rma_replies_flush(weft_ep_t *ep)
+{
+    rma_ep_t *e = rma_ep(ep);
+    for (wefti_list_t *l; ep->lane && (l = wefti_list_first(&e->replies));) {
+        owed_t *owed = wefti_container_of(l, owed_t, link);
+        serve_t *read = owed->read;
+        weft_status_t st = WEFT_OK;
+        if (read) {
+            st = read_announce(read);
+            if (st == WEFT_ERR_AGAIN)
+                return;
+            if (!st)
+                ep->spoke = 1;
+        } else if (!put(ep, owed->rec, owed->n)) {
+            return;
+        }
+        if (!st) {
+            unowe(ep, owed);
+            continue;
+        }
+        /* it cannot be announced: the reader is told, in its place in the order */
+        rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
+        if (!put(ep, &rec, sizeof rec))
+            return;
+        serve_free(read);
+        unowe(ep, owed);
+    }
+    wefti_ep_drained(ep);
+}
+
+void wefti_rma_replies_down(weft_ep_t *ep)
+{
+    rma_ep_t *e = rma_ep(ep);
+    for (wefti_list_t *l; (l = wefti_list_first(&e->replies));) {
+        owed_t *owed = wefti_container_of(l, owed_t, link);
+        if (owed->read)
+            serve_free(owed->read);
+        unowe(ep, owed);
+    }
+}
