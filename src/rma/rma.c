@@ -151,9 +151,8 @@ static void room_free(weft_runtime_t *rt)
     rma_state_t *rs = rma_state(rt);
     if (!wefti_list_empty(&rs->remotes))
         wefti_error("a runtime is closed while the program still has remotes: drop them first");
-    pthread_mutex_destroy(&rs->lock);
-    wefti_slots_free(&rs->by_id);
-    explicit_bzero(rs->key, sizeof rs->key);
+    wefti_rma_regions_free(rs);
+    wefti_rma_token_end(rs);
     wefti_free(rs);
 }
 
@@ -185,9 +184,7 @@ weft_status_t wefti_rma_attach(weft_runtime_t *rt)
         wefti_free(rs);
         return st;
     }
-    pthread_mutex_init(&rs->lock, NULL);
-    wefti_slots_init(&rs->by_id, UINT32_MAX - 1);
-    wefti_list_init(&rs->regions);
+    wefti_rma_regions_init(rs);
     wefti_list_init(&rs->remotes);
     wefti_rma_steps_init(rs);
     wefti_runtime_attach(rt, WEFTI_ROOM_RMA, &room, rs);

@@ -83,9 +83,9 @@ static void reply(weft_ep_t *ep, const void *rec, size_t n)
 
 static void reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
 {
-    rma_state_t *rs = rma_state(ep->rt);
     rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = id};
-    wefti_count_up(st ? &rs->refused : &rs->served, 1);
+    if (!st) /* what is refused is counted where it is refused */
+        wefti_count_up(&rma_state(ep->rt)->served, 1);
     reply(ep, &rec, sizeof rec);
 }
 
@@ -169,6 +169,17 @@ static rma_grant_t *grant_of(weft_ep_t *ep, uint64_t id)
     return (rma_grant_t *)wefti_slots_get(&rma_ep(ep)->grants, id);
 }
 
+/* The grant of that id, if it allows that; the bytes are at *at_out. */
+static weft_status_t look_up(weft_ep_t *ep, uint64_t id, uint32_t rights, uint64_t offset, uint64_t len, rma_grant_t **grant_out,
+                             uint8_t **at_out)
+{
+    rma_grant_t *grant = *grant_out = grant_of(ep, id);
+    if (grant)
+        return wefti_rma_grant_check(grant, rights, offset, len, at_out);
+    wefti_count_up(&rma_state(ep->rt)->refused, 1);
+    return WEFT_ERR_STALE;
+}
+
 /* The bytes of a read in a record of their own, straight from the region. */
 static weft_status_t read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *at, uint64_t len, uint64_t id)
 {
@@ -203,9 +214,9 @@ static weft_status_t read_short(weft_ep_t *ep, const rma_grant_t *grant, const u
 
 static void on_read(weft_ep_t *ep, const rma_request_t *req)
 {
-    rma_grant_t *grant = grant_of(ep, req->grant);
+    rma_grant_t *grant;
     uint8_t *at;
-    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_READ, req->offset, req->len, &at) : WEFT_ERR_STALE;
+    weft_status_t st = look_up(ep, req->grant, WEFT_RMA_READ, req->offset, req->len, &grant, &at);
     if (st) {
         reply_status(ep, req->id, st);
         return;
@@ -228,9 +239,9 @@ static void notify(weft_ep_t *ep, const rma_grant_t *grant, uint64_t offset, uin
 
 static void on_write(weft_ep_t *ep, const rma_request_t *req, const uint8_t *bytes, uint64_t value)
 {
-    rma_grant_t *grant = grant_of(ep, req->grant);
+    rma_grant_t *grant;
     uint8_t *at;
-    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_WRITE, req->offset, req->len, &at) : WEFT_ERR_STALE;
+    weft_status_t st = look_up(ep, req->grant, WEFT_RMA_WRITE, req->offset, req->len, &grant, &at);
     if (!st && req->len)
         st = wefti_mem_move(grant->region->device, at, bytes, req->len);
     if (!st) {
@@ -255,13 +266,13 @@ static weft_status_t device_atomic(const weft_mem_kind_t *device, uint8_t *at, c
 
 static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec)
 {
-    rma_grant_t *grant = grant_of(ep, rec->req.grant);
+    rma_grant_t *grant;
     struct {
         rma_reply_t reply;
         uint64_t before;
     } answer = {.reply = {.kind = REC_VALUE, .id = rec->req.id}};
     uint8_t *at;
-    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_ATOMIC, rec->req.offset, rec->req.len, &at) : WEFT_ERR_STALE;
+    weft_status_t st = look_up(ep, rec->req.grant, WEFT_RMA_ATOMIC, rec->req.offset, rec->req.len, &grant, &at);
     if (!st && (uintptr_t)at % rec->req.width)
         st = WEFT_ERR_INVALID;
     if (!st && grant->region->device)
@@ -280,9 +291,9 @@ static void on_atomic(weft_ep_t *ep, const rma_atomic_t *rec)
 /* The bytes are in mapped memory already. */
 static void on_notify(weft_ep_t *ep, const rma_atomic_t *rec)
 {
-    rma_grant_t *grant = grant_of(ep, rec->req.grant);
+    rma_grant_t *grant;
     uint8_t *at;
-    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_WRITE, rec->req.offset, rec->req.len, &at) : WEFT_ERR_STALE;
+    weft_status_t st = look_up(ep, rec->req.grant, WEFT_RMA_WRITE, rec->req.offset, rec->req.len, &grant, &at);
     if (!st)
         notify(ep, grant, grant->offset + rec->req.offset, rec->req.len, rec->operand);
     reply_status(ep, rec->req.id, st);
@@ -433,8 +444,8 @@ void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *bytes, size_t n, wefti_in
         wefti_rma_nonsense(ep);
         return;
     }
-    rma_grant_t *grant = grant_of(ep, rec.grant);
-    weft_status_t st = grant ? wefti_rma_grant_check(grant, WEFT_RMA_WRITE, rec.offset, in->total, &at) : WEFT_ERR_STALE;
+    rma_grant_t *grant;
+    weft_status_t st = look_up(ep, rec.grant, WEFT_RMA_WRITE, rec.offset, in->total, &grant, &at);
     serve_t *s = st ? NULL : serve_new(ep, grant, at, in->total, rec.id);
     if (!st && !s)
         st = WEFT_ERR_NOMEM;
