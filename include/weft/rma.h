@@ -88,6 +88,7 @@ WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
  * Fails: WEFT_ERR_RANGE (beyond max_len, or shorter than it is). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_extend(weft_region_t *region, uint64_t len);
 
+/* Its first byte; the same for as long as the region lives. NULL for NULL. */
 WEFT_API void *weft_region_base(const weft_region_t *region);
 
 typedef struct weft_region_info {

@@ -57,6 +57,7 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool 
                        .len = claim->len,
                        .generation = claim->generation,
                        .rights = claim->rights & region->rights,
+                       .expires = claim->expires,
                        .slot = -1};
     g->expiry.fn = expired;
     st = wefti_slots_add(&e->grants, g, &g->id);
@@ -98,6 +99,9 @@ weft_status_t wefti_rma_grant_check(rma_grant_t *g, uint32_t rights, uint64_t of
     weft_region_t *region = g->region;
     /* The generation too: a revoke counts from its call on, which may come from another thread. One that is not stale has a region. */
     if (g->stale || g->generation != atomic_load_explicit(&region->generation, memory_order_relaxed))
+        return refuse(g, WEFT_ERR_STALE);
+    /* By the clock, too: in a process that was stopped and goes on, what waits may be read before the timer is looked at. */
+    if (g->expires && wefti_now(g->ep->rt) >= g->expires)
         return refuse(g, WEFT_ERR_STALE);
     if (rights & ~g->rights)
         return refuse(g, WEFT_ERR_RIGHTS);

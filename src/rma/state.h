@@ -215,7 +215,8 @@ struct rma_grant {
     bool stale;
     bool quiet;                   /* its slot was seen idle after it became stale: no access will be made any more */
     wefti_list_t region_link, ep_link;
-    wefti_timer_t expiry;         /* of its token */
+    uint64_t expires;             /* its token's time, in fabric time; 0: never */
+    wefti_timer_t expiry;
 };
 
 /* What a token or a name says that its bearer may have. */
