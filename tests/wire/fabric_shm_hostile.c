@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "lib/shm_side.h"
 
-#define RING 16384u
+#define RING WEFTI_RING_SMALLEST
 
 /* a is the honest side; b lies on ea/eb and is honest on fa/fb. */
 typedef struct scene {
@@ -267,6 +267,16 @@ TEST(a_consumer_position_that_cannot_be_fails_the_lane)
     CHECK(!s.ea.failed); /* not from inside a call */
     SHM_UNTIL(&s.a, s.ea.failed);
     CHECK_EQ(s.ea.why, WEFT_ERR_PROTOCOL);
+    scene_close(&s);
+    /* The same to someone who waits for room and sends nothing. */
+    scene_open(&s, "auto");
+    while (shm_send(&s.ea, "x", 1))
+        ;
+    atomic_store(&lane_of(&s.eb)->rx.page->consumed, UINT64_MAX / 2);
+    wefti_bell_ring(lane_of(&s.eb)->peer, lane_of(&s.eb)->peer_index);
+    SHM_UNTIL(&s.a, s.ea.failed);
+    CHECK_EQ(s.ea.why, WEFT_ERR_PROTOCOL);
+    CHECK_EQ(s.ea.rooms, 0);
     scene_close(&s);
 }
 

@@ -23,7 +23,7 @@ static void sleepy(int fd, bool first, bool barriers)
     shm_end_t e[12], unused;
     uint64_t got = 0, sent = 0;
     wefti_rng_t rng = {first ? 1 : 2};
-    shm_side_open(&s, 16384, "auto");
+    shm_side_open(&s, WEFTI_RING_SMALLEST, "auto");
     shm_end_new(&s, &unused); /* opens the rail */
     if (!barriers)
         ((wefti_shm_rail_t *)s.rail)->barriers = false;

@@ -373,6 +373,7 @@ static inline wefti_shm_lane_t *wefti_shm_lane_at(const wefti_shm_rail_t *r, uin
 {
     return r->lanes.at[index].generation & 1 ? r->lanes.at[index].value : NULL;
 }
+_Static_assert(WEFTI_REC_MAX <= WEFTI_RING_LONGEST(WEFTI_RING_SMALLEST), "every ring takes the records that every lane takes");
 /* Longest record for a ring of that size: large enough that a system call per payload pays beyond it. */
 static inline uint32_t wefti_shm_frame_max(uint32_t ring)
 {

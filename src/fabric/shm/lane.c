@@ -25,8 +25,6 @@
 #define REGION_MAGIC UINT64_C(0x31676e7274666577)
 #define ADDR_VERSION 1u
 #define FLAG_BARRIERS 1u
-#define RING_MIN (UINT32_C(16) << 10)
-#define RING_MAX (UINT32_C(64) << 20)
 
 weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
 {
@@ -106,9 +104,9 @@ weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n
     uint64_t nonce = wefti_get_u64(&rd);
     if (rd.bad || wefti_reader_left(&rd) || version != ADDR_VERSION)
         return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes and version %u is none of ours", n, version);
-    if (ring < RING_MIN || ring > RING_MAX || (ring & (ring - 1)))
+    if (ring < WEFTI_RING_SMALLEST || ring > WEFTI_RING_LARGEST || (ring & (ring - 1)))
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring,
-                          RING_MIN, RING_MAX);
+                          WEFTI_RING_SMALLEST, WEFTI_RING_LARGEST);
     if (peer_addr.pid == 0 || peer_addr.pid > INT32_MAX || fd > INT32_MAX || peer_addr.bell_fd > INT32_MAX ||
         peer_addr.wake_fd > INT32_MAX)
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's process %u or descriptor %u cannot be", peer_addr.pid, fd);
@@ -201,6 +199,13 @@ void wefti_shm_lane_fail(wefti_shm_lane_t *lane, weft_status_t why)
     wefti_shm_work(lane);
 }
 
+/* The consumer's position made no sense. */
+static void fail_liar(wefti_shm_lane_t *lane)
+{
+    wefti_info("shm: process %d says it has read what was never sent", (int)lane->peer->pid);
+    wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
+}
+
 /* --- sending ------------------------------------------------------------------------------------------------------------ */
 
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
@@ -209,10 +214,8 @@ void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n)
     if (WEFTI_LIKELY(at != NULL))
         return at;
     at = wefti_ring_reserve_or_want(&lane->tx, n);
-    if (lane->tx.bad) {
-        wefti_info("shm: process %d says it has read what was never sent", (int)lane->peer->pid);
-        wefti_shm_lane_fail(lane, WEFT_ERR_PROTOCOL);
-    }
+    if (lane->tx.bad)
+        fail_liar(lane);
     return at;
 }
 
@@ -297,10 +300,12 @@ unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
     }
     if (wefti_shm_bulk_waits_for_room(lane))
         wefti_shm_work(lane);
-    if (lane->starved && wefti_ring_has_room(&lane->tx)) {
+    if (lane->starved && wefti_ring_room_or_want(&lane->tx)) {
         lane->starved = false;
         r->rail.fabric->up->room(lane->lane.user);
         n++;
+    } else if (WEFTI_UNLIKELY(lane->tx.bad)) {
+        fail_liar(lane);
     }
     return n;
 }

@@ -42,7 +42,7 @@ const wefti_rail_ops_t wefti_shm_ops = {
 weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out)
 {
     uint64_t ring = config->shm_ring;
-    if (ring < 16384 || ring > (UINT64_C(64) << 20) || (ring & (ring - 1)))
+    if (ring < WEFTI_RING_SMALLEST || ring > WEFTI_RING_LARGEST || (ring & (ring - 1)))
         return wefti_fail(WEFT_ERR_INVALID, "WEFT_SHM_RING is %llu bytes; it must be a power of two between 16k and 64M",
                           (unsigned long long)ring);
     wefti_shm_rail_t *r = wefti_aligned_alloc(64, sizeof *r);

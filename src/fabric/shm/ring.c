@@ -61,21 +61,36 @@ void *wefti_ring_reserve_slow(wefti_ring_tx_t *tx, uint64_t n)
     return tx->base + at + WEFTI_RING_HEAD;
 }
 
-bool wefti_ring_has_room(wefti_ring_tx_t *tx)
+/* 9/16 of the ring are what the longest record, a skip before it and the next head word take. */
+static bool has_room(wefti_ring_tx_t *tx)
+{
+    uint64_t most = tx->size / 16 * 9;
+    if (tx->tail + most > tx->limit)
+        look(tx);
+    return !tx->bad && tx->tail + most <= tx->limit;
+}
+
+/* At least 7/16 of the ring are in use, or there would be room; so this is a position the consumer has yet to publish. */
+static void want(wefti_ring_tx_t *tx)
+{
+    atomic_store_explicit(&tx->page->want_at, tx->tail - tx->size / 4, memory_order_seq_cst);
+}
+
+bool wefti_ring_room_or_want(wefti_ring_tx_t *tx)
 {
     if (!tx->size || tx->bad)
         return false;
-    if (tx->tail + tx->size / 2 + WEFTI_RING_GRAIN > tx->limit)
-        look(tx);
-    return !tx->bad && tx->tail + tx->size / 2 + WEFTI_RING_GRAIN <= tx->limit;
+    if (has_room(tx))
+        return true;
+    want(tx); /* anew: records that were shorter may have gone since the wish that was granted */
+    return has_room(tx);
 }
 
 void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n)
 {
     if (!tx->size || tx->bad)
         return NULL;
-    /* At least 3/8 of the ring are in use, or there would be room; so this is a position the consumer has yet to publish. */
-    atomic_store_explicit(&tx->page->want_at, tx->tail - tx->size / 4, memory_order_seq_cst);
+    want(tx);
     return wefti_ring_reserve_slow(tx, n);
 }
 

@@ -31,6 +31,9 @@
 #define WEFTI_RING_PAGE 4096u /* bytes before the ring */
 #define WEFTI_RING_HEAD 8u    /* bytes of the head word */
 #define WEFTI_RING_AHEAD 512u /* bytes fetched ahead of the producer */
+#define WEFTI_RING_SMALLEST 16384u /* bytes of a ring */
+#define WEFTI_RING_LARGEST (64u << 20)
+#define WEFTI_RING_LONGEST(size) ((size) / 64 * 17) /* bytes of a record */
 
 enum { WEFTI_RING_SKIP = 1, WEFTI_RING_TYPE_MIN = 2, WEFTI_RING_TYPE_MAX = 15 };
 
@@ -102,10 +105,10 @@ void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size);
 void *wefti_ring_reserve_slow(wefti_ring_tx_t *tx, uint64_t n);
 /* After a reserve that failed: ask the consumer to say when most of the ring is free, then try once more. */
 void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n);
-/* Is there room for any record (of at most 1/4 of the ring)? */
-bool wefti_ring_has_room(wefti_ring_tx_t *tx);
+/* Is there room for any record? If not, ask the consumer to say when there is, as above. */
+bool wefti_ring_room_or_want(wefti_ring_tx_t *tx);
 
-/* Room for a record of n bytes (n <= size / 4), 8-byte aligned; NULL: none now. Nothing is visible before the commit. */
+/* Room for a record of n bytes (n <= WEFTI_RING_LONGEST(size)), 8-byte aligned; NULL: none now. Nothing is visible before the commit. */
 static inline void *wefti_ring_reserve(wefti_ring_tx_t *tx, uint64_t n)
 {
     uint64_t need = wefti_ring_span(n), at = tx->tail & (tx->size - 1);

@@ -42,6 +42,7 @@
 #define TP_HOT 4                 /* lanes polled on every progress while records flow on them */
 #define TP_QUIET 512             /* polls that found nothing before a lane is left to epoll */
 #define TP_WARM 32               /* polls that found something before it is taken out of epoll, which costs on every packet */
+_Static_assert(TP_REC_MAX >= WEFTI_REC_MAX, "a lane takes what every lane takes");
 
 #define TP_GREET_LANE UINT64_C(0x31454e414c544657) /* "WFTLANE1" */
 #define TP_GREET_BULK UINT64_C(0x314b4c5542544657) /* "WFTBULK1" */

@@ -43,6 +43,7 @@
 #define UX_TOKEN_INDEX_BITS 24  /* the rest is random */
 #define UX_BYE_NS 50000000u     /* how long a close waits for its last frames to leave */
 #define UX_SPARE_MAX 1024       /* endpoints a peer may make us create ahead (see lane.c) */
+_Static_assert(UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD >= WEFTI_REC_MAX, "a lane takes what every lane takes");
 
 /* Kinds of records: 0 is the room's above, the others are ours, and carry a u64 unless they say otherwise. */
 enum {
