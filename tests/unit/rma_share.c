@@ -211,8 +211,8 @@ TEST(after_stale_and_not_busy_nobody_is_inside)
     CHECK_OK(wefti_rma_share_new(&shared, 1));
     int32_t slot = wefti_rma_slot_take(&shared, 1);
     atomic_store(&stamp_now, 1);
-    rma_control_t *peer = map(&shared);
-    CHECK(!pthread_create(&t, NULL, accessor, &peer->slots[slot]));
+    /* over the same mapping: a sanitizer does not know that two are one memory */
+    CHECK(!pthread_create(&t, NULL, accessor, &shared.control->slots[slot]));
     while (rounds < 20000 && test_now() < end) {
         uint64_t before = atomic_load(&entered);
         for (int i = 0; i < 1000 && atomic_load(&entered) == before; i++)
