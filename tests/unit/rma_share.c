@@ -182,7 +182,7 @@ TEST(who_reads_while_it_is_replaced_sees_nothing_of_it)
     wefti_rma_share_free(&shared);
 }
 
-static _Atomic uint64_t stamp_now, entered;
+static _Atomic uint64_t stamp_now, entered, inside;
 static uint64_t
     guarded; /* plain: whoever touches it while the other may is a race that the sanitizer sees, and so do the counts */
 
@@ -195,10 +195,14 @@ static void *accessor(void *arg)
             continue;
         uint64_t mine = atomic_load(&stamp_now);
         if (mine && atomic_load(&slot->stamp) == mine) {
+            atomic_store_explicit(&inside, 1, memory_order_relaxed);
             guarded++;
-            atomic_fetch_add(&entered, 1);
+            for (int i = 0; i < 30; i++)
+                __asm__ volatile("" ::: "memory");
+            atomic_store_explicit(&inside, 0, memory_order_relaxed);
+            atomic_fetch_add_explicit(&entered, 1, memory_order_relaxed);
         }
-        atomic_store(&slot->busy, 0);
+        atomic_store_explicit(&slot->busy, 0, memory_order_release);
     }
     return NULL;
 }
@@ -222,6 +226,8 @@ TEST(after_stale_and_not_busy_nobody_is_inside)
             looks++;
             CHECK(test_now() < end + 10);
         }
+        for (int i = 0; i < 30; i++)
+            CHECK(!atomic_load_explicit(&inside, memory_order_relaxed));
         CHECK_EQ(guarded, atomic_load(&entered));
         guarded++; /* ours alone now */
         atomic_fetch_add(&entered, 1);
