@@ -1,6 +1,8 @@
 /* Address blobs: found without a listener, over the machine's addresses or its Unix socket, and only by whom it is of. */
 #include <stdatomic.h>
 
+#include "base/uri.h"
+#include "conn/conn.h"
 #include "lib/two.h"
 #include "test.h"
 
@@ -138,4 +140,61 @@ TEST(a_device_that_does_not_exist_is_named)
     CHECK_EQ(weft_runtime_address(two.server, &lo, blob, &len), WEFT_ERR_ADDRESS);
     CHECK(strstr(weft_last_error(), "nosuch0"));
     two_close();
+}
+
+/* Every part parses and names neither every address nor port 0; how many there are of each scheme. */
+static void reach_of(weft_runtime_t *rt, char *text, int *tcp, int *unix_)
+{
+    wefti_conn_reach(rt, text);
+    *tcp = *unix_ = 0;
+    for (const char *at = text; *at;) {
+        wefti_uri_t uri;
+        CHECK_OK(wefti_uri_parse(&at, &uri));
+        CHECK(strcmp(uri.host, "0.0.0.0") && strcmp(uri.host, "::"));
+        CHECK(uri.scheme == WEFTI_URI_UNIX || uri.port);
+        CHECK(uri.scheme == WEFTI_URI_UNIX || !*unix_); /* TCP first */
+        *(uri.scheme == WEFTI_URI_TCP ? tcp : unix_) += 1;
+    }
+}
+
+TEST(all_listeners_are_told_to_who_asks_for_them_and_closed_ones_are_not)
+{
+    for (int threads = 0; threads < 2; threads++) {
+        weft_runtime_opts_t ro = WEFT_RUNTIME_OPTS_INIT;
+        weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
+        weft_runtime_t *rt;
+        weft_listener_t *one, *two_, *any, *many;
+        char text[WEFTI_REACH_MAX], name[64], uris[1024] = "tcp://127.0.0.1:0";
+        int tcp, unix_;
+        ro.progress = threads ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER;
+        lo.accept = take;
+        CHECK_OK(weft_runtime_open(&ro, &rt));
+        reach_of(rt, text, &tcp, &unix_);
+        CHECK_STR(text, "");
+        snprintf(name, sizeof name, "unix://@weft-test-reach-%d", (int)getpid());
+        CHECK_OK(weft_listen(rt, name, &lo, &one));
+        reach_of(rt, text, &tcp, &unix_);
+        CHECK_STR(text, name);
+        CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", &lo, &two_));
+        reach_of(rt, text, &tcp, &unix_);
+        CHECK(tcp == 1 && unix_ == 1 && strstr(text, weft_listener_uri(two_)) == text);
+        CHECK_OK(weft_listen(rt, "tcp://0.0.0.0:0", &lo, &any));
+        reach_of(rt, text, &tcp, &unix_);
+        CHECK(tcp >= 2); /* the machine's addresses, or its loopback */
+        CHECK_OK(weft_listener_close(any, NULL));
+        CHECK_OK(weft_listener_close(one, NULL));
+        double end = test_now() + 5; /* a thread does it in its own time */
+        do {
+            reach_of(rt, text, &tcp, &unix_);
+            CHECK(test_now() < end);
+        } while (tcp != 1 || unix_);
+        CHECK_STR(text, weft_listener_uri(two_));
+        /* as many as fit, and each of them whole */
+        for (int i = 1; i < 40; i++)
+            strcat(uris, ",tcp://127.0.0.1:0");
+        CHECK_OK(weft_listen(rt, uris, &lo, &many));
+        reach_of(rt, text, &tcp, &unix_);
+        CHECK(strlen(text) < sizeof text && tcp >= (int)(sizeof text / sizeof "tcp://127.0.0.1:65535") && tcp < 40);
+        CHECK_OK(weft_runtime_close(rt));
+    }
 }
