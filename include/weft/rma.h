@@ -75,13 +75,14 @@ typedef struct weft_region_opts {
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts, weft_region_t **region_out);
 
 /* Revoke it, wait for accesses that are under way, and free it: op (may be NULL) completes when buf is the program's again and the memory
- * that the library made is given back to the system; no other region ever shows what was in it. Do not use `region` after this call. */
+ * that the library made is given back to the system; no other region ever shows what was in it. A deadline or a cancel does not end it before
+ * buf is the program's again. Do not use `region` after this call. */
 WEFT_API weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op);
 
 /* Make every token given out so far, and every remote made from one, stale, the name's too. New tokens are good. op (may be NULL) completes when
- * no access made with an old one is under way any more. Memory stays where it is, unless a peer that had it mapped is stuck or was lost in
- * the middle of an access: then the region's bytes are moved to fresh memory under the same address, and what this process writes to it
- * between this call and the completion may be lost. */
+ * no access made with an old one is under way any more; WEFT_ERR_TIMEOUT, _CANCELLED, _NOMEM: it is revoked, and one may be. Memory stays where it
+ * is, unless a peer that had it mapped is stuck or was lost in the middle of an access: then the region's bytes are moved to fresh memory under the
+ * same address, and what this process writes to it between this call and the completion may be lost. */
 WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
 
 /* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Tokens keep the length they were given with.
