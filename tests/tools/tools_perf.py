@@ -87,6 +87,15 @@ def active_messages_of_every_size_and_header_arrive():
             assert all(r["header"] == int(header) for r in lines), lines
 
 
+def an_answer_may_be_of_another_size():
+    for tls in ("shm", "tcp"):
+        for mode in ("caller", "thread"):
+            lines = measure("--test", "am_lat,am_rate", "--size", "0,8,1M", "--answer", "4k", "--iters", "50", "--tls", tls, "--mode", mode)
+            assert [r["answer"] for r in lines] == [4096, 4096, 4096, 0, 8, 1 << 20], lines
+        line, = measure("--test", "am_lat", "--size", "8", "--answer", "4M", "--iters", "5", "--view", "--tls", tls)
+        assert line["answer"] == 4 << 20 and line["size"] == 8, line
+
+
 def active_messages_are_taken_in_each_way():
     ways = {"viewed": ["--view"], "kept": ["--kept"], "viewed, kept": ["--view", "--kept"]}
     for tls in ("shm", "tcp"):
@@ -189,7 +198,8 @@ def a_key_is_needed_on_both_sides():
 
 
 weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_are_exact, many_endpoints_and_operations_work,
-          active_messages_give_a_line_each, active_messages_of_every_size_and_header_arrive, active_messages_are_taken_in_each_way,
+          active_messages_give_a_line_each, active_messages_of_every_size_and_header_arrive,
+          an_answer_may_be_of_another_size, active_messages_are_taken_in_each_way,
           few_slots_and_many_endpoints_take_active_messages, a_small_window_makes_the_sender_wait_and_nothing_is_lost,
           buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
           gpu_memory_works_where_there_is_some, idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,

@@ -1,6 +1,7 @@
 /* tools/perf/am.c - the loops of active messages: handlers that answer, and handlers that take.
  *
- * am_lat   ping-pong from within the handlers, at both ends: that is how active messages are used. Timed like tag_lat.
+ * am_lat   ping-pong from within the handlers, at both ends: that is how active messages are used. Timed like tag_lat. --answer: what
+ *          comes back is of another size, as that of a request is.
  * am_bw    one way into a handler that takes the payload: one that is here is read in place; one that waits at the sender is pulled,
  *          all into the same buffer (as in ucx_perftest), `outstanding` at a time. The sender is source() in tests.c.
  * am_rate  the same with small messages.
@@ -41,7 +42,7 @@ static void send_next(perf_run_t *run, weft_ep_t *ep)
         a->send_at = a->send_at + 1 == run->n_sends ? 0 : a->send_at + 1;
         st = op->status;
         if (!st)
-            st = weft_am_send(ep, PERF_AM_ID, run->header, run->plan.header, run->send_buf, run->plan.size, op);
+            st = weft_am_send(ep, PERF_AM_ID, run->header, run->plan.header, run->send_buf, run->send_size, op);
         if (++a->sent == run->plan.count && a->server)
             weft_op_cancel(&a->over);
     }
@@ -148,7 +149,7 @@ static void fetch(perf_run_t *run, weft_am_t *am, weft_am_t *msg)
     slot->msg = msg;
     slot->ep = am->ep;
     a->pulled = !run->plan.view;
-    st = run->plan.view ? weft_am_view(am, &slot->op) : weft_am_pull(am, run->recv_buf, run->plan.size, &slot->op);
+    st = run->plan.view ? weft_am_view(am, &slot->op) : weft_am_pull(am, run->recv_buf, run->recv_size, &slot->op);
     if (st) {
         slot->next = a->idle;
         a->idle = slot;
@@ -165,7 +166,7 @@ static void on_fetched(weft_op_t *op, void *user)
     weft_status_t st = op->status;
     if (!st && run->plan.view) {
         const volatile char *at = op->buf;
-        if (op->len != run->plan.size || at[0] != FILL || at[op->len - 1] != FILL)
+        if (op->len != run->recv_size || at[0] != FILL || at[op->len - 1] != FILL)
             st = WEFT_ERR_PROTOCOL;
     }
     /* Before the answer, so that a lent buffer is back when that arrives. */
@@ -210,7 +211,7 @@ static void on_message(weft_am_t *am, void *user)
 {
     perf_run_t *run = user;
     perf_am_t *a = run->am;
-    if (__builtin_expect(am->len != run->plan.size || am->header_len != run->plan.header || a->status, 0)) {
+    if (__builtin_expect(am->len != run->recv_size || am->header_len != run->plan.header || a->status, 0)) {
         fail(run, WEFT_ERR_PROTOCOL);
         return;
     }

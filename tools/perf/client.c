@@ -184,6 +184,7 @@ static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t siz
     static const uint64_t windows[PERF_TESTS] = {
         [PERF_TAG_BW] = 32, [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32, [PERF_AM_RATE] = 256};
     perf_plan_t plan = {.test = test, .size = size, .window = o->window, .outstanding = o->outstanding, .shuffle = o->shuffle};
+    plan.answer = test == PERF_AM_LAT && o->answer != UINT64_MAX ? o->answer : size;
     if (perf_is_latency(test) || test == PERF_IDLE)
         plan.window = 1;
     if (!plan.window)
@@ -217,7 +218,7 @@ static bool choose_count(client_t *c, perf_plan_t *plan)
         plan->count = o->iters;
         return true;
     }
-    for (plan->count = plan->size > 1 << 18 ? 4 : 256;; plan->count = (uint64_t)n) {
+    for (plan->count = plan->size > 1 << 18 || plan->answer > 1 << 18 ? 4 : 256;; plan->count = (uint64_t)n) {
         if (!run_once(c, plan, NULL, &run))
             return false;
         if (first && run.elapsed_ns >= least) { /* in it memory was touched and mapped for the first time: it promises nothing */
@@ -253,7 +254,12 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
 {
     const perf_opts_t *o = c->opts;
     perf_plan_t plan = new_plan(o, test, size);
-    perf_result_t r = {.test = test, .size = size, .header = plan.header, .window = plan.window, .outstanding = plan.outstanding};
+    perf_result_t r = {.test = test,
+                       .size = size,
+                       .header = plan.header,
+                       .answer = plan.answer,
+                       .window = plan.window,
+                       .outstanding = plan.outstanding};
     perf_run_t run;
     char text[32];
     if (test == PERF_IDLE) {

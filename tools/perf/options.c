@@ -24,6 +24,7 @@ enum {
     OPT_OUTSTANDING,
     OPT_SHUFFLE,
     OPT_HEADER,
+    OPT_ANSWER,
     OPT_MEMORY,
     OPT_VIEW,
     OPT_KEPT,
@@ -59,6 +60,7 @@ static const tool_opt_t options[] = {
      "one-way tests: receives kept posted, or payloads pulled at one time\n(default: as many as the window)"},
     {OPT_SHUFFLE, "shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order"},
     {OPT_HEADER, "header", "BYTES", "am tests: bytes of the header, beside those of the payload (default 0)"},
+    {OPT_ANSWER, "answer", "BYTES", "am_lat: bytes of what comes back, if not as many as go (default: --size)"},
     {OPT_MEMORY, "memory", "KIND[,KIND]",
      "what the buffers are that are sent, and those received into: host, huge, pinned,\n"
      "cuda, cuda-managed or pool (default host); one word counts for both"},
@@ -173,6 +175,14 @@ static bool take_count(const char *name, const char *text, uint64_t min, uint64_
     return false;
 }
 
+static bool take_bytes(const char *name, const char *text, uint64_t *out)
+{
+    if (tool_parse_size(text, out) && *out <= (uint64_t)1 << 46)
+        return true;
+    tool_error("--%s %s is not a size; give bytes like 8, 4k or 1M", name, text);
+    return false;
+}
+
 static bool take_time(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
 {
     uint64_t ns;
@@ -271,6 +281,8 @@ static bool take(perf_opts_t *o, int id, const char *v)
         return true;
     case OPT_HEADER:
         return take_count("header", v, 0, WEFT_AM_HEADER_MAX, &o->header);
+    case OPT_ANSWER:
+        return take_bytes("answer", v, &o->answer);
     case OPT_MEMORY:
         return take_kinds(o, v);
     case OPT_VIEW:
@@ -299,7 +311,7 @@ static bool take(perf_opts_t *o, int id, const char *v)
 
 static bool finish(perf_opts_t *o)
 {
-    bool am = false, tag = false;
+    bool am = false, am_lat = false, tag = false;
     static const perf_test_t usual[] = {PERF_TAG_LAT, PERF_TAG_BW, PERF_TAG_RATE};
     if (!o->role) {
         tool_error("say who to be: --fork for both sides on this machine, or --listen and, elsewhere, --connect URI");
@@ -315,10 +327,15 @@ static bool finish(perf_opts_t *o)
     }
     for (unsigned i = 0; i < o->n_tests; i++) {
         am = am || perf_is_am(o->tests[i]);
+        am_lat = am_lat || o->tests[i] == PERF_AM_LAT;
         tag = tag || o->tests[i] == PERF_TAG_BW || o->tests[i] == PERF_TAG_RATE;
     }
     if ((o->header || o->view || o->kept) && !am) {
         tool_error("--header, --view and --kept are for active messages; add --test am_lat, am_bw or am_rate");
+        return false;
+    }
+    if (o->answer != UINT64_MAX && !am_lat) {
+        tool_error("--answer is for requests and answers; add --test am_lat");
         return false;
     }
     if (o->shuffle && o->n_tests && !tag) {
@@ -336,8 +353,13 @@ static bool finish(perf_opts_t *o)
 
 int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out)
 {
-    perf_opts_t o = {
-        .pin = true, .endpoints = 1, .warmup = UINT64_MAX, .measure_ns = WEFT_SECOND, .send_kind = "host", .recv_kind = "host"};
+    perf_opts_t o = {.pin = true,
+                     .endpoints = 1,
+                     .warmup = UINT64_MAX,
+                     .answer = UINT64_MAX,
+                     .measure_ns = WEFT_SECOND,
+                     .send_kind = "host",
+                     .recv_kind = "host"};
     tool_args_t args;
     int id;
     o.timeout_ns = 60 * WEFT_SECOND;

@@ -56,6 +56,7 @@ typedef struct perf_opts {
     uint64_t outstanding;      /* receives kept posted; 0: as many as the window */
     uint64_t endpoints;
     uint64_t header;           /* bytes of an active message's header */
+    uint64_t answer;           /* am_lat: bytes of the server's payload; UINT64_MAX: as many as the client's */
     char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP];
     bool view, kept;
     uint64_t iters;            /* 0: by time */
@@ -184,7 +185,7 @@ typedef struct perf_plan {
     uint64_t test, run; /* run: makes the tags of each run its own */
     uint64_t size, count, window, outstanding, shuffle;
     uint64_t idle_ns;
-    uint64_t header, view, kept;
+    uint64_t header, answer, view, kept;
     char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP]; /* of the buffers that are sent, and of those received into */
 } perf_plan_t;
 
@@ -197,7 +198,7 @@ typedef struct perf_reply {
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
-#define PERF_MAGIC UINT64_C(0x3230667265706677) /* "wfperf02" */
+#define PERF_MAGIC UINT64_C(0x3330667265706677) /* "wfperf03" */
 
 bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
 /* NULL, or what is wrong with it: it comes from the other side. */
@@ -267,6 +268,7 @@ struct perf_run {
     weft_ep_t **recv_eps;        /* whose message each receive takes */
     uint32_t *order;             /* shuffled: the order tags are sent in; NULL otherwise */
     char *send_buf, *recv_buf, *header;
+    uint64_t send_size, recv_size; /* they differ with --answer only */
     perf_pages_t pages[8];
     unsigned n_pages;
     int recv_page;               /* which of them is recv_buf; -1: none */
@@ -314,7 +316,7 @@ int perf_client(const perf_opts_t *opts, const char *uri);
 
 typedef struct perf_result {
     perf_test_t test;
-    uint64_t size, header, window, outstanding, endpoints, iterations;
+    uint64_t size, header, answer, window, outstanding, endpoints, iterations;
     double seconds;
     const perf_histogram_t *histogram;
     double tick_us;                /* one unit of the histogram */

@@ -30,10 +30,12 @@ const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
         return "the two sides are different versions of weft perf";
     if (p->test >= PERF_TESTS)
         return "the server does not know that test; use the same version of weft on both sides";
-    if (p->size > memory_bound() / 2)
-        return "the message does not fit into half of the server's memory; use a smaller --size";
+    if (p->size > memory_bound() / 2 || p->answer > memory_bound() / 2)
+        return "the message does not fit into half of the server's memory; use a smaller --size or --answer";
     if (p->window < 1 || p->window > PERF_MAX_WINDOW || p->outstanding < 1 || p->outstanding > PERF_MAX_WINDOW)
         return "the window is out of bounds; use a smaller --window or --outstanding";
+    if (p->test != PERF_AM_LAT && p->answer != p->size)
+        return "only am_lat has answers of another size";
     if (p->header > WEFT_AM_HEADER_MAX)
         return "the header is too long; use a smaller --header";
     if (!memchr(p->send_kind, '\0', sizeof p->send_kind) || !memchr(p->recv_kind, '\0', sizeof p->recv_kind))

@@ -116,6 +116,7 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
     tool_json_text(&j, "recv_memory", o->recv_kind);
     if (perf_is_am(r->test)) {
         tool_json_count(&j, "header", r->header);
+        tool_json_count(&j, "answer", r->answer);
         tool_json_text(&j, "taken", o->view && o->kept ? "viewed, kept" : o->view ? "viewed" : o->kept ? "kept" : "at once");
     }
     tool_json_number(&j, "endpoint_bytes", r->endpoint_bytes, 0);

@@ -94,7 +94,7 @@ static bool take_all(perf_run_t *run, perf_link_t *l, bool server)
     const bool pingpong = perf_is_latency(plan->test), am = perf_is_am(plan->test);
     if (pingpong || !server) {
         run->sends = take_table(run, run->n_sends, sizeof(weft_op_t));
-        run->send_buf = run->sends ? take(run, plan->send_kind, plan->size, 0x5a) : NULL;
+        run->send_buf = run->sends ? take(run, plan->send_kind, run->send_size, 0x5a) : NULL;
         run->header = run->send_buf ? take(run, "host", plan->header, 0x3c) : NULL;
         if (!run->header)
             return false;
@@ -105,7 +105,7 @@ static bool take_all(perf_run_t *run, perf_link_t *l, bool server)
         run->recv_page = (int)run->n_pages;
         if (plan->view)
             run->recv_page = -1;
-        else if (!(run->recv_buf = take(run, plan->recv_kind, plan->size, 0xa5)))
+        else if (!(run->recv_buf = take(run, plan->recv_kind, run->recv_size, 0xa5)))
             return false;
     }
     if (plan->shuffle && run->n_recvs)
@@ -119,6 +119,8 @@ weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *p
     run->plan = *plan;
     run->link = l;
     run->recv_page = -1;
+    run->send_size = server ? plan->answer : plan->size;
+    run->recv_size = server ? plan->size : plan->answer;
     snprintf(run->refusal, sizeof run->refusal, "there is no memory for messages of %llu bytes", (unsigned long long)plan->size);
     if (plan->test == PERF_IDLE)
         return WEFT_OK;
