@@ -232,14 +232,6 @@ static void on_message(weft_am_t *am, void *user)
 
 /* --- waiting --------------------------------------------------------------------------------------------- */
 
-static bool peer_lost(perf_run_t *run, weft_status_t *st_out)
-{
-    if (!weft_op_done(run->watch) || !run->watch->status)
-        return false;
-    *st_out = run->watch->status;
-    return true;
-}
-
 /* Drive until `over` is complete, the peer is gone, or nothing arrived for --timeout. */
 static weft_status_t drive(perf_link_t *l, perf_run_t *run)
 {
@@ -256,7 +248,7 @@ static weft_status_t drive(perf_link_t *l, perf_run_t *run)
                 if (a->n_later)
                     release_later(a);
             }
-            if (peer_lost(run, &st))
+            if (perf_peer_lost(run, &st))
                 return st;
         } while (perf_clock_ns() < deadline);
         if (a->taken == seen)
@@ -277,7 +269,7 @@ static weft_status_t sleep_over(perf_link_t *l, perf_run_t *run)
             return a->status;
         if (st == WEFT_ERR_TIMEOUT && __atomic_load_n(&a->taken, __ATOMIC_RELAXED) != seen)
             continue;
-        if (st || peer_lost(run, &st))
+        if (st || perf_peer_lost(run, &st))
             return st;
         ops[1] = NULL; /* the server is done already; what it sent is still to come */
     }

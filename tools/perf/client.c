@@ -20,6 +20,7 @@ typedef struct client {
     uint64_t run; /* number of the last one */
     bool failed;  /* something was said about it */
     bool head_shown;
+    weft_rma_path_t path; /* of the last run of remote memory */
 } client_t;
 
 static bool lost(client_t *c, weft_status_t st, const char *doing)
@@ -155,6 +156,8 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
         c->failed = true;
         return false;
     }
+    if (run.rma)
+        plan->offer = run.rma->offer;
     if (!send_plan(c, plan) || !await_reply(c, PERF_READY, doing) || !post_reply(c, doing)) {
         perf_run_free(&run);
         return false;
@@ -164,13 +167,18 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     run.watch = &c->reply_op;
     if (histogram)
         memset(histogram, 0, sizeof *histogram);
-    st = perf_client_loop(l, &run, &c->reply_op);
+    st = run.rma ? perf_rma_attach(&run, &c->reply.offer) : WEFT_OK;
+    if (!st)
+        st = perf_client_loop(l, &run, &c->reply_op);
     if (st) {
         lost(c, st, doing);
+        perf_rma_drop(&run);
         perf_link_drop(l, false);
         perf_run_free(&run);
         return false;
     }
+    if (run.rma)
+        c->path = run.rma->path;
     run_out->elapsed_ns = run.elapsed_ns;
     run_out->cpu_ns = run.cpu_ns;
     perf_run_free(&run);
@@ -182,13 +190,13 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
 static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t size)
 {
     static const uint64_t windows[PERF_TESTS] = {
-        [PERF_TAG_BW] = 32, [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32, [PERF_AM_RATE] = 256};
+        [PERF_TAG_BW] = 32, [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32, [PERF_AM_RATE] = 256, [PERF_RMA_PUT] = 32};
     perf_plan_t plan = {.test = test, .size = size, .window = o->window, .outstanding = o->outstanding, .shuffle = o->shuffle};
     plan.answer = test == PERF_AM_LAT && o->answer != UINT64_MAX ? o->answer : size;
     if (perf_is_latency(test) || test == PERF_IDLE)
         plan.window = 1;
     if (!plan.window)
-        plan.window = windows[test];
+        plan.window = windows[test] ? windows[test] : 1;
     if (!plan.outstanding)
         plan.outstanding = plan.window;
     if (test != PERF_TAG_BW && test != PERF_TAG_RATE)
@@ -197,6 +205,14 @@ static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t siz
         plan.header = o->header;
         plan.view = o->view;
         plan.kept = o->kept;
+    }
+    if (perf_is_rma(test)) {
+        uint64_t least = size ? size : 1;
+        if (perf_is_atomic(test)) /* each endpoint has words of its own: only what is posted on one is in order */
+            least *= o->endpoints;
+        plan.region = o->region > least && test != PERF_RMA_PUT_LAT ? o->region / least * least : least;
+        plan.batch = test == PERF_RMA_BATCH ? o->batch : 1;
+        plan.path = o->path;
     }
     memcpy(plan.send_kind, o->send_kind, sizeof plan.send_kind);
     memcpy(plan.recv_kind, o->recv_kind, sizeof plan.recv_kind);
@@ -258,6 +274,8 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
                        .size = size,
                        .header = plan.header,
                        .answer = plan.answer,
+                       .batch = plan.batch,
+                       .region = plan.region,
                        .window = plan.window,
                        .outstanding = plan.outstanding};
     perf_run_t run;
@@ -280,6 +298,7 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
     r.histogram = c->histogram;
     r.tick_us = perf_tick_ns() / 1e3 / (perf_is_latency(test) ? 2 : 1);
     r.transport = c->link.transport;
+    r.path = perf_is_rma(test) ? weft_rma_path_name(c->path) : NULL;
     r.endpoints = c->link.n_eps;
     if (test == PERF_IDLE) {
         r.cpu_percent = 100.0 * (double)run.cpu_ns / (double)run.elapsed_ns;
@@ -301,12 +320,15 @@ static bool measure(client_t *c, perf_test_t test, uint64_t size)
 static bool measure_all(client_t *c)
 {
     static const uint64_t lat[] = {8, 1024, 65536, 1048576}, bw[] = {65536, 1048576, 67108864}, rate[] = {8, 64}, none[] = {0};
+    static const uint64_t rma[] = {8, 4096, 1048576, 67108864}, word[] = {8}, small[] = {64, 4096};
     static const struct {
         const uint64_t *sizes;
         unsigned n;
     } usual[PERF_TESTS] = {
-        [PERF_TAG_LAT] = {lat, 4}, [PERF_TAG_BW] = {bw, 3}, [PERF_TAG_RATE] = {rate, 2}, [PERF_IDLE] = {none, 1},
-        [PERF_AM_LAT] = {lat, 4},  [PERF_AM_BW] = {bw, 3},  [PERF_AM_RATE] = {rate, 2},
+        [PERF_TAG_LAT] = {lat, 4},  [PERF_TAG_BW] = {bw, 3},     [PERF_TAG_RATE] = {rate, 2},   [PERF_IDLE] = {none, 1},
+        [PERF_RMA_GET] = {rma, 4},  [PERF_RMA_PUT] = {rma, 4},   [PERF_RMA_PUT_LAT] = {lat, 4}, [PERF_RMA_FADD] = {word, 1},
+        [PERF_RMA_CAS] = {word, 1}, [PERF_RMA_SWAP] = {word, 1}, [PERF_RMA_BATCH] = {small, 2}, [PERF_AM_LAT] = {lat, 4},
+        [PERF_AM_BW] = {bw, 3},     [PERF_AM_RATE] = {rate, 2},
     };
     const perf_opts_t *o = c->opts;
     for (unsigned t = 0; t < o->n_tests; t++) {

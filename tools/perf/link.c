@@ -148,6 +148,8 @@ static const char *advice(weft_status_t st)
         return "; see what the other side said";
     case WEFT_ERR_TIMEOUT:
         return "; a longer --timeout waits longer";
+    case WEFT_ERR_UNSUPPORTED:
+        return "; --path mapped needs a server of this user on this host, --memory host and --tls shm";
     case WEFT_ERR_LIMIT:
         return "; raise the limit (ulimit -n) or use fewer --endpoints";
     case WEFT_ERR_NOMEM:

@@ -81,6 +81,17 @@ static weft_status_t fill_from_afar(perf_link_t *l, const perf_pages_t *p, int f
     return st;
 }
 
+weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *p, int fill)
+{
+    if (!touchable(p))
+        return fill_from_afar(l, p, fill);
+    for (size_t done = 0; done < p->size; done += TOUCH_STEP) {
+        memset((char *)p->at + done, fill, p->size - done < TOUCH_STEP ? p->size - done : TOUCH_STEP);
+        weft_runtime_progress(l->rt);
+    }
+    return WEFT_OK;
+}
+
 const char *perf_memory_get(perf_link_t *l, const char *name, uint64_t size, int fill, perf_pages_t *out)
 {
     const char *fault = NULL;
@@ -96,12 +107,7 @@ const char *perf_memory_get(perf_link_t *l, const char *name, uint64_t size, int
     }
     if (fault)
         return fault;
-    if (touchable(&p)) {
-        for (size_t done = 0; done < p.size; done += TOUCH_STEP) {
-            memset((char *)p.at + done, fill, p.size - done < TOUCH_STEP ? p.size - done : TOUCH_STEP);
-            weft_runtime_progress(l->rt);
-        }
-    } else if ((st = fill_from_afar(l, &p, fill))) {
+    if ((st = perf_memory_fill(l, &p, fill))) {
         perf_memory_put(&p);
         return refuse("no copy reaches %s memory: %s", name, weft_status_text(st));
     }
@@ -131,4 +137,29 @@ bool perf_memory_check(const perf_pages_t *p, uint64_t size, int fill)
         return false;
     }
     return ends[0] == (char)fill && ends[1] == (char)fill;
+}
+
+static bool all_are(const char *at, size_t n, int fill)
+{
+    return at[0] == (char)fill && !memcmp(at, at + 1, n - 1);
+}
+
+bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *p, uint64_t size, int fill)
+{
+    perf_pages_t stage = {0};
+    const bool direct = touchable(p);
+    bool good = direct || !host_pages(STAGE_STEP, &stage);
+    const size_t step = direct ? TOUCH_STEP : STAGE_STEP;
+    for (size_t done = 0; done < size && good; done += step) {
+        size_t n = size - done < step ? size - done : step;
+        char *at = (char *)p->at + done;
+        if (!direct && weft_mem_copy(stage.at, weft_mem_host(), at, p->kind, n))
+            good = false;
+        else
+            good = all_are(direct ? at : stage.at, n, fill);
+        weft_runtime_progress(l->rt);
+    }
+    if (stage.at)
+        perf_memory_put(&stage);
+    return good;
 }

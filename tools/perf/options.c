@@ -25,6 +25,9 @@ enum {
     OPT_SHUFFLE,
     OPT_HEADER,
     OPT_ANSWER,
+    OPT_BATCH,
+    OPT_REGION,
+    OPT_PATH,
     OPT_MEMORY,
     OPT_VIEW,
     OPT_KEPT,
@@ -44,11 +47,15 @@ static const tool_opt_t options[] = {
     {OPT_FORK, "fork", NULL, "be server and client, in two processes of this machine, on one core each"},
     {OPT_LISTEN, "listen", "[URI]", "be the server (default " DEFAULT_LISTEN "; port 0 picks one); serves one client and ends"},
     {OPT_CONNECT, "connect", "URI", "be the client of the server at URI"},
-    {OPT_TEST, "test", "LIST", "tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle\n(default tag_lat,tag_bw,tag_rate)"},
+    {OPT_TEST, "test", "LIST",
+     "tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, rma_get, rma_put, rma_put_lat,\n"
+     "rma_fadd, rma_cas, rma_swap, rma_batch, idle (default tag_lat,tag_bw,tag_rate)"},
     {OPT_SIZE, "size", "LIST",
      "bytes of a message: 8,4k,1M, or 8-1M for each power of two in between\n(default: a few that suit the test)"},
     {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
-    {OPT_WINDOW, "window", "N", "sends not yet complete at one time (default 32 for tag_bw and am_bw, 256 for the rates)"},
+    {OPT_WINDOW, "window", "N",
+     "operations not yet complete at one time\n(default 32 for tag_bw, am_bw and rma_put, 256 for the rates, 1 for other rma "
+     "tests)"},
     {OPT_MODE, "mode", "caller|thread",
      "who drives the runtimes: the loop that measures, or a thread of their own (default caller)"},
     {OPT_JSON, "json", NULL, "one JSON object a line instead of a table"},
@@ -61,6 +68,9 @@ static const tool_opt_t options[] = {
     {OPT_SHUFFLE, "shuffle", NULL, "one-way tests: each receive has a tag of its own, and they are sent in random order"},
     {OPT_HEADER, "header", "BYTES", "am tests: bytes of the header, beside those of the payload (default 0)"},
     {OPT_ANSWER, "answer", "BYTES", "am_lat: bytes of what comes back, if not as many as go (default: --size)"},
+    {OPT_BATCH, "batch", "N", "rma_batch: reads in one post (default 64)"},
+    {OPT_REGION, "region", "BYTES", "rma tests: go round in a region of that size (default: always the same bytes)"},
+    {OPT_PATH, "path", "any|mapped|checked", "rma tests: insist on a way to the memory (default any: the fastest there is)"},
     {OPT_MEMORY, "memory", "KIND[,KIND]",
      "what the buffers are that are sent, and those received into: host, huge, pinned,\n"
      "cuda, cuda-managed or pool (default host); one word counts for both"},
@@ -76,7 +86,9 @@ static const tool_opt_t options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const char *const test_names[PERF_TESTS] = {"end", "tag_lat", "tag_bw", "tag_rate", "idle", "am_lat", "am_bw", "am_rate"};
+static const char *const test_names[PERF_TESTS] = {"end",         "tag_lat",  "tag_bw",  "tag_rate", "idle",
+                                                   "am_lat",      "am_bw",    "am_rate", "rma_get",  "rma_put",
+                                                   "rma_put_lat", "rma_fadd", "rma_cas", "rma_swap", "rma_batch"};
 
 const char *perf_test_name(perf_test_t test)
 {
@@ -88,15 +100,20 @@ void tool_perf_help(FILE *f)
     fputs("Usage: weft perf --fork [options]\n"
           "       weft perf --listen [URI] [options]       and, elsewhere,\n"
           "       weft perf --connect URI [options]\n\n"
-          "Measures two processes that exchange tag messages or active messages:\n"
+          "Measures two processes that exchange tag messages or active messages, or use each other's memory:\n"
           "  tag_lat    ping-pong; times are half of a round trip, avg is the total time / messages\n"
           "  tag_bw     one way with a window of large messages, until all have arrived\n"
           "  tag_rate   one way with a window of small messages, until all have arrived\n"
           "  am_lat, am_bw, am_rate   the same with active messages, which handlers answer or take\n"
+          "  rma_get, rma_put         read and write the server's memory\n"
+          "  rma_put_lat              ping-pong of writes, each side looking at its memory; times like tag_lat\n"
+          "  rma_fadd, rma_cas, rma_swap  atomics on it; of 4 or 8 bytes\n"
+          "  rma_batch                reads, many in one post; figures are those of one read\n"
           "  idle       nothing; the processor time that takes (see --idle)\n"
-          "In the one-way tests a time is that of one message, averaged over a window. MiB/s are 2^20 bytes a\n"
-          "second (mb_s in JSON), as in ucx_perftest. Options that shape a test are given to the client;\n"
-          "--tls, --mode, --heartbeat and --key-file are each side's own.\n\n",
+          "In the one-way tests a time is that of one message, averaged over a window; in rma tests with a\n"
+          "window of 1 it is that of one whole operation. MiB/s are 2^20 bytes a second (mb_s in JSON), as in\n"
+          "ucx_perftest. Options that shape a test are given to the client; --tls, --mode, --heartbeat and\n"
+          "--key-file are each side's own.\n\n",
           f);
     tool_args_help(options, f);
 }
@@ -116,8 +133,9 @@ static bool add_test(perf_opts_t *o, const char *word)
         return true;
     }
     const char *near = tool_nearest(word, test_names + 1, PERF_TESTS - 1);
-    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate and idle", word,
-               near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle, and "
+               "rma_get, _put, _put_lat, _fadd, _cas, _swap and _batch",
+               word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
 }
 
@@ -224,6 +242,19 @@ static bool take_kinds(perf_opts_t *o, const char *text)
     return take_kind(text, n, o->send_kind) && take_kind(second, strlen(second), o->recv_kind);
 }
 
+static bool take_path(perf_opts_t *o, const char *text)
+{
+    static const char *const words[] = {[WEFT_RMA_ANY] = "any", [WEFT_RMA_MAPPED] = "mapped", [WEFT_RMA_CHECKED] = "checked"};
+    for (int i = 0; i < 3; i++) {
+        if (!strcmp(text, words[i])) {
+            o->path = (weft_rma_path_t)i;
+            return true;
+        }
+    }
+    tool_error("--path %s is none of any, mapped and checked", text);
+    return false;
+}
+
 static bool take_role(perf_opts_t *o, perf_role_t role, const char *uri)
 {
     /* --fork --listen URI is a way to say where the two meet. */
@@ -283,6 +314,12 @@ static bool take(perf_opts_t *o, int id, const char *v)
         return take_count("header", v, 0, WEFT_AM_HEADER_MAX, &o->header);
     case OPT_ANSWER:
         return take_bytes("answer", v, &o->answer);
+    case OPT_BATCH:
+        return take_count("batch", v, 1, PERF_MAX_BATCH, &o->batch);
+    case OPT_REGION:
+        return take_bytes("region", v, &o->region);
+    case OPT_PATH:
+        return take_path(o, v);
     case OPT_MEMORY:
         return take_kinds(o, v);
     case OPT_VIEW:
@@ -307,6 +344,41 @@ static bool take(perf_opts_t *o, int id, const char *v)
     default:
         return take_time("timeout", v, 100 * WEFT_MILLISECOND, 86400 * WEFT_SECOND, &o->timeout_ns);
     }
+}
+
+/* Options of remote memory, and sizes that its tests cannot have. */
+static bool finish_rma(perf_opts_t *o)
+{
+    bool rma = false, batch = false;
+    for (unsigned i = 0; i < o->n_tests; i++) {
+        rma = rma || perf_is_rma(o->tests[i]);
+        batch = batch || o->tests[i] == PERF_RMA_BATCH;
+        for (unsigned j = 0; j < o->n_sizes; j++) {
+            if (perf_is_atomic(o->tests[i]) && o->sizes[j] != 4 && o->sizes[j] != 8) {
+                tool_error("%s is of 4 or 8 bytes: use --size 4 or --size 8, or run it on its own", perf_test_name(o->tests[i]));
+                return false;
+            }
+            if (o->tests[i] == PERF_RMA_PUT_LAT && !o->sizes[j]) {
+                tool_error("rma_put_lat writes one byte at least, which the other side waits for; use a larger --size");
+                return false;
+            }
+        }
+    }
+    if ((o->region || o->path) && !rma) {
+        tool_error("--region and --path are for remote memory; add --test rma_get or another of the rma tests");
+        return false;
+    }
+    if (o->batch && !batch) {
+        tool_error("--batch is for batches; add --test rma_batch");
+        return false;
+    }
+    if (!o->batch)
+        o->batch = 64;
+    if (o->window > PERF_MAX_WINDOW / o->batch && batch) {
+        tool_error("--window times --batch is more than %d", PERF_MAX_WINDOW);
+        return false;
+    }
+    return true;
 }
 
 static bool finish(perf_opts_t *o)
@@ -338,6 +410,8 @@ static bool finish(perf_opts_t *o)
         tool_error("--answer is for requests and answers; add --test am_lat");
         return false;
     }
+    if (!finish_rma(o))
+        return false;
     if (o->shuffle && o->n_tests && !tag) {
         tool_error("--shuffle is for tags; add --test tag_bw or tag_rate");
         return false;

@@ -6,6 +6,7 @@
  *   server.c   serves one client after another          client.c   runs the tests asked for
  *   run.c      operations and buffers of one run        memory.c   kinds of memory for buffers
  *   tests.c    the loops of tag messages                am.c       those of active messages
+ *   rma.c      those of remote memory
  *
  * The client leads: for each run it sends a plan on endpoint 0, the server makes its buffers, posts its receives and answers
  * READY, both run the same loop from their side, and the server answers DONE. A plan of PERF_END ends the session. */
@@ -23,12 +24,13 @@ typedef enum perf_role { PERF_NO_ROLE, PERF_LISTEN, PERF_CONNECT, PERF_FORK } pe
 
 typedef enum perf_test {
     PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4, PERF_AM_LAT = 5, PERF_AM_BW = 6, PERF_AM_RATE = 7,
+    PERF_RMA_GET = 8, PERF_RMA_PUT = 9, PERF_RMA_PUT_LAT = 10, PERF_RMA_FADD = 11, PERF_RMA_CAS = 12, PERF_RMA_SWAP = 13, PERF_RMA_BATCH = 14,
     PERF_TESTS
 } perf_test_t;
 
 static inline bool perf_is_latency(uint64_t test)
 {
-    return test == PERF_TAG_LAT || test == PERF_AM_LAT;
+    return test == PERF_TAG_LAT || test == PERF_AM_LAT || test == PERF_RMA_PUT_LAT;
 }
 
 static inline bool perf_is_am(uint64_t test)
@@ -36,8 +38,19 @@ static inline bool perf_is_am(uint64_t test)
     return test >= PERF_AM_LAT && test <= PERF_AM_RATE;
 }
 
+static inline bool perf_is_rma(uint64_t test)
+{
+    return test >= PERF_RMA_GET && test <= PERF_RMA_BATCH;
+}
+
+static inline bool perf_is_atomic(uint64_t test)
+{
+    return test >= PERF_RMA_FADD && test <= PERF_RMA_SWAP;
+}
+
 #define PERF_MAX_SIZES 64
 #define PERF_MAX_WINDOW 4000000
+#define PERF_MAX_BATCH 65536
 #define PERF_MAX_ENDPOINTS 60000
 #define PERF_KIND_CAP 16 /* of the name of a kind of memory, with its end */
 
@@ -57,6 +70,9 @@ typedef struct perf_opts {
     uint64_t endpoints;
     uint64_t header;           /* bytes of an active message's header */
     uint64_t answer;           /* am_lat: bytes of the server's payload; UINT64_MAX: as many as the client's */
+    uint64_t batch;            /* accesses of one batch */
+    uint64_t region;           /* bytes that accesses are spread over; 0: all touch the same */
+    weft_rma_path_t path;
     char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP];
     bool view, kept;
     uint64_t iters;            /* 0: by time */
@@ -175,10 +191,16 @@ uint64_t perf_cpu_ns(void);
 #define PERF_CONTROL_TAG UINT64_C(0xc001000000000000) /* plan, client to server; first message of endpoint 0 */
 #define PERF_HELLO_TAG   UINT64_C(0xc002000000000000)
 #define PERF_REPLY_TAG   UINT64_C(0xc003000000000000)
+#define PERF_FINISH_TAG  UINT64_C(0xc004000000000000) /* client to server: the last access of a run is complete */
 
 typedef struct perf_hello { /* first message on each endpoint */
     uint64_t magic, session, index, total;
 } perf_hello_t;
+
+typedef struct perf_offer { /* a token of a region of the sender's */
+    uint64_t len;
+    char token[WEFT_RMA_TOKEN_MAX];
+} perf_offer_t;
 
 typedef struct perf_plan {
     uint64_t magic;
@@ -187,6 +209,8 @@ typedef struct perf_plan {
     uint64_t idle_ns;
     uint64_t header, answer, view, kept;
     char send_kind[PERF_KIND_CAP], recv_kind[PERF_KIND_CAP]; /* of the buffers that are sent, and of those received into */
+    uint64_t batch, region, path;
+    perf_offer_t offer;           /* rma_put_lat: the client's region */
 } perf_plan_t;
 
 enum { PERF_READY = 1, PERF_DONE = 2, PERF_REFUSED = 3 };
@@ -195,6 +219,7 @@ typedef struct perf_reply {
     uint64_t magic, kind, run;
     uint64_t rss_before, rss_first, rss_all; /* of the server: with no endpoint, with one, and before this run */
     uint64_t cpu_ns, elapsed_ns;
+    perf_offer_t offer;          /* of PERF_READY: the server's region */
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
@@ -221,8 +246,11 @@ typedef struct perf_pages {
  * "no", valid until the next call. Progress is made meanwhile. */
 const char *perf_memory_get(perf_link_t *l, const char *kind, uint64_t size, int fill, perf_pages_t *out);
 void perf_memory_put(perf_pages_t *pages);
-/* The bytes at both ends are what they should be. */
+/* Write all of it, touching every page. Progress is made meanwhile. */
+weft_status_t perf_memory_fill(perf_link_t *l, const perf_pages_t *pages, int fill);
+/* The bytes at both ends are what they should be; every byte is. */
 bool perf_memory_check(const perf_pages_t *pages, uint64_t size, int fill);
+bool perf_memory_check_all(perf_link_t *l, const perf_pages_t *pages, uint64_t size, int fill);
 
 /* --- one run --------------------------------------------------------------------------------------------- */
 
@@ -258,6 +286,19 @@ typedef struct perf_am {
     unsigned n_later;
 } perf_am_t;
 
+/* A run of remote memory. The server has a region and the client remotes for it; in rma_put_lat both have both. */
+typedef struct perf_rma {
+    weft_region_t *region;
+    perf_pages_t memory;     /* of the region: the library's, or one of perf_run.pages */
+    perf_offer_t offer;
+    weft_remote_t **remotes; /* one for each endpoint */
+    uint64_t n_remotes;
+    weft_rma_path_t path;    /* of the first of them */
+    uint64_t places;         /* accesses that fit side by side into the region */
+    weft_rma_item_t *items;  /* rma_batch: a batch for each operation of the window */
+    weft_op_t finish;        /* server: the client is done */
+} perf_rma_t;
+
 struct perf_run {
     perf_plan_t plan;
     perf_link_t *link;
@@ -272,7 +313,8 @@ struct perf_run {
     perf_pages_t pages[8];
     unsigned n_pages;
     int recv_page;               /* which of them is recv_buf; -1: none */
-    perf_am_t *am;               /* NULL for tag messages */
+    perf_am_t *am;               /* NULL but for active messages */
+    perf_rma_t *rma;             /* NULL but for remote memory */
     char refusal[160];           /* why perf_run_new() failed */
     uint64_t elapsed_ns, cpu_ns; /* results of the loop */
 };
@@ -296,6 +338,28 @@ weft_status_t perf_am_ping(perf_link_t *l, perf_run_t *run);
 void perf_am_end(perf_run_t *run);
 #define PERF_AM_ID UINT32_C(7)
 
+/* And for remote memory. A region of that kind of memory, each byte `fill`, and a token for it: false after a refusal. */
+bool perf_rma_expose(perf_run_t *run, void *at, const weft_mem_kind_t *kind, int fill);
+/* Remotes for what the other side offers. */
+weft_status_t perf_rma_attach(perf_run_t *run, const perf_offer_t *offer);
+weft_status_t perf_rma_prepare(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_rma_server(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_rma_client(perf_link_t *l, perf_run_t *run);
+/* The client is done and tells: its own memory is looked at, then the server's. */
+weft_status_t perf_rma_finish(perf_link_t *l, perf_run_t *run);
+/* Let go of the remotes: before endpoints go. Then of the rest. */
+void perf_rma_drop(perf_run_t *run);
+void perf_rma_end(perf_run_t *run);
+
+/* The session's next receive failed, because the other side is gone. */
+static inline bool perf_peer_lost(const perf_run_t *run, weft_status_t *st_out)
+{
+    if (!weft_op_done(run->watch) || !run->watch->status)
+        return false;
+    *st_out = run->watch->status;
+    return true;
+}
+
 static inline weft_status_t perf_await_all(perf_link_t *l, weft_op_t *ops, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -316,14 +380,14 @@ int perf_client(const perf_opts_t *opts, const char *uri);
 
 typedef struct perf_result {
     perf_test_t test;
-    uint64_t size, header, answer, window, outstanding, endpoints, iterations;
+    uint64_t size, header, answer, batch, region, window, outstanding, endpoints, iterations;
     double seconds;
     const perf_histogram_t *histogram;
     double tick_us;                /* one unit of the histogram */
     double avg_us, mb_s, msg_s;
     double endpoint_bytes, peer_endpoint_bytes;
     double cpu_percent, peer_cpu_percent; /* idle only */
-    const char *transport;
+    const char *transport, *path;  /* path: rma tests only */
 } perf_result_t;
 
 void perf_report_head(const perf_opts_t *opts, const char *transport);

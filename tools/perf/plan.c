@@ -14,7 +14,8 @@ bool perf_hello_ok(const perf_hello_t *h, uint64_t len)
 
 bool perf_reply_ok(const perf_reply_t *r, uint64_t len)
 {
-    return len == sizeof *r && r->magic == PERF_MAGIC && memchr(r->text, '\0', sizeof r->text);
+    return len == sizeof *r && r->magic == PERF_MAGIC && memchr(r->text, '\0', sizeof r->text) &&
+           r->offer.len <= sizeof r->offer.token;
 }
 
 /* Half of the machine's memory, so that a client cannot make the server the victim of the out-of-memory killer. */
@@ -24,8 +25,24 @@ static uint64_t memory_bound(void)
     return pages > 0 && size > 0 ? (uint64_t)pages / 2 * (uint64_t)size : UINT64_C(1) << 30;
 }
 
+static const char *rma_fault(const perf_plan_t *p)
+{
+    if (p->region < p->size || p->region < 1 || p->region > memory_bound() / 2)
+        return "the region is shorter than an access, or does not fit into half of the server's memory; use another --region";
+    if (perf_is_atomic(p->test) && p->size != 4 && p->size != 8)
+        return "an atomic is of 4 or 8 bytes; use --size 4 or --size 8";
+    if (p->test == PERF_RMA_PUT_LAT && (p->size < 1 || p->region != p->size || p->window != 1))
+        return "rma_put_lat writes one byte or more, and always to the same place";
+    if (p->batch < 1 || p->batch > PERF_MAX_BATCH || p->batch > PERF_MAX_WINDOW / p->window)
+        return "the batches are out of bounds; use a smaller --batch or --window";
+    if (p->path > WEFT_RMA_NATIVE || p->offer.len > sizeof p->offer.token)
+        return "the server does not know that path; use the same version of weft on both sides";
+    return NULL;
+}
+
 const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
 {
+    const char *fault;
     if (len != sizeof *p || p->magic != PERF_MAGIC)
         return "the two sides are different versions of weft perf";
     if (p->test >= PERF_TESTS)
@@ -38,6 +55,8 @@ const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
         return "only am_lat has answers of another size";
     if (p->header > WEFT_AM_HEADER_MAX)
         return "the header is too long; use a smaller --header";
+    if (perf_is_rma(p->test) && (fault = rma_fault(p)))
+        return fault;
     if (!memchr(p->send_kind, '\0', sizeof p->send_kind) || !memchr(p->recv_kind, '\0', sizeof p->recv_kind))
         return "the kinds of memory have no end";
     if (p->idle_ns > 3600 * WEFT_SECOND)

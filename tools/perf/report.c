@@ -43,7 +43,7 @@ void perf_report_head(const perf_opts_t *o, const char *transport)
     if (strcmp(o->send_kind, "host") || strcmp(o->recv_kind, "host") || o->header || o->view || o->kept)
         printf("memory %s to %s, header %llu%s%s\n\n", o->send_kind, o->recv_kind, (unsigned long long)o->header,
                o->view ? ", viewed" : "", o->kept ? ", kept" : "");
-    printf("%-8s %6s %6s %9s %9s %9s %9s %9s %9s %9s\n", "test", "size", "window", "p50 us", "p99 us", "p99.9 us", "max us",
+    printf("%-11s %6s %6s %9s %9s %9s %9s %9s %9s %9s\n", "test", "size", "window", "p50 us", "p99 us", "p99.9 us", "max us",
            "avg us", "MiB/s", "msg/s");
     fflush(stdout);
 }
@@ -64,14 +64,17 @@ static void put_rate(double v)
 
 static void report_text(const perf_opts_t *o, const perf_result_t *r)
 {
+    static const char *path; /* said when it changes */
     char size[32];
     (void)o;
     if (r->test == PERF_IDLE) {
-        printf("%-8s %.2f s: %.3f %% of a core in the client, %.3f %% in the server\n", "idle", r->seconds, r->cpu_percent,
+        printf("%-11s %.2f s: %.3f %% of a core in the client, %.3f %% in the server\n", "idle", r->seconds, r->cpu_percent,
                r->peer_cpu_percent);
         return;
     }
-    printf("%-8s %6s %6llu", perf_test_name(r->test), tool_size_text(r->size, size, sizeof size), (unsigned long long)r->window);
+    if (r->path && (!path || strcmp(path, r->path)))
+        printf("remote memory, %s:\n", path = r->path);
+    printf("%-11s %6s %6llu", perf_test_name(r->test), tool_size_text(r->size, size, sizeof size), (unsigned long long)r->window);
     put_us(percentile_us(r, 0.50));
     put_us(percentile_us(r, 0.99));
     put_us(percentile_us(r, 0.999));
@@ -81,7 +84,7 @@ static void report_text(const perf_opts_t *o, const perf_result_t *r)
     put_rate(r->msg_s);
     putchar('\n');
     if (r->endpoints > 1)
-        printf("%8s %llu endpoints: %.1f KiB each in the client, %.1f KiB in the server\n", "", (unsigned long long)r->endpoints,
+        printf("%11s %llu endpoints: %.1f KiB each in the client, %.1f KiB in the server\n", "", (unsigned long long)r->endpoints,
                r->endpoint_bytes / 1024, r->peer_endpoint_bytes / 1024);
 }
 
@@ -118,6 +121,11 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
         tool_json_count(&j, "header", r->header);
         tool_json_count(&j, "answer", r->answer);
         tool_json_text(&j, "taken", o->view && o->kept ? "viewed, kept" : o->view ? "viewed" : o->kept ? "kept" : "at once");
+    }
+    if (r->path) {
+        tool_json_text(&j, "path", r->path);
+        tool_json_count(&j, "region", r->region);
+        tool_json_count(&j, "batch", r->batch);
     }
     tool_json_number(&j, "endpoint_bytes", r->endpoint_bytes, 0);
     tool_json_number(&j, "peer_endpoint_bytes", r->peer_endpoint_bytes, 0);

@@ -32,12 +32,15 @@ void perf_run_free(perf_run_t *run)
     memcpy(refusal, run->refusal, sizeof refusal);
     if (run->am)
         perf_am_end(run);
+    if (run->rma)
+        perf_rma_end(run);
     for (unsigned i = 0; i < run->n_pages; i++)
         if (run->link->rt || !run->pages[i].kind) /* what came from a pool went with its runtime */
             perf_memory_put(&run->pages[i]);
     if (run->am)
         free(run->am->waiting);
     free(run->am);
+    free(run->rma);
     free(run->order);
     memset(run, 0, sizeof *run);
     memcpy(run->refusal, refusal, sizeof refusal);
@@ -88,10 +91,47 @@ static bool take_slots(perf_run_t *run, bool server)
     return run->am->slots;
 }
 
+/* Remote memory: a region of the kind that the test moves bytes from or to, and what the client has of its own. */
+static bool take_rma(perf_run_t *run, bool server)
+{
+    const perf_plan_t *plan = &run->plan;
+    const bool reads = plan->test == PERF_RMA_GET || plan->test == PERF_RMA_BATCH;
+    const bool lat = plan->test == PERF_RMA_PUT_LAT, atomic = perf_is_atomic(plan->test);
+    const char *there = reads ? plan->send_kind : plan->recv_kind, *here = reads ? plan->recv_kind : plan->send_kind;
+    run->rma = calloc(1, sizeof *run->rma);
+    if (!run->rma)
+        return false;
+    run->rma->places = plan->size ? plan->region / plan->size : 1;
+    if (server || lat) {
+        const bool own = strcmp(there, "host"); /* "host" is the library's to make: what peers on this host can map */
+        const int fill = reads ? 0x5a : atomic ? 0 : 0xa5;
+        void *at = own ? take(run, there, plan->region, fill) : NULL;
+        if ((own && !at) || !perf_rma_expose(run, at, own ? run->pages[run->n_pages - 1].kind : NULL, fill))
+            return false;
+    }
+    if (server && !lat)
+        return true;
+    run->sends = take_table(run, run->n_sends, sizeof(weft_op_t));
+    if (!run->sends)
+        return false;
+    if (plan->test == PERF_RMA_BATCH && !(run->rma->items = take_table(run, run->n_sends * plan->batch, sizeof(weft_rma_item_t))))
+        return false;
+    if (reads) {
+        run->recv_page = (int)run->n_pages;
+        run->recv_buf = take(run, here, plan->size, 0xa5);
+        return run->recv_buf;
+    }
+    if (!atomic)
+        run->send_buf = take(run, here, plan->size, 0x5a);
+    return atomic || run->send_buf;
+}
+
 static bool take_all(perf_run_t *run, perf_link_t *l, bool server)
 {
     const perf_plan_t *plan = &run->plan;
     const bool pingpong = perf_is_latency(plan->test), am = perf_is_am(plan->test);
+    if (perf_is_rma(plan->test))
+        return take_rma(run, server);
     if (pingpong || !server) {
         run->sends = take_table(run, run->n_sends, sizeof(weft_op_t));
         run->send_buf = run->sends ? take(run, plan->send_kind, run->send_size, 0x5a) : NULL;
@@ -128,6 +168,8 @@ weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *p
      * least one per endpoint, and as many on each. */
     if (plan->test == PERF_AM_LAT) {
         run->n_recvs = run->n_sends = 4 * l->n_eps;
+    } else if (perf_is_rma(plan->test)) {
+        run->n_sends = plan->window;
     } else if (plan->test == PERF_TAG_LAT) {
         run->n_recvs = run->n_sends = 2 * l->n_eps;
     } else {

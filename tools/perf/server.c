@@ -115,6 +115,8 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
         return reply(s, &r);
     }
     run.watch = &s->control_op;
+    if (run.rma)
+        r.offer = run.rma->offer;
     st = perf_server_prepare(l, &run);
     if (!st)
         st = reply(s, &r);
@@ -122,6 +124,7 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
         st = perf_server_loop(l, &run);
     if (st) {
         perf_link_lost(l, st, perf_test_name((perf_test_t)plan->test));
+        perf_rma_drop(&run);
         perf_link_drop(l, false); /* the run's memory is in use until then */
         perf_run_free(&run);
         return st;

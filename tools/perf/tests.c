@@ -9,6 +9,7 @@
  *           the server's DONE is here, so that everything has arrived.
  * tag_rate  the same with small messages and a larger window.
  * am_*      in am.c, but for the sender of a stream, which is here.
+ * rma_*     in rma.c.
  * idle      nothing, and what that costs.
  *
  * Any operation that fails ends the loop with its status; operations still under way are the caller's to end (perf_link_drop). */
@@ -182,6 +183,8 @@ weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run)
 {
     if (perf_is_am(run->plan.test))
         return perf_am_prepare(l, run);
+    if (perf_is_rma(run->plan.test))
+        return perf_rma_prepare(l, run);
     return run->plan.test == PERF_IDLE ? WEFT_OK : post_first_recvs(run);
 }
 
@@ -199,7 +202,7 @@ weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
         st = sink(l, run);
         break;
     default:
-        return perf_am_server(l, run);
+        return perf_is_am(run->plan.test) ? perf_am_server(l, run) : perf_rma_server(l, run);
     }
     /* Figures of bytes that did not arrive would be worth nothing. */
     return st || perf_memory_check(&run->pages[run->recv_page], run->plan.size, 0x5a) ? st : WEFT_ERR_PROTOCOL;
@@ -207,7 +210,7 @@ weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
 
 weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
 {
-    const bool latency = perf_is_latency(run->plan.test);
+    const bool latency = perf_is_latency(run->plan.test), rma = perf_is_rma(run->plan.test);
     uint64_t start;
     weft_status_t st;
     if (run->plan.test == PERF_IDLE) {
@@ -217,11 +220,16 @@ weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
     if (run->plan.test == PERF_AM_LAT && (st = perf_am_prepare(l, run)))
         return st;
     start = perf_clock_ns();
-    st = !latency ? source(l, run) : run->plan.test == PERF_TAG_LAT ? ping(l, run) : perf_am_ping(l, run);
-    if (!st && !latency)
+    if (rma)
+        st = perf_rma_client(l, run);
+    else
+        st = !latency ? source(l, run) : run->plan.test == PERF_TAG_LAT ? ping(l, run) : perf_am_ping(l, run);
+    if (!st && !latency && !rma)
         st = perf_await(l, done);
     run->elapsed_ns = perf_clock_ns() - start;
     if (!st && run->histogram && !run->histogram->n) /* the window was never full: the average is all that is known */
         perf_record(run->histogram, (uint64_t)((double)run->elapsed_ns / (double)run->plan.count / perf_tick_ns()));
+    if (!st && rma)
+        st = perf_rma_finish(l, run);
     return st ? st : perf_await(l, done);
 }
