@@ -29,7 +29,7 @@ build: ## the library and the command, optimised: build/release/weft
 	@cmake --preset release --log-level=WARNING >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-bench: build ## side by side with raw UCX, in one table with the ratios
+bench: build ## side by side with raw UCX and Redis, in tables with the ratios
 	@scripts/setup bench
 	@bench/run
 

@@ -48,6 +48,12 @@ def a_wrong_value_is_named():
     refused(*fork, "--memory", "host,banana", says=["banana", "cuda-managed"])
     refused(*fork, "--memory", "host,huge,pool", says=["host,huge,pool", "two"])
     refused(*fork, "--memory", "host,", says=["--memory", "host"])
+    refused(*fork, "--test", "rma_gte", says=["rma_gte", "rma_get"])
+    refused(*fork, "--test", "rma_get", "--path", "mappd", says=["mappd", "mapped"])
+    refused(*fork, "--test", "rma_batch", "--batch", "65537", says=["--batch", "65536"])
+    refused(*fork, "--test", "rma_get", "--region", "much", says=["--region", "much"])
+    refused(*fork, "--test", "rma_get,rma_fadd", "--size", "8,16", says=["rma_fadd", "--size 8"])
+    refused(*fork, "--test", "rma_put_lat", "--size", "0", says=["rma_put_lat", "--size"])
     refused(*fork, "--test", "am_lat", "--answer", "some", says=["--answer", "some"])
     refused(*fork, "--test", "am_lat", "--header", "8193", says=["--header", "8192"])
 
@@ -60,6 +66,10 @@ def options_that_do_not_go_together_are_refused():
     for option in (["--view"], ["--kept"], ["--header", "8"]):
         refused("perf", "--fork", *option, says=[option[0], "am_lat"])
         refused("perf", "--fork", "--test", "tag_lat", *option, says=[option[0], "am_lat"])
+    for option in (["--path", "checked"], ["--region", "4k"]):
+        refused("perf", "--fork", *option, says=[option[0], "rma_get"])
+    refused("perf", "--fork", "--test", "rma_get", "--batch", "3", says=["--batch", "rma_batch"])
+    refused("perf", "--fork", "--test", "rma_batch", "--batch", "60000", "--window", "100", says=["--batch", "--window"])
     refused("perf", "--fork", "--test", "am_rate", "--answer", "8", says=["--answer", "am_lat"])
     refused("perf", "--fork", "--test", "am_rate", "--shuffle", says=["--shuffle", "tag_rate"])
 
@@ -72,7 +82,7 @@ def help_lists_every_option_and_fits_in_100_columns():
         assert not wide, f"weft {' '.join(args)}: more than 100 columns\n" + "\n".join(wide)
     text = weft.must("perf", "--help")
     for name in ("fork", "listen", "connect", "test", "size", "tls", "window", "mode", "json", "seconds", "iters", "warmup",
-                 "endpoints", "outstanding", "shuffle", "header", "answer", "memory", "view", "kept",
+                 "endpoints", "outstanding", "shuffle", "header", "answer", "batch", "region", "path", "memory", "view", "kept",
                  "idle", "no-pin", "keep", "key-file", "heartbeat", "timeout"):
         assert f"--{name}" in text, f"--{name} is not in the help"
     assert "2^20" in text, "the help does not say what MiB are"

@@ -66,6 +66,18 @@ def active_messages_end_the_same_way():
     lose(signal.SIGKILL, "client", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + handlers[1])
 
 
+def remote_memory_ends_the_same_way():
+    tests = ("8", "--test", "rma_put_lat"), ("8", "--test", "rma_get"), ("4M", "--test", "rma_put"), ("64", "--test", "rma_batch")
+    for tls, path in (("shm", "mapped"), ("shm", "checked"), ("tcp", "checked")):
+        for what in tests:
+            for victim in ("server", "client"):
+                lose(signal.SIGKILL, victim, 3, "--tls", tls, "--heartbeat", "2s", test=AM + what + ("--path", path))
+    lose(signal.SIGSTOP, "client", 5, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[0])
+    lose(signal.SIGSTOP, "server", 5, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[1])
+    lose(signal.SIGKILL, "server", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + tests[0])
+    lose(signal.SIGKILL, "client", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + tests[2])
+
+
 def a_server_that_keeps_survives_a_killed_client():
     server, uri = weft.listen("--keep", "--heartbeat", "2s")
     client = weft.start("perf", "--connect", uri, *LONG)
@@ -129,6 +141,6 @@ def nobody_there_is_said_at_once():
 weft.main(a_killed_server_fails_the_client_at_once, a_killed_client_fails_the_server_at_once,
           a_stopped_server_fails_the_client_within_the_heartbeat_bound,
           a_stopped_client_fails_the_server_within_the_heartbeat_bound,
-          it_ends_the_same_way_in_thread_mode, active_messages_end_the_same_way,
+          it_ends_the_same_way_in_thread_mode, active_messages_end_the_same_way, remote_memory_ends_the_same_way,
           a_server_that_keeps_survives_a_killed_client, a_killed_child_fails_the_fork,
           a_killed_parent_leaves_no_child, nobody_there_is_said_at_once)

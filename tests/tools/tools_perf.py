@@ -7,6 +7,8 @@ FIELDS = ("test", "size", "tls", "transport", "mode", "window", "outstanding", "
           "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s", "endpoint_bytes", "peer_endpoint_bytes",
           "send_memory", "recv_memory")
 AM = "am_lat,am_bw,am_rate"
+RMA = "rma_get,rma_put,rma_put_lat,rma_batch"
+ATOMIC = "rma_fadd,rma_cas,rma_swap"
 SHORT = ("--seconds", "20ms")
 
 
@@ -145,6 +147,57 @@ def gpu_memory_works_where_there_is_some():
             measure("--test", AM, "--size", "8,3000,1M,64M", "--memory", kinds, "--iters", "8", "--tls", tls)
 
 
+def remote_memory_gives_a_line_each():
+    for tls, path in (("shm", "mapped"), ("shm", "checked"), ("tcp", "checked")):
+        for mode in ("caller", "thread"):
+            lines = measure("--test", RMA, "--size", "8,1M", "--tls", tls, "--path", path, "--mode", mode, "--batch", "9", *SHORT)
+            assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in RMA.split(",") for s in (8, 1 << 20)], lines
+            for r in lines:
+                assert r["path"] == path and r["region"] == r["size"], r
+                assert r["batch"] == (9 if r["test"] == "rma_batch" else 1), r
+                assert r["window"] == (32 if r["test"] == "rma_put" else 1), r
+            lines = measure("--test", ATOMIC, "--size", "4,8", "--tls", tls, "--path", path, "--mode", mode, *SHORT)
+            assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in ATOMIC.split(",") for s in (4, 8)], lines
+
+
+def the_path_is_the_best_there_is_unless_asked_for():
+    for tls, path in (("shm", "mapped"), ("tcp", "checked")):
+        line, = measure("--test", "rma_get", "--size", "8", "--iters", "10", "--tls", tls)
+        assert line["path"] == path, line
+    done = weft.run("perf", "--fork", "--json", "--test", "rma_get", "--size", "8", "--iters", "10", "--tls", "tcp", "--path", "mapped")
+    assert done.returncode == 1 and "--path mapped" in done.stderr and not done.stdout, f"{done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def remote_memory_of_every_size_and_window_is_right():
+    for tls, path in (("shm", "mapped"), ("shm", "checked"), ("tcp", "checked")):
+        how = ("--tls", tls, "--path", path)
+        lines = measure("--test", "rma_get,rma_put,rma_batch", "--size", "0,1,7,4095,4160,4161,64k,5M", "--window", "7", "--batch", "5",
+                        "--iters", "33", *how)
+        assert len(lines) == 24, lines
+        lines = measure("--test", "rma_put_lat", "--size", "1,7,4095,64k,5M", "--iters", "30", *how)
+        assert len(lines) == 5, lines
+        for line in measure("--test", "rma_get,rma_put,rma_batch", "--size", "100", "--region", "10050", "--window", "300", "--iters",
+                            "1000", *how):
+            assert line["region"] == 10000 and line["iterations"] == 1000, line
+        measure("--test", ATOMIC, "--size", "4,8", "--region", "80", "--window", "50", "--iters", "1003", *how)
+
+
+def many_endpoints_use_remote_memory():
+    for tls in ("shm", "tcp"):
+        lines = measure("--test", RMA + "," + ATOMIC, "--size", "8", "--endpoints", "5", "--window", "12", "--iters", "500", "--tls", tls)
+        assert [r["endpoints"] for r in lines] == 7 * [5], lines
+
+
+def regions_are_of_the_kinds_asked_for():
+    for tls in ("shm", "tcp"):
+        for kinds in ("huge", "pool", "host,huge", "pool,host"):
+            lines = measure("--test", RMA, "--size", "8,1M", "--memory", kinds, "--iters", "6", "--tls", tls)
+            there = {"rma_get": 0, "rma_batch": 0, "rma_put": 1, "rma_put_lat": 1}
+            for r in lines:
+                library_made = (kinds.split(",") * 2)[there[r["test"]]] == "host"
+                assert r["path"] == ("mapped" if library_made and tls == "shm" else "checked"), r
+
+
 def idle_reports_processor_time():
     line, = measure("--idle", "500ms", "--mode", "thread")
     assert line["test"] == "idle" and 0.45 <= line["seconds"] <= 3, line
@@ -152,7 +205,7 @@ def idle_reports_processor_time():
 
 
 def a_table_fits_in_100_columns():
-    text = weft.must("perf", "--fork", "--test", "tag_lat,tag_bw,am_lat", "--size", "8,1M", "--endpoints", "2", "--memory", "pool",
+    text = weft.must("perf", "--fork", "--test", "tag_lat,tag_bw,am_lat,rma_put_lat", "--size", "8,1M", "--endpoints", "2", "--memory", "pool",
                      "--header", "64", "--kept", *SHORT)
     assert "tag_lat" in text and "MiB/s" in text, text
     assert max(len(line) for line in text.splitlines()) <= 100, text
@@ -202,5 +255,7 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           an_answer_may_be_of_another_size, active_messages_are_taken_in_each_way,
           few_slots_and_many_endpoints_take_active_messages, a_small_window_makes_the_sender_wait_and_nothing_is_lost,
           buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
-          gpu_memory_works_where_there_is_some, idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
+          gpu_memory_works_where_there_is_some, remote_memory_gives_a_line_each, the_path_is_the_best_there_is_unless_asked_for,
+          remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
+          idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
           a_server_that_keeps_serves_one_client_after_another, a_key_is_needed_on_both_sides)
