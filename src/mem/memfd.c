@@ -1,16 +1,17 @@
 /* mem/memfd.c - memory in one piece that other processes can be let map: a memfd, and what becomes of it in a forked child.
  *
- * It has no name in any file system and is gone with the last process that has it. It is sealed, so that it can neither shrink nor grow: a
- * peer that maps it cannot be hit by SIGBUS for its end. Pages cost nothing until they are touched.
+ * It has no name in any file system and is gone with the last process that has it. It is sealed, so that it can neither shrink
+ * nor grow: a peer that maps it cannot be hit by SIGBUS for its end. Pages cost nothing until they are touched.
  *
  * Fork: a shared mapping stays one memory in parent and child, and a child that writes to what it takes for its own copy of a
- * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since programs fork in
- * order to read what they have in memory. So the child maps each one anew before fork() returns to it, at the same address and privately: what it
- * writes is its own from then on, and what it has not written still shows the parent's memory, as it is now and as it changes. A
- * child that needs a buffer as it was copies it first. Children that are not made by fork() (vfork, posix_spawn) run another program at once.
+ * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since
+ * programs fork in order to read what they have in memory. So the child maps each one anew before fork() returns to it, at the
+ * same address and privately: what it writes is its own from then on, and what it has not written still shows the parent's
+ * memory, as it is now and as it changes. A child that needs a buffer as it was copies it first. Children that are not made by
+ * fork() (vfork, posix_spawn) run another program at once.
  *
- * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped that was replaced
- * sees and changes nothing of what took its place. tests/unit/mem_pool.c and rma_share.c hold us to it. */
+ * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped that
+ * was replaced sees and changes nothing of what took its place. tests/unit/mem_pool.c and rma_share.c hold us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -158,10 +159,12 @@ weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void
         st = copy_data(fd, m, from, end);
     if (!st) {
         pthread_mutex_lock(&all_lock); /* a child must find the descriptor of what is mapped */
-        if (mmap(m->base, m->n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        void *base = mmap(m->base, m->n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+        if (base == MAP_FAILED) {
             st = wefti_mem_fail_errno(errno, "shared memory (mapping it in place of another)", m->n);
         } else {
             int old = m->fd;
+            m->base = base; /* as before */
             m->fd = fd;
             fd = old;
         }

@@ -3,16 +3,18 @@
  *     GOOD --revoked, expired, freed--> STALE          whatever it asks for from then on is refused
  *        \        \--its peer lets go, or the endpoint is down--> DROPPED --nothing under way--> gone
  *
- * The driver's alone. A claim (of a token that was opened, or of a name) becomes a grant if it is still true when it arrives: the region is there, of
- * that generation, and the token's time is not over. From then on only the grant counts: its part, its rights, and whether it is stale.
+ * The driver's alone. A claim (of a token that was opened, or of a name) becomes a grant if it is still true when it arrives: the
+ * region is there, of that generation, and the token's time is not over. From then on only the grant counts: its part, its
+ * rights, and whether it is stale.
  *
- * A grant that is dropped while a payload moves into or out of the region stays, without endpoint, until that has ended: whoever revokes or frees the
- * region waits for it. A region that is gone leaves its grants behind without region, for their peers to hear that they are stale.
+ * A grant that is dropped while a payload moves into or out of the region stays, without endpoint, until that has ended: whoever
+ * revokes or frees the region waits for it. A region that is gone leaves its grants behind without region, for their peers to
+ * hear that they are stale.
  *
  * A slot whose peer lets go of it is used again, unless it is busy: then it stays taken until the memory is replaced (region.c).
  *
- * Promise: no access is let through that is not wholly inside the part, with the rights, and of the region's generation; an endpoint that is down
- * leaves no grant that others could wait for in vain. tests/unit/rma_grant.c holds us to it. */
+ * Promise: no access is let through that is not wholly inside the part, with the rights, and of the region's generation; an
+ * endpoint that is down leaves no grant that others could wait for in vain. tests/unit/rma_grant.c holds us to it. */
 #include "rma/state.h"
 
 /* --- good --------------------------------------------------------------------------------------------------------------------- */

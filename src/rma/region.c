@@ -1,24 +1,28 @@
-/* rma/region.c - regions: memory of ours that others may use, from weft_region_new() to the moment when nobody can touch it any more.
+/* rma/region.c - regions: memory of ours that others may use, from weft_region_new() to the moment when nobody can touch it any
+ * more.
  *
  *     LISTED --weft_region_free()--> UNLISTED --the driver--> FREEING --nothing under way--> gone
  *        |  \--weft_region_revoke()--> LISTED, one generation on
  *        \--the runtime closes--> FREEING
  *
- * Any thread makes regions, and begins to revoke and to free them: the generation is one more, and a freed region is in no table, when the call
- * returns. So tokens made after it are good, those from before find nothing, and the name can be used again. The rest is the
- * driver's: grants of older generations become stale, and the operation waits until nothing made with them is under way.
+ * Any thread makes regions, and begins to revoke and to free them: the generation is one more, and a freed region is in no table,
+ * when the call returns. So tokens made after it are good, those from before find nothing, and the name can be used again. The
+ * rest is the driver's: grants of older generations become stale, and the operation waits until nothing made with them is under
+ * way.
  *
- * Under way are payloads into or out of the memory (rma_grant_t.under_way), and accesses of peers that have it mapped (the busy word of their slot). The
- * former end by themselves, at the latest with their endpoint. The latter are looked at again and again. A peer that was lost in the middle of
- * one, or that does not come to the end of one for STUCK, is left alone with the memory it has: the region's bytes move to fresh memory under the same
- * address, and nothing that peer does is seen any more. No grant is mapped between a revoke and its end, so that it does not lose its memory in this way.
- * A free needs none of that: the memory goes, and whoever has it mapped has it to itself.
+ * Under way are payloads into or out of the memory (rma_grant_t.under_way), and accesses of peers that have it mapped (the busy
+ * word of their slot). The former end by themselves, at the latest with their endpoint. The latter are looked at again and again.
+ * A peer that was lost in the middle of one, or that does not come to the end of one for STUCK, is left alone with the memory it
+ * has: the region's bytes move to fresh memory under the same address, and nothing that peer does is seen any more. No grant is
+ * mapped between a revoke and its end, so that it does not lose its memory in this way. A free needs none of that: the memory
+ * goes, and whoever has it mapped has it to itself.
  *
- * A revoke that is cancelled or runs out of time completes with that; it is not undone. A free of memory that the library made does the same, and goes
- * on. A free of the program's own memory completes when it is the program's again and not before, since then the program uses it.
+ * A revoke that is cancelled or runs out of time completes with that; it is not undone. A free of memory that the library made
+ * does the same, and goes on. A free of the program's own memory completes when it is the program's again and not before, since
+ * then the program uses it.
  *
- * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier token touches the region's memory. Each completes once. What
- * a peer could see of a region is never seen in another. tests/unit/rma_region.c, rma_grant.c. */
+ * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier token touches the region's memory.
+ * Each completes once. What a peer could see of a region is never seen in another. tests/unit/rma_region.c, rma_grant.c. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,16 +1,17 @@
 /* rma/share.c - the memory of a region that peers may map: a memfd with a control page, and the slots on that page.
  *
- * A slot is FREE, or TAKEN: by a grant, or by nobody any more, because its peer was lost in the middle of an access. Only the owner's driver moves it;
- * `taken` is the owner's own note, and nothing on the page is believed. A grant's accesses are good while the slot has its stamp. The owner takes that
- * away with a store of 0 and looks at busy; the peer sets busy and looks at the stamp. Both sides do the one before the other for everyone
- * to see (sequentially consistent), so at least one of them sees the other: either the owner sees that an access is under way, or the peer sees that
- * it must not begin.
+ * A slot is FREE, or TAKEN: by a grant, or by nobody any more, because its peer was lost in the middle of an access. Only the
+ * owner's driver moves it; `taken` is the owner's own note, and nothing on the page is believed. A grant's accesses are good
+ * while the slot has its stamp. The owner takes that away with a store of 0 and looks at busy; the peer sets busy and looks at
+ * the stamp. Both sides do the one before the other for everyone to see (sequentially consistent), so at least one of them sees
+ * the other: either the owner sees that an access is under way, or the peer sees that it must not begin.
  *
- * A peer writes whatever it likes to the page, other peers' slots included: it is a process of the same user on this host, which could do worse. Then
- * accesses fail that need not, or a revoke goes on without an access that it should have waited for; the owner itself reads only `busy`.
+ * A peer writes whatever it likes to the page, other peers' slots included: it is a process of the same user on this host, which
+ * could do worse. Then accesses fail that need not, or a revoke goes on without an access that it should have waited for; the
+ * owner itself reads only `busy`.
  *
- * Promise: a slot is never two grants'; the region's address stays; what a replaced mapping writes is not seen. tests/unit/rma_share.c holds
- * us to it. */
+ * Promise: a slot is never two grants'; the region's address stays; what a replaced mapping writes is not seen.
+ * tests/unit/rma_share.c holds us to it. */
 #include <unistd.h>
 
 #include "rma/state.h"

@@ -1,15 +1,15 @@
 /* rma/token.c - tokens: what a region's owner gives out, and what comes back from whoever has it.
  *
- * A token says what its bearer may have, and ends with a keyed hash of all that (docs/design/wire.md has the bytes). The key is random, belongs
- * to one runtime and never leaves it: nobody else can make a token, and this runtime cannot tell a token of another one from a forgery, except
- * by the instance, which is random too and no secret. So a token of an owner that was since restarted is stale, and one whose
- * bytes were changed is not genuine.
+ * A token says what its bearer may have, and ends with a keyed hash of all that (docs/design/wire.md has the bytes). The key is
+ * random, belongs to one runtime and never leaves it: nobody else can make a token, and this runtime cannot tell a token of
+ * another one from a forgery, except by the instance, which is random too and no secret. So a token of an owner that was since
+ * restarted is stale, and one whose bytes were changed is not genuine.
  *
- * A token is checked in three steps: its shape, whose it is, and the hash, which is compared in time that does not depend on the bytes. Only
- * then is anything it says looked at; whether the region still is that of the token is for grant.c to say.
+ * A token is checked in three steps: its shape, whose it is, and the hash, which is compared in time that does not depend on the
+ * bytes. Only then is anything it says looked at; whether the region still is that of the token is for grant.c to say.
  *
- * Promise: of the tokens this runtime did not make, none is opened; reading one touches nothing past its end. tests/unit/rma_token.c
- * and tests/fuzz/rma_token.c hold us to it. */
+ * Promise: of the tokens this runtime did not make, none is opened; reading one touches nothing past its end.
+ * tests/unit/rma_token.c and tests/fuzz/rma_token.c hold us to it. */
 #include <sodium.h>
 
 #include "base/bytes.h"
@@ -143,8 +143,8 @@ weft_status_t weft_region_token(weft_region_t *region, const weft_region_token_o
     rma_claim_t c = {.region = region->id, .generation = atomic_load(&region->generation), .offset = o.offset};
     uint64_t all = atomic_load(&region->len);
     if (o.offset >= all || o.len > all - o.offset)
-        return wefti_fail(WEFT_ERR_RANGE, "bytes %llu to %llu are not in a region of %llu", (unsigned long long)o.offset,
-                          (unsigned long long)(o.offset + o.len), (unsigned long long)all);
+        return wefti_fail(WEFT_ERR_RANGE, "%llu bytes from %llu on are not in a region of %llu", (unsigned long long)o.len,
+                          (unsigned long long)o.offset, (unsigned long long)all);
     c.len = o.len ? o.len : all - o.offset;
     c.rights = o.rights ? o.rights : region->rights;
     if (c.rights & ~region->rights)

@@ -1,4 +1,5 @@
-/* tests/fuzz/rma_token.c - any bytes are refused with words, or are a token that says only what a token can say; and without the key, none is opened. */
+/* tests/fuzz/rma_token.c - any bytes are refused with words, or are a token that says only what a token can say; and
+ * without the key, none is opened. */
 #include <sodium.h>
 
 #include "base/uri.h"

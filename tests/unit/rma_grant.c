@@ -1,4 +1,5 @@
-/* tests/unit/rma_grant.c - grants: what is let through and what is not, when they end, and what becomes of a region whose peer stops in the middle. */
+/* tests/unit/rma_grant.c - grants: what is let through and what is not, when they end, and what becomes of
+ * a region whose peer stops in the middle. */
 #include "test.h"
 
 #include <sys/mman.h>
