@@ -52,6 +52,8 @@ typedef struct weft_runtime_opts {
                                     Default is: 1 MiB */
     uint32_t am_messages;        /* WEFT_AM_MESSAGES: how many of them. Default is: 2048 */
     uint64_t am_hold_ns;         /* WEFT_AM_HOLD: how long the payload of one may wait at its sender to be pulled. Default is: 30 s */
+    bool trusted;                /* WEFT_TRUSTED: the fabric under UCX is trusted: peers that proved the key, which is needed, may use its one-sided
+                                    operations, which check nothing (docs/design/security.md). Default is: not */
 } weft_runtime_opts_t;
 
 #define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)

@@ -99,7 +99,8 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     config->shm_ring = ring;
     if ((st = merge_text(config, o.progress ? mode_names[o.progress] : NULL, &config->progress)) ||
         (st = merge_text(config, o.name, &config->name)) || (st = merge_text(config, o.transports, &config->transports)) ||
-        (st = merge_text(config, o.interfaces, &config->interfaces)))
+        (st = merge_text(config, o.interfaces, &config->interfaces)) ||
+        (st = merge_text(config, o.trusted ? "on" : NULL, &config->trusted)))
         return st;
     return WEFT_OK;
 }
@@ -198,7 +199,11 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
         return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot start: there is no randomness");
     if (o.key)
         set_key(rt, o.key, o.key_len);
-    else if (c->key_file && *c->key_file)
-        return read_key_file(rt, c->key_file);
+    else if (c->key_file && *c->key_file && (st = read_key_file(rt, c->key_file)))
+        return st;
+    if (wefti_trusted(c) && !rt->has_key)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "WEFT_TRUSTED is on, but there is no key that peers could prove: set WEFT_KEY_FILE, or "
+                          "WEFT_TRUSTED=off");
     return WEFT_OK;
 }

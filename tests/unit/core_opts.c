@@ -178,3 +178,21 @@ TEST(key_files_that_others_can_read_are_too_short_or_missing_are_refused)
     CHECK_EQ(open_with(NULL, "/", &rt), WEFT_ERR_INVALID);
     CHECK(!rt);
 }
+
+TEST(a_fabric_is_trusted_only_with_a_key)
+{
+    weft_runtime_t *rt = NULL;
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    opts.trusted = true;
+    CHECK_EQ(open_with(&opts, NULL, &rt), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "WEFT_TRUSTED") && strstr(weft_last_error(), "WEFT_KEY_FILE"));
+    opts.key = "0123456789abcdef";
+    opts.key_len = 16;
+    CHECK_OK(open_with(&opts, NULL, &rt));
+    CHECK(wefti_trusted(&rt->config));
+    CHECK_OK(weft_runtime_close(rt));
+    opts.trusted = false;
+    CHECK_OK(open_with(&opts, NULL, &rt));
+    CHECK(!wefti_trusted(&rt->config));
+    CHECK_OK(weft_runtime_close(rt));
+}
