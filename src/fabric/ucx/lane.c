@@ -73,6 +73,7 @@ static void ep_gone(ux_ep_t *e)
     e->rail->n_eps--;
     if (e->lane) {
         e->lane->ep = NULL;
+        wefti_ux_ones_lost(e->lane);
         wefti_ux_event(e->lane, UX_EV_DRAINED);
     }
     wefti_free(e);
@@ -171,6 +172,7 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, 
     l->base.rail = rail;
     l->base.user = user;
     l->base.frame_max = UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD;
+    l->base.emulates = r->chunked;
     l->rail = r;
     l->epoch = r->epoch - 1;
     wefti_list_init(&l->open_link);
@@ -181,6 +183,10 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, 
     wefti_list_init(&l->pump_link);
     wefti_list_init(&l->offers);
     wefti_list_init(&l->pulling);
+    wefti_list_init(&l->ones);
+    wefti_list_init(&l->unflushed);
+    wefti_list_init(&l->waiting);
+    wefti_list_init(&l->flush_link);
     r->n_lanes++;
 
     wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
@@ -367,6 +373,7 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     /* Descriptors go back while their endpoint lives; BYE, sent before, tells the sender not to take that for a delivery. */
     wefti_ux_release_offers(l);
     wefti_ux_chunks_abandon(l);
+    wefti_ux_ones_abandon(l);
     if (l->ep)
         wefti_ux_ep_close(l->ep);
     wefti_ux_tell_withdrawn(l);
@@ -375,7 +382,8 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
 bool wefti_ux_lane_drained(const ux_lane_t *l)
 {
     return !l->ep && !l->in_flight && !l->chunks && !l->untold && wefti_list_empty(&l->announces) &&
-           wefti_list_empty(&l->pumping) && wefti_list_empty(&l->pulling) && wefti_list_empty(&l->offers);
+           wefti_list_empty(&l->pumping) && wefti_list_empty(&l->pulling) && wefti_list_empty(&l->offers) &&
+           wefti_list_empty(&l->ones);
 }
 
 void wefti_ux_lane_free(ux_lane_t *l)

@@ -3,7 +3,8 @@
  * The rail is CLOSED (no UCX) until its first lane, then OPEN until wefti_ucx_close(): a process that only ever talks on one host
  * never opens UCX, which takes milliseconds and threads.
  *
- * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process.
+ * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process. Only
+ * where the variable "trusted" says that this is wanted it has them too (onesided.c).
  * UCX's own keepalive is off: it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
  *
  * What UCX says outside an active message is put on one of three lists (events, sent, pulled) and told at the end of progress,
@@ -151,6 +152,8 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     configure_transport(config, "TCP_", "CONN_NB", "y");
     /* Frames must stay in order. */
     configure(config, "MAX_EAGER_LANES", "1");
+    if (r->trusted)
+        configure(config, "ATOMIC_MODE", "cpu"); /* atomic to the owner's processor too */
     if (chunked) {
         /* See chunk.c: nothing that UCX could still be holding when a peer dies. A chunk fits into what UCX sends at once. */
         configure(config, "ZCOPY_THRESH", "inf");
@@ -159,7 +162,8 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
 
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .features =
+            UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (r->trusted ? UCP_FEATURE_RMA | UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64 : 0),
         .mt_workers_shared = 1, /* there is one worker, but mem.c comes from other threads */
         .name = "weft",
     };
@@ -285,7 +289,7 @@ static void tell_lane(ux_lane_t *l)
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(ux_rail_t *r)
 {
-    unsigned n = wefti_ux_tell_done(r);
+    unsigned n = wefti_ux_tell_done(r) + wefti_ux_tell_ones(r);
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->ep_events))) {
         wefti_ux_ep_close(wefti_container_of(it, ux_ep_t, link));
@@ -318,9 +322,11 @@ unsigned wefti_ucx_progress(wefti_rail_t *rail)
         flush_open(r);
     if (!wefti_list_empty(&r->pumps))
         wefti_ux_pump(r);
+    if (!wefti_list_empty(&r->flushes))
+        wefti_ux_flush_puts(r);
     unsigned n = ucp_worker_progress(r->worker);
     if (__builtin_expect(!wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) ||
-                             !wefti_list_empty(&r->ep_events),
+                             !wefti_list_empty(&r->ep_events) || !wefti_list_empty(&r->ones),
                          0))
         n += tell(r);
     /* Answers that the upcalls above gave, together. */
@@ -342,7 +348,8 @@ weft_status_t wefti_ucx_arm(wefti_rail_t *rail)
     if (!r->worker)
         return WEFT_OK;
     if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
-        !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events))
+        !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events) ||
+        !wefti_list_empty(&r->ones) || !wefti_list_empty(&r->flushes))
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
@@ -379,18 +386,22 @@ static bool match(wefti_rail_t *rail, const void *theirs, size_t n)
     return n >= 4 && !memcmp(ours, theirs, 2);
 }
 
-static const wefti_rail_ops_t ucx_ops = {
-    .card = card,
-    .match = match,
-    .lane_new = wefti_ux_lane_new,
-    .lane_connect = wefti_ux_lane_connect,
-    .lane_close = wefti_ux_lane_close,
-    .reserve = wefti_ux_reserve,
-    .commit = wefti_ux_commit,
-    .announce = wefti_ux_announce,
-    .withdraw = wefti_ux_withdraw,
-    .pull = wefti_ux_pull,
-    .refuse = wefti_ux_refuse,
+#define UCX_OPS \
+    .card = card, .match = match, .lane_new = wefti_ux_lane_new, .lane_connect = wefti_ux_lane_connect, \
+    .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, .commit = wefti_ux_commit, .announce = wefti_ux_announce, \
+    .withdraw = wefti_ux_withdraw, .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
+
+static const wefti_rail_ops_t ucx_ops = {UCX_OPS};
+
+static const wefti_rail_ops_t ucx_trusted_ops = {
+    UCX_OPS,
+    .key_new = wefti_ux_key_new,
+    .key_free = wefti_ux_key_free,
+    .key_open = wefti_ux_key_open,
+    .key_close = wefti_ux_key_close,
+    .get = wefti_ux_get,
+    .put = wefti_ux_put_to,
+    .atomic = wefti_ux_atomic,
 };
 
 weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, const char *tls, wefti_rail_t **rail_out)
@@ -398,7 +409,8 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     ux_rail_t *r = wefti_calloc(1, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a rail");
-    r->base.ops = &ucx_ops;
+    r->trusted = wefti_trusted(config);
+    r->base.ops = r->trusted ? &ucx_trusted_ops : &ucx_ops;
     r->base.fabric = f;
     r->base.kind = 2;
     r->base.name = "ucx";
@@ -423,6 +435,10 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     wefti_list_init(&r->ep_events);
     wefti_list_init(&r->sent);
     wefti_list_init(&r->pulled);
+    wefti_list_init(&r->flushes);
+    wefti_list_init(&r->ones);
+    wefti_list_init(&r->free_ones);
+    wefti_list_init(&r->lost_ones);
     wefti_list_init(&r->free_frames);
     *rail_out = &r->base;
     return WEFT_OK;
@@ -466,6 +482,7 @@ void wefti_ucx_close(wefti_rail_t *rail)
         wefti_free(wefti_container_of(it, ux_frame_t, link));
     while ((it = wefti_list_pop(&r->free_chunks)))
         wefti_free(it); /* the link is a chunk's first member */
+    wefti_ux_ones_free(r);
     wefti_slots_free(&r->announces);
     wefti_slots_free(&r->pulls);
     wefti_free(r->lanes);

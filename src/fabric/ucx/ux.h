@@ -5,6 +5,7 @@
  *   frame.c   records out and in
  *   xfer.c    announcements out and in; payloads by UCX's rendezvous
  *   chunk.c   payloads in chunks of our own, where UCX's rendezvous is not safe
+ *   onesided.c access to the peer's memory, where the fabric is trusted
  *   facts.c   what UCX is and has
  *   mem.c     ranges registered ahead of time, from any thread
  *   process.c its signal handlers, its log, its need for file descriptors
@@ -132,6 +133,10 @@ struct ux_lane {
     wefti_list_t offers;    /* of ux_pull_t, not yet pulled or refused */
     wefti_list_t pulling;
     wefti_map_t offer_ids;
+    wefti_list_t ones;      /* of ux_one_t that UCX has */
+    wefti_list_t unflushed; /* of ux_one_t: puts after which no flush was posted */
+    wefti_list_t waiting;   /* of ux_one_t: not done, in order, where they go one by one */
+    wefti_list_t flush_link; /* rail->flushes */
     ux_pull_t *in_callback; /* the offer that `announced` is being told of */
     ux_peer_t *peer;
     void *peer_addr;        /* while WAITING */
@@ -198,6 +203,10 @@ struct ux_rail {
     unsigned n_eps;
     wefti_list_t sent;      /* ux_announce_t that are done */
     wefti_list_t pulled;    /* ux_pull_t that are done */
+    bool trusted;           /* with one-sided operations */
+    wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
+    wefti_list_t ones;      /* ux_one_t that are done */
+    wefti_list_t free_ones, lost_ones;
     wefti_list_t free_frames;
     unsigned n_free_frames;
     uint64_t strangers;     /* frames with no token of ours */
@@ -260,6 +269,23 @@ void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const
 void wefti_ux_chunks_abandon(ux_lane_t *l);
 void wefti_ux_pump(ux_rail_t *r);
 
+/* onesided.c */
+weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
+void wefti_ux_key_free(wefti_rail_t *rail, void *key);
+weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
+void wefti_ux_key_close(void *remote);
+weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
+weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
+weft_status_t wefti_ux_atomic(wefti_lane_t *lane, void *remote, uint64_t offset, wefti_atomic_t *a, wefti_xfer_t *x);
+/* Go on with what the lanes have to post. */
+void wefti_ux_flush_puts(ux_rail_t *r);
+/* The lane closes: end what no callback of UCX will end. */
+void wefti_ux_ones_abandon(ux_lane_t *l);
+/* Its endpoint is gone: end what UCX has forgotten. */
+void wefti_ux_ones_lost(ux_lane_t *l);
+unsigned wefti_ux_tell_ones(ux_rail_t *r);
+void wefti_ux_ones_free(ux_rail_t *r);
+
 /* frame.c */
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);
 void wefti_ux_commit(wefti_lane_t *lane, size_t n);
@@ -290,5 +316,7 @@ void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status);
 void wefti_ux_release_offers(ux_lane_t *l);
 void wefti_ux_tell_withdrawn(ux_lane_t *l);
 unsigned wefti_ux_tell_done(ux_rail_t *r);
+/* One of l->untold was told. */
+void wefti_ux_told(ux_lane_t *l);
 
 #endif

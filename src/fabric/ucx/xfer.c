@@ -349,7 +349,7 @@ void wefti_ux_tell_withdrawn(ux_lane_t *l)
 
 /* --- telling ----------------------------------------------------------------------------------------------------------------- */
 
-static void told(ux_lane_t *l)
+void wefti_ux_told(ux_lane_t *l)
 {
     l->untold--;
     if (l->state == UX_DRAINING)
@@ -370,7 +370,7 @@ unsigned wefti_ux_tell_done(ux_rail_t *r)
         wefti_xfer_t *x = a->x;
         weft_status_t st = a->status;
         wefti_free(a);
-        told(l);
+        wefti_ux_told(l);
         x->done(x, st);
         n++;
     }
@@ -381,7 +381,7 @@ unsigned wefti_ux_tell_done(ux_rail_t *r)
         weft_status_t st = p->status;
         desc_release(p);
         pull_free(p);
-        told(l);
+        wefti_ux_told(l);
         x->done(x, st);
         n++;
     }

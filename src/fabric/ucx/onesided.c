@@ -1,0 +1,467 @@
+/* fabric/ucx/onesided.c - access to the peer's memory without the peer, where the fabric is marked as trusted.
+ *
+ * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by UCX's get, put and
+ * atomics. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet says at the address it says, in any
+ * range, key or no key. So this exists only on rails whose configuration says "trusted".
+ *
+ * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the endpoint, since UCX calls a
+ * put complete when the buffer is free and not when the bytes have arrived. It ends when the last part has ended, with the first error
+ * there was, and is told at the end of progress.
+ *
+ *     on lane->ones --the last part--> rail->ones --told--> free
+ *
+ * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of progress. Where UCX
+ * emulates it (nothing but TCP: rail->chunked), one packet at a time, the others waiting in lane->waiting, because UCX 1.13 aborts the
+ * OWNER's process where it has to answer a request of a peer whose loss it has found while sending something else. So a user that is killed in
+ * the middle of an access can take the owner with it; one packet at a time makes that rare, and nothing above UCX can make it impossible. It is slow, too:
+ * lane->emulates tells the rooms above not to use it unless someone insists.
+ *
+ * UCX 1.13 also forgets atomics that wait for room when their endpoint is closed. They are ended when the endpoint is gone; their memory, which UCX could
+ * still write to, is kept until the worker is.
+ *
+ * Promise: each operation is done once, after UCX has let go of its buffers; lane_close() ends them all.
+ * tests/wire/fabric_onesided.c holds us to it. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "fabric/ucx/ux.h"
+
+#define KEY_VERSION 1
+#define KEY_HEAD 20    /* version, address, length */
+#define STEPS_ROUND 16 /* of one lane between two calls of UCX's progress */
+#define KEY_SLACK 256  /* zeroes behind a peer's key: UCX is not told how long it is */
+
+/* What a peer may reach of ours. */
+typedef struct ux_key {
+    ucp_mem_h mem;
+} ux_key_t;
+
+/* What we may reach of a peer's. */
+typedef struct ux_remote {
+    ucp_rkey_h rkey;
+    uint64_t base, n;
+    unsigned refs; /* one of key_open()'s, and one of each operation */
+} ux_remote_t;
+
+enum { GET, PUT, ATOMIC };
+
+typedef struct ux_one {
+    wefti_list_t link; /* lane->ones, then rail->ones, then rail->free_ones or rail->lost_ones */
+    wefti_list_t turn; /* lane->unflushed, then flush->puts; or lane->waiting */
+    ux_lane_t *lane;
+    ux_remote_t *remote;
+    wefti_xfer_t *x;
+    unsigned parts; /* that have not ended: one of ours while there are more to post, and what UCX has */
+    weft_status_t status;
+    uint8_t kind;
+    bool lost;             /* UCX forgot it, or may still call back */
+    const weft_iov_t *iov; /* where it is: GET and PUT */
+    size_t piece_at, left;
+    uint64_t at; /* the peer's address */
+    wefti_atomic_t *atomic;
+    uint64_t operand, reply; /* of an atomic: UCX reads and writes them */
+} ux_one_t;
+
+/* A flush that UCX has, and the puts that wait for it. */
+typedef struct ux_flush {
+    wefti_list_t puts;
+} ux_flush_t;
+
+static ux_lane_t *ux_usable(wefti_lane_t *lane)
+{
+    ux_lane_t *l = ux_lane(lane);
+    return l->state == UX_UP && !l->failed ? l : NULL;
+}
+
+/* --- keys ----------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
+{
+    ux_rail_t *r = ux_lane(lane)->rail;
+    ux_key_t *k = wefti_malloc(sizeof *k);
+    if (!k)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+        .address = base,
+        .length = n,
+    };
+    weft_status_t status = WEFT_ERR_UNSUPPORTED;
+    ucs_status_t st = ucp_mem_map(r->context, &params, &k->mem);
+    if (st != UCS_OK) {
+        status = wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNSUPPORTED,
+                            "UCX does not register %zu bytes: %s", n, ucs_status_string(st));
+        goto err_key;
+    }
+    void *packed;
+    size_t packed_n;
+    st = ucp_rkey_pack(r->context, k->mem, &packed, &packed_n);
+    if (st != UCS_OK) {
+        status = wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNSUPPORTED, "UCX makes no key for %zu bytes: %s",
+                            n, ucs_status_string(st));
+        goto err_mem;
+    }
+    if (packed_n > WEFTI_KEY_MAX - KEY_HEAD) {
+        ucp_rkey_buffer_release(packed);
+        status = wefti_fail(WEFT_ERR_UNSUPPORTED, "UCX's key has %zu bytes, but should have %d at most", packed_n,
+                            WEFTI_KEY_MAX - KEY_HEAD);
+        goto err_mem;
+    }
+    wefti_writer_t w = wefti_writer(buf, WEFTI_KEY_MAX);
+    wefti_put_u32(&w, KEY_VERSION);
+    wefti_put_u64(&w, (uint64_t)(uintptr_t)base);
+    wefti_put_u64(&w, n);
+    wefti_put_bytes(&w, packed, packed_n);
+    ucp_rkey_buffer_release(packed);
+    *len_out = KEY_HEAD + packed_n;
+    *key_out = k;
+    return WEFT_OK;
+
+err_mem:
+    ucp_mem_unmap(r->context, k->mem);
+err_key:
+    wefti_free(k);
+    return status;
+}
+
+void wefti_ux_key_free(wefti_rail_t *rail, void *key)
+{
+    ux_key_t *k = key;
+    ucs_status_t st = ucp_mem_unmap(ux_rail(rail)->context, k->mem);
+    if (st != UCS_OK)
+        wefti_warn("ucx: a key is not taken back: %s", ucs_status_string(st));
+    wefti_free(k);
+}
+
+weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out)
+{
+    ux_lane_t *l = ux_usable(lane);
+    if (!l)
+        return wefti_fail(WEFT_ERR_UNREACHABLE, "the lane has no endpoint");
+    wefti_reader_t rd = wefti_reader(bytes, len);
+    uint32_t version = wefti_get_u32(&rd);
+    uint64_t base = wefti_get_u64(&rd);
+    uint64_t n = wefti_get_u64(&rd);
+    if (rd.bad || version != KEY_VERSION || len > WEFTI_KEY_MAX || !n || base + n < base || !wefti_reader_left(&rd))
+        return wefti_fail(WEFT_ERR_PROTOCOL, "a key of %zu bytes is not one of ours", len);
+    ux_remote_t *m = wefti_calloc(1, sizeof *m);
+    if (!m)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
+    uint8_t packed[WEFTI_KEY_MAX + KEY_SLACK] = {0};
+    memcpy(packed, rd.at, wefti_reader_left(&rd));
+    ucs_status_t st = ucp_ep_rkey_unpack(l->ep->ucp, packed, &m->rkey);
+    if (st != UCS_OK) {
+        wefti_free(m);
+        return wefti_fail(st == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_UNREACHABLE, "UCX does not take the peer's key: %s",
+                          ucs_status_string(st));
+    }
+    m->base = base;
+    m->n = n;
+    m->refs = 1;
+    *remote_out = m;
+    return WEFT_OK;
+}
+
+void wefti_ux_key_close(void *remote)
+{
+    ux_remote_t *m = remote;
+    if (--m->refs)
+        return;
+    ucp_rkey_destroy(m->rkey);
+    wefti_free(m);
+}
+
+/* --- parts ------------------------------------------------------------------------------------------------------------------ */
+
+static void lane_has_work(ux_lane_t *l)
+{
+    if (!wefti_list_linked(&l->flush_link))
+        wefti_list_push_back(&l->rail->flushes, &l->flush_link);
+}
+
+/* A part has ended. Progress tells when it was the last. */
+static void part_end(ux_one_t *o, weft_status_t status)
+{
+    ux_lane_t *l = o->lane;
+    if (status && !o->status)
+        o->status = status;
+    if (--o->parts) {
+        if (o->parts == 1 && l->rail->chunked && l->state < UX_DRAINING)
+            lane_has_work(l); /* its next one */
+        return;
+    }
+    wefti_list_remove(&o->link);
+    wefti_list_push_back(&l->rail->ones, &o->link);
+    l->untold++; /* the lane must outlive what is told of it */
+    if (l->state == UX_DRAINING)
+        wefti_ux_event(l, UX_EV_DRAINED);
+}
+
+static weft_status_t outcome(ux_lane_t *l, ucs_status_t st)
+{
+    if (st == UCS_OK)
+        return WEFT_OK;
+    if (l->state >= UX_CLOSING)
+        return WEFT_ERR_CANCELLED;
+    if (st == UCS_ERR_NO_MEMORY)
+        return WEFT_ERR_NOMEM;
+    wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(st));
+    return WEFT_ERR_PEER;
+}
+
+static void part_done(void *request, ucs_status_t status, void *user)
+{
+    ux_one_t *o = user;
+    ucp_request_free(request);
+    if (!o->lost)
+        part_end(o, outcome(o->lane, status));
+}
+
+/* What a call of UCX returned for a part that was counted before it. */
+static void part_posted(ux_one_t *o, ucs_status_ptr_t p)
+{
+    if (!UCS_PTR_IS_PTR(p))
+        part_end(o, outcome(o->lane, UCS_PTR_STATUS(p)));
+}
+
+/* Give UCX the next part: what is left of a piece of memory, at most `most` bytes; or the atomic. */
+static void part_post(ux_one_t *o, size_t most)
+{
+    static const ucp_atomic_op_t ops[] = {
+        [WEFTI_ADD] = UCP_ATOMIC_OP_ADD, [WEFTI_SWAP] = UCP_ATOMIC_OP_SWAP, [WEFTI_CAS] = UCP_ATOMIC_OP_CSWAP,
+        [WEFTI_AND] = UCP_ATOMIC_OP_AND, [WEFTI_OR] = UCP_ATOMIC_OP_OR,     [WEFTI_XOR] = UCP_ATOMIC_OP_XOR,
+    };
+    ucp_ep_h ep = o->lane->ep->ucp;
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = part_done,
+        .user_data = o,
+    };
+    o->parts++;
+    if (o->kind == ATOMIC) {
+        param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REPLY_BUFFER;
+        param.datatype = ucp_dt_make_contig(o->atomic->width);
+        param.reply_buffer = &o->reply;
+        o->left = 0;
+        part_posted(o, ucp_atomic_op_nbx(ep, ops[o->atomic->what], &o->operand, 1, o->at, o->remote->rkey, &param));
+        return;
+    }
+    while (o->piece_at == o->iov->len) {
+        o->iov++;
+        o->piece_at = 0;
+    }
+    uint8_t *piece = (uint8_t *)o->iov->base + o->piece_at;
+    size_t n = o->iov->len - o->piece_at;
+    n = n < o->left ? n : o->left;
+    n = n < most ? n : most;
+    uint64_t at = o->at;
+    o->piece_at += n;
+    o->left -= n;
+    o->at += n;
+    if (o->kind == GET)
+        part_posted(o, ucp_get_nbx(ep, piece, n, at, o->remote->rkey, &param));
+    else
+        part_posted(o, ucp_put_nbx(ep, piece, n, at, o->remote->rkey, &param));
+}
+
+static void flush_end(ux_flush_t *f, ux_lane_t *l, ucs_status_t status)
+{
+    wefti_list_t *it;
+    weft_status_t st = outcome(l, status);
+    while ((it = wefti_list_pop(&f->puts)))
+        part_end(wefti_container_of(it, ux_one_t, turn), st);
+    wefti_free(f);
+}
+
+static void flushed(void *request, ucs_status_t status, void *user)
+{
+    ux_flush_t *f = user;
+    ucp_request_free(request);
+    flush_end(f, wefti_container_of(wefti_list_first(&f->puts), ux_one_t, turn)->lane, status);
+}
+
+/* End a part of each of these puts when what was posted before is in the peer's memory. */
+static void flush(ux_lane_t *l, wefti_list_t *puts)
+{
+    ux_flush_t *f = l->failed ? NULL : wefti_malloc(sizeof *f);
+    if (!f) {
+        /* Without it nobody knows when the bytes have arrived. */
+        wefti_list_t *it;
+        while ((it = wefti_list_pop(puts)))
+            part_end(wefti_container_of(it, ux_one_t, turn), l->failed ? WEFT_ERR_PEER : WEFT_ERR_NOMEM);
+        return;
+    }
+    wefti_list_init(&f->puts);
+    wefti_list_splice(&f->puts, puts);
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = flushed,
+        .user_data = f,
+    };
+    ucs_status_ptr_t p = ucp_ep_flush_nbx(l->ep->ucp, &param);
+    if (!UCS_PTR_IS_PTR(p))
+        flush_end(f, l, UCS_PTR_STATUS(p));
+}
+
+/* --- posting ----------------------------------------------------------------------------------------------------------------- */
+
+/* One packet at a time: the next of the first that waits, when UCX has nothing of it. */
+static void step(ux_lane_t *l)
+{
+    for (int i = 0; i < STEPS_ROUND; i++) {
+        wefti_list_t *it = wefti_list_first(&l->waiting);
+        if (!it)
+            return;
+        ux_one_t *o = wefti_container_of(it, ux_one_t, turn);
+        if (o->parts > 1)
+            return;
+        if (l->failed && !o->status)
+            o->status = WEFT_ERR_PEER;
+        if (o->status || !o->left) {
+            wefti_list_remove(&o->turn);
+            part_end(o, WEFT_OK);
+            continue;
+        }
+        part_post(o, UX_CHUNK);
+        if (o->kind != PUT || o->status)
+            continue;
+        ucp_request_param_t param = {
+            .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+            .cb.send = part_done,
+            .user_data = o,
+        };
+        o->parts++;
+        part_posted(o, ucp_ep_flush_nbx(l->ep->ucp, &param));
+    }
+    lane_has_work(l);
+}
+
+static void work(ux_lane_t *l)
+{
+    if (l->rail->chunked)
+        step(l);
+    else
+        flush(l, &l->unflushed);
+}
+
+void wefti_ux_flush_puts(ux_rail_t *r)
+{
+    wefti_list_t *it, now;
+    wefti_list_init(&now);
+    wefti_list_splice(&now, &r->flushes);
+    while ((it = wefti_list_pop(&now)))
+        work(wefti_container_of(it, ux_lane_t, flush_link));
+}
+
+static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, size_t n, wefti_xfer_t *x, ux_one_t what)
+{
+    ux_lane_t *l = ux_usable(lane);
+    if (!l)
+        return wefti_fail(WEFT_ERR_PEER, "the lane has ended");
+    if (offset > m->n || n > m->n - offset)
+        return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not within the %llu of the key", n, (unsigned long long)offset,
+                          (unsigned long long)m->n);
+    wefti_list_t *it = wefti_list_pop(&l->rail->free_ones);
+    ux_one_t *o = it ? wefti_container_of(it, ux_one_t, link) : wefti_malloc(sizeof *o);
+    if (!o)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an access");
+    *o = what;
+    o->lane = l;
+    o->remote = m;
+    o->x = x;
+    o->at = m->base + offset;
+    o->left = n;
+    o->parts = 1;
+    m->refs++;
+    wefti_list_init(&o->turn);
+    wefti_list_push_back(&l->ones, &o->link);
+    if (l->rail->chunked) {
+        wefti_list_push_back(&l->waiting, &o->turn);
+        step(l);
+        return WEFT_OK;
+    }
+    while (o->left && !o->status)
+        part_post(o, SIZE_MAX);
+    if (o->kind == PUT) { /* our part becomes the flush */
+        wefti_list_push_back(&l->unflushed, &o->turn);
+        lane_has_work(l);
+    } else {
+        part_end(o, WEFT_OK);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                           wefti_xfer_t *x)
+{
+    (void)iov_n; /* n ends it */
+    return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .iov = iov});
+}
+
+weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                              wefti_xfer_t *x)
+{
+    (void)iov_n;
+    return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .iov = iov});
+}
+
+weft_status_t wefti_ux_atomic(wefti_lane_t *lane, void *remote, uint64_t offset, wefti_atomic_t *a, wefti_xfer_t *x)
+{
+    /* UCX's compare-and-swap takes what to compare with where the others have their operand, and the new value where the old one goes. */
+    bool cas = a->what == WEFTI_CAS;
+    ux_one_t what = {.kind = ATOMIC, .atomic = a, .operand = cas ? a->compare : a->operand, .reply = cas ? a->operand : 0};
+    return post(lane, remote, offset, a->width, x, what);
+}
+
+/* --- endings ----------------------------------------------------------------------------------------------------------------- */
+
+void wefti_ux_ones_abandon(ux_lane_t *l)
+{
+    wefti_list_t *it;
+    wefti_list_remove(&l->flush_link);
+    while ((it = wefti_list_pop(&l->unflushed)) || (it = wefti_list_pop(&l->waiting)))
+        part_end(wefti_container_of(it, ux_one_t, turn), WEFT_ERR_CANCELLED);
+}
+
+void wefti_ux_ones_lost(ux_lane_t *l)
+{
+    wefti_list_each_safe(it, &l->ones) {
+        ux_one_t *o = wefti_container_of(it, ux_one_t, link);
+        if (o->kind != ATOMIC)
+            continue;
+        o->lost = true;
+        o->parts = 1;
+        part_end(o, WEFT_ERR_CANCELLED);
+    }
+}
+
+unsigned wefti_ux_tell_ones(ux_rail_t *r)
+{
+    unsigned n = 0;
+    wefti_list_t now, *it;
+    wefti_list_init(&now);
+    wefti_list_splice(&now, &r->ones);
+    while ((it = wefti_list_pop(&now))) {
+        ux_one_t *o = wefti_container_of(it, ux_one_t, link);
+        ux_lane_t *l = o->lane;
+        wefti_xfer_t *x = o->x;
+        weft_status_t st = o->status;
+        if (o->kind == ATOMIC && !st)
+            o->atomic->before = o->atomic->width == 4 ? (uint32_t)o->reply : o->reply;
+        wefti_ux_key_close(o->remote);
+        wefti_list_push_back(o->lost ? &r->lost_ones : &r->free_ones, &o->link);
+        wefti_ux_told(l);
+        x->done(x, st);
+        n++;
+    }
+    return n;
+}
+
+void wefti_ux_ones_free(ux_rail_t *r)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_pop(&r->free_ones)) || (it = wefti_list_pop(&r->lost_ones)))
+        wefti_free(wefti_container_of(it, ux_one_t, link));
+}
