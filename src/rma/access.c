@@ -173,7 +173,7 @@ static weft_status_t put_record(weft_ep_t *ep, rma_acc_t *acc)
     } else if (acc->what == ACC_WRITE) {
         size_t head = sizeof req + (acc->notify ? 8u : 0u);
         req.kind = REC_WRITE;
-        req.what = acc->notify ? F_NOTIFY : 0;
+        req.what = acc->notify ? F_TELL : 0;
         at = (uint8_t *)lane->ops->reserve(lane, head + acc->len);
         if (!at)
             return WEFT_ERR_AGAIN;
@@ -230,7 +230,7 @@ static void out_done(wefti_out_t *out, weft_status_t status);
 static weft_status_t put_announced(weft_ep_t *ep, rma_acc_t *acc)
 {
     rma_big_t rec = {.kind = REC_WRITE_BIG,
-                     .what = acc->notify ? F_NOTIFY : 0,
+                     .what = acc->notify ? F_TELL : 0,
                      .id = acc->id,
                      .grant = acc->remote->grant,
                      .offset = acc->offset,

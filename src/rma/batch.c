@@ -68,7 +68,7 @@ static bool at_once(weft_rma_item_t *it)
     wefti_count_up(read ? &r->count.reads : &r->count.writes, 1);
     wefti_count_up(read ? &r->count.bytes_read : &r->count.bytes_written, it->len);
     wefti_count_up(&r->fast, 1);
-    rma_leave(r);
+    it->status = rma_leave(r);
     return true;
 }
 

@@ -143,6 +143,11 @@ static void let_go_of_slot(rma_grant_t *g, bool lost)
     wefti_count_up(&region->mapped, (uint64_t)-1);
 }
 
+void wefti_rma_grant_unmap(rma_grant_t *g)
+{
+    let_go_of_slot(g, false);
+}
+
 static void gone(rma_grant_t *g)
 {
     if (g->region)

@@ -34,7 +34,9 @@ static weft_status_t step(rma_acc_t *acc)
     st = acc->len ? touch(acc, n) : WEFT_OK;
     if (!acc->stepped)
         wefti_rma_count(acc);
-    rma_leave(r);
+    weft_status_t left_behind = rma_leave(r);
+    if (!st)
+        st = left_behind;
     acc->stepped += n;
     return st ? st : n < left ? WEFT_ERR_AGAIN : WEFT_OK;
 }

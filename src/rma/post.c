@@ -58,8 +58,7 @@ static inline bool plain(const weft_remote_t *r, weft_op_t *op, uint32_t rights,
 static inline void done(weft_remote_t *r, weft_op_t *op, uint64_t len)
 {
     wefti_count_up(&r->fast, 1);
-    rma_leave(r);
-    op->status = WEFT_OK;
+    op->status = rma_leave(r);
     op->len = len;
     op->from = r->owner;
     wefti_opx(op)->rt = r->rt;

@@ -1,8 +1,8 @@
 /* rma/serve.c - what peers ask of our regions: every request is checked against its grant, carried out, and answered once.
  *
- * Small ones are carried out as they come and answered in the same call. A long read announces its bytes where they lie, a long write is pulled to where
- * it belongs; the grant counts them, so that a region is not given back under them. Answers that find no room on the lane wait in order, data and all;
- * a peer may not have more than RMA_REQUESTS unanswered, and whoever goes beyond that breaks the protocol.
+ * Small ones are carried out as they come and answered in the same call. A long read announces its bytes where they lie, a long write is pulled
+ * to where it belongs; the grant counts them, so that a region is not given back under them. Answers that find no room on the lane wait in
+ * order, data and all; a peer may not have more than RMA_REQUESTS unanswered, and whoever goes beyond that breaks the protocol.
  *
  * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile_peer.c and the fuzzer of records hold us
  * to it. */
@@ -247,7 +247,7 @@ static void on_write(weft_ep_t *ep, const rma_request_t *req, const uint8_t *byt
     if (!st) {
         wefti_count_up(&grant->region->count.writes, 1);
         wefti_count_up(&grant->region->count.bytes_written, req->len);
-        if (req->what & F_NOTIFY)
+        if (req->what & F_TELL)
             notify(ep, grant, grant->offset + req->offset, req->len, value);
     }
     reply_status(ep, req->id, st);
@@ -332,7 +332,9 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *by
     if (grant->slot >= 0) {
         const rma_share_t *share = &grant->region->share;
         ticket_n = ep->lane->ops->expose(ep->lane, share->fd, share->bytes, rec.ticket);
-        if (ticket_n) {
+        if (!ticket_n) {
+            wefti_rma_grant_unmap(grant);
+        } else {
             rec.a.slot = (uint32_t)grant->slot;
             rec.a.stamp = grant->stamp;
             rec.a.map_bytes = share->bytes;
@@ -349,7 +351,7 @@ static bool sound(const rma_request_t *req)
 {
     return !req->zero && (req->kind == REC_ATOMIC ? req->what >= WEFT_RMA_ADD && req->what <= WEFT_RMA_XOR &&
                                                         req->len == req->width && (req->width == 4 || req->width == 8)
-                                                  : !req->width && !(req->what & ~(req->kind == REC_WRITE ? F_NOTIFY : 0)));
+                                                  : !req->width && !(req->what & ~(req->kind == REC_WRITE ? F_TELL : 0)));
 }
 
 void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
@@ -396,7 +398,7 @@ void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
         on_notify(ep, &rec);
     } else if (kind == REC_WRITE) {
         uint64_t value = 0;
-        if (rec.req.what & F_NOTIFY) {
+        if (rec.req.what & F_TELL) {
             if (n < head + sizeof value)
                 goto nonsense;
             memcpy(&value, bytes + head, sizeof value);
@@ -439,7 +441,7 @@ void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *bytes, size_t n, wefti_in
     if (n == sizeof rec)
         memcpy(&rec, bytes, sizeof rec);
     __asm__ volatile("" : : : "memory");
-    if (n != sizeof rec || rec.zero || rec.zero2 || rec.what & ~F_NOTIFY || (!(rec.what & F_NOTIFY) && rec.value)) {
+    if (n != sizeof rec || rec.zero || rec.zero2 || rec.what & ~F_TELL || (!(rec.what & F_TELL) && rec.value)) {
         wefti_in_refuse(in, false);
         wefti_rma_nonsense(ep);
         return;
@@ -452,7 +454,7 @@ void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *bytes, size_t n, wefti_in
     if (!st) {
         s->offset = grant->offset + rec.offset;
         s->value = rec.value;
-        s->notify = rec.what & F_NOTIFY;
+        s->notify = rec.what & F_TELL;
         s->x.done = write_done;
         st = wefti_in_pull(in, &s->at, 1, s->at.len, grant->region->device, &s->x);
         if (st)

@@ -26,7 +26,7 @@ enum {
     REC_ATTACHED,                     /* rma_attached_t, a ticket for the mapping */
     REC_DROP,                         /* rma_drop_t: no answer */
     REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
-    REC_WRITE,                        /* rma_request_t, with F_NOTIFY the value (8 bytes), the bytes: answered by DONE */
+    REC_WRITE,                        /* rma_request_t, with F_TELL the value (8 bytes), the bytes: answered by DONE */
     REC_WRITE_BIG,                    /* rma_big_t; the bytes are announced: answered by DONE */
     REC_ATOMIC,                       /* rma_atomic_t: answered by VALUE or DONE */
     REC_NOTIFY,                       /* rma_atomic_t, operand the value: the bytes are there already: answered by DONE */
@@ -36,10 +36,10 @@ enum {
     REC_PAYLOAD                       /* rma_payload_t: the bytes of a read are announced */
 };
 
-enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_NOTIFY = 4 /* WRITE, WRITE_BIG */ };
+enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */ };
 
 typedef struct rma_request {
-    uint8_t kind, what;       /* what: F_NOTIFY, or weft_rma_atomic_t */
+    uint8_t kind, what;       /* what: F_TELL, or weft_rma_atomic_t */
     uint16_t zero;
     uint32_t width;           /* of an atomic; else 0 */
     uint64_t id, grant, offset, len;
@@ -244,6 +244,7 @@ bool wefti_rma_regions_idle(const rma_state_t *rs);
 /* grant.c */
 /* Give a peer what it claims: WEFT_ERR_STALE, _RANGE, _LIMIT, _NOMEM. map: it could map the region, and gets a slot if there is one. */
 weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool map, rma_grant_t **grant_out);
+void wefti_rma_grant_unmap(rma_grant_t *grant);                           /* its peer cannot map it after all */
 /* The peer lets go of it, or its endpoint is down (lost: it may be in the middle of a mapped access). */
 void wefti_rma_grant_drop(rma_grant_t *grant, bool lost);
 void wefti_rma_grants_down(weft_ep_t *ep);
@@ -423,7 +424,14 @@ static inline weft_status_t rma_enter(weft_remote_t *r)
     atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
     return WEFT_ERR_STALE;
 }
-static inline void rma_leave(weft_remote_t *r) { atomic_store_explicit(&r->slot->busy, 0, memory_order_release); }
+/* Leave it. WEFT_ERR_STALE: it was taken from us while we were inside (this process was stopped, and the owner did not wait): what we did was
+ * to memory that is nobody's any more. */
+static inline weft_status_t rma_leave(weft_remote_t *r)
+{
+    bool ours = atomic_load_explicit(&r->slot->stamp, memory_order_relaxed) == r->stamp;
+    atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
+    return __builtin_expect(ours, 1) ? WEFT_OK : WEFT_ERR_STALE;
+}
 
 /* One atomic on memory the processor can touch; the word before. */
 static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width, uint64_t operand, uint64_t compare)
