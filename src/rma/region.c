@@ -271,6 +271,11 @@ err_region:
     return st;
 }
 
+void wefti_region_until(weft_region_t *region, uint64_t when)
+{
+    region->until = when;
+}
+
 /* --- the end of accesses ------------------------------------------------------------------------------------------------------ */
 
 static void make_stale(weft_region_t *region, uint64_t generation)
