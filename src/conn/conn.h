@@ -35,7 +35,7 @@ enum {
 
 /* Traffic on endpoints: one table per room above, all called on the driver except ep_new. */
 typedef struct wefti_traffic {
-    uint8_t first_kind, last_kind;
+    uint8_t first_kind, last_kind;                 /* last below first: it has no records, and only wants to know of endpoints */
     uint64_t capability;                           /* what the hello says of it: WEFT_CAN_* */
     size_t ep_state_size;                          /* bytes of ep->traffic[i] conn allocates, zeroed */
     void (*ep_new)(weft_ep_t *ep);                 /* initialise that, and nothing else: runs on the thread that opens */
@@ -60,7 +60,7 @@ typedef struct wefti_traffic {
     void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
 } wefti_traffic_t;
 
-enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_N };
+enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_N };
 
 /* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. */
 struct weft_ep {
