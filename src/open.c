@@ -6,6 +6,7 @@
 #include "mem/mem.h"
 #include "msg/msg.h"
 #include "rma/rma.h"
+#include "store/store.h"
 
 weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
                                    weft_runtime_t **rt_out)
@@ -23,6 +24,8 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
         st = wefti_am_attach(rt);
     if (!st)
         st = wefti_rma_attach(rt);
+    if (!st)
+        st = wefti_store_attach(rt);
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {

@@ -10,4 +10,5 @@
 #include <weft/rma.h>
 #include <weft/runtime.h>
 #include <weft/status.h>
+#include <weft/store.h>
 #endif

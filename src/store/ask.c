@@ -1,0 +1,325 @@
+/* store/ask.c - requests of a client: from the post to the reply.
+ *
+ *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered (client.c, block.c, list.c, request.c)
+ *
+ * Cancelling or running out of time completes the operation at once. A request that was sent then stays, without operation, until its reply comes and
+ * is dropped; what the reply gave (a block, a lease) is given back. When the endpoint goes down, all of them end with why.
+ *
+ * Promise: every operation completes once, whatever the server says, or whether it says anything; the memory of a request goes when neither
+ * the network nor an operation of ours has it. tests/sim/store_life.c, tests/fault/store_kill.c. */
+#include "store/state.h"
+
+typedef struct asking {
+    store_ask_t *ask;
+} asking_t;
+
+/* --- one request --------------------------------------------------------------------------------------------------------------- */
+
+store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name)
+{
+    store_ask_t *a = (store_ask_t *)wefti_calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->kind = a->q.kind = kind;
+    a->q.name = a->names[0];
+    a->q.after = a->names[1];
+    if (name) {
+        a->q.name_len = (uint8_t)strlen(name);
+        memcpy(a->names[0], name, a->q.name_len);
+    }
+    if (store)
+        wefti_store_ask_of(a, store);
+    return a;
+}
+
+void wefti_store_ask_of(store_ask_t *a, weft_store_t *store)
+{
+    a->store = store;
+    memcpy(a->q.client, store->id, sizeof store->id);
+    atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
+}
+
+void wefti_store_ask_drop(store_ask_t *a)
+{
+    if (a->block)
+        wefti_store_block_unref(a->block);
+    if (a->store)
+        wefti_store_unref(a->store);
+    wefti_free(a->reach);
+    wefti_free(a);
+}
+
+static void let_go(store_ask_t *a)
+{
+    if (a->over && !a->sending && !a->owning && a->state != ASK_ATTACHING)
+        wefti_store_ask_drop(a);
+}
+
+void wefti_store_ask_end(store_ask_t *a, weft_status_t status)
+{
+    weft_op_t *op = a->op;
+    a->op = NULL;
+    a->over = true;
+    if (a->renewal)
+        a->store->renewing = false;
+    let_go(a);
+    if (op)
+        wefti_op_complete(op, status);
+}
+
+/* An operation that several requests serve, one after the other. */
+void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a)
+{
+    next->op = a->op;
+    a->op = NULL;
+    wefti_op_room(next->op, asking_t)->ask = next;
+}
+
+static void own_done(weft_op_t *op, void *user)
+{
+    store_ask_t *a = (store_ask_t *)user;
+    (void)op;
+    store_end(a->store->ss);
+    a->owning = false;
+    let_go(a);
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------------------ */
+
+static bool can_store(weft_ep_t *ep)
+{
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    return !weft_ep_get_info(ep, &info) && info.peer_capabilities & WEFT_CAN_STORE;
+}
+
+/* It awaits no reply any more. */
+static void unsend(store_ask_t *a, weft_ep_t *ep)
+{
+    wefti_slots_remove(&store_ep(ep)->asked, a->id);
+    wefti_list_remove(&a->link);
+    a->state = ASK_NEW;
+}
+
+static void flush(weft_ep_t *ep);
+
+static void sent(weft_op_t *op, void *user)
+{
+    store_ask_t *a = (store_ask_t *)user;
+    weft_status_t st = op->status;
+    store_end(a->store->ss);
+    a->sending = false;
+    if (st && a->state == ASK_SENT) { /* the endpoint may be down, and will say so; or there was no memory for it */
+        weft_ep_t *ep = a->store->ep;
+        if (ep) {
+            unsend(a, ep);
+            wefti_store_ask_end(a, st);
+            flush(ep);
+            return;
+        }
+    }
+    let_go(a);
+}
+
+static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
+{
+    store_ep_t *e = store_ep(ep);
+    if (a->kind == STORE_OPEN && !can_store(ep))
+        return WEFT_ERR_UNSUPPORTED;
+    weft_status_t st = wefti_slots_add(&e->asked, a, &a->id);
+    if (st)
+        return st;
+    a->q.id = a->id;
+    size_t n = wefti_store_put_request(&a->q, a->bytes, sizeof a->bytes);
+    a->am.fn = sent;
+    a->am.user = a;
+    a->sending = true;
+    store_begin(a->store->ss);
+    st = weft_am_send(ep, STORE_AM_REQUEST, a->bytes, n, NULL, 0, &a->am);
+    if (st) {
+        store_end(a->store->ss);
+        a->sending = false;
+        wefti_slots_remove(&e->asked, a->id);
+        return st;
+    }
+    a->state = ASK_SENT;
+    wefti_list_push_back(&e->sent, &a->link);
+    return WEFT_OK;
+}
+
+/* As many of those that wait as may be sent. */
+static void flush(weft_ep_t *ep)
+{
+    store_ep_t *e = store_ep(ep);
+    while (ep->lane && e->asked.taken < STORE_ASKS && !wefti_list_empty(&e->waiting)) {
+        store_ask_t *a = wefti_container_of(wefti_list_pop(&e->waiting), store_ask_t, link);
+        a->state = ASK_NEW;
+        weft_status_t st = transmit(a, ep);
+        if (st)
+            wefti_store_ask_end(a, st);
+    }
+}
+
+void wefti_store_ask_send(store_ask_t *a)
+{
+    weft_ep_t *ep = a->store->ep;
+    weft_status_t st = ep ? wefti_ep_may_wait(ep) : (weft_status_t)atomic_load(&a->store->state);
+    if (st || !ep) {
+        wefti_store_ask_end(a, st ? st : WEFT_ERR_CLOSED);
+        return;
+    }
+    a->state = ASK_WAITING;
+    wefti_list_push_back(&store_ep(ep)->waiting, &a->link);
+    flush(ep);
+}
+
+/* --- operations ---------------------------------------------------------------------------------------------------------------- */
+
+static store_ask_t *ask_of(weft_op_t *op)
+{
+    return wefti_op_room(op, asking_t)->ask;
+}
+
+static weft_status_t start(weft_op_t *op)
+{
+    store_ask_t *a = ask_of(op);
+    weft_store_t *store = a->store;
+    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server does about it */
+    weft_status_t st = wefti_op_track(op);
+    if (st && !must)
+        return st;
+    weft_status_t state = (weft_status_t)atomic_load_explicit(&store->state, memory_order_relaxed);
+    if (!state)
+        state = store->ep ? wefti_ep_may_wait(store->ep) : WEFT_ERR_CLOSED;
+    if (state && !must)
+        return wefti_fail(state, "the store cannot be used any more; open it again");
+    a->op = op;
+    if (a->kind == STORE_CLOSE)
+        wefti_store_closing(store);
+    if (state)
+        wefti_store_ask_end(a, state);
+    else
+        wefti_store_ask_send(a);
+    return WEFT_OK;
+}
+
+/* Whoever posted it was told that it started. */
+static weft_status_t start_later(weft_op_t *op)
+{
+    weft_status_t st = start(op);
+    if (st) {
+        ask_of(op)->op = op;
+        wefti_store_ask_end(ask_of(op), st);
+    }
+    return WEFT_OK;
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    store_ask_t *a = ask_of(op);
+    a->op = NULL;
+    if (a->state == ASK_WAITING) {
+        wefti_list_remove(&a->link);
+        a->state = ASK_NEW;
+        wefti_store_ask_end(a, why);
+    } else if (a->state == ASK_ATTACHING) {
+        weft_op_cancel(&a->attach);
+    }
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t ask_kind = {"store request", start_later, cancel};
+
+weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
+{
+    store_state_t *ss = a->store->ss;
+    if (!op) {
+        op = &a->own;
+        op->fn = own_done;
+        op->user = a;
+        a->owning = true;
+        store_begin(ss);
+    }
+    weft_status_t st = wefti_op_prepare(ss->rt, op, &ask_kind);
+    if (!st) {
+        wefti_op_room(op, asking_t)->ask = a;
+        st = wefti_op_go_by(ss->rt, op, start);
+    }
+    if (st && a->owning) {
+        a->owning = false;
+        store_end(ss);
+    }
+    return st;
+}
+
+weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op)
+{
+    weft_status_t st = wefti_store_ask_post(a, op);
+    if (st)
+        wefti_store_ask_drop(a);
+    return st;
+}
+
+/* --- what the endpoint says ------------------------------------------------------------------------------------------------------ */
+
+void wefti_store_replied(weft_am_t *am, void *user)
+{
+    weft_ep_t *ep = am->ep;
+    store_reply_t p;
+    (void)user;
+    if (am->len || !wefti_store_get_reply(am->header, am->header_len, &p)) {
+        wefti_ep_protocol_error(ep, "a reply of a store that is none");
+        return;
+    }
+    store_ask_t *a = (store_ask_t *)wefti_slots_get(&store_ep(ep)->asked, p.id);
+    if (!a) /* of a connection before this one */
+        return;
+    if (a->kind != p.kind) {
+        wefti_ep_protocol_error(ep, "a reply of a store to something else");
+        return;
+    }
+    unsend(a, ep);
+    if (p.flags & STORE_LEASE_OVER)
+        atomic_store(&a->store->state, WEFT_ERR_STALE);
+    wefti_store_answer(a, &p);
+    flush(ep);
+}
+
+void wefti_store_asks_up(weft_ep_t *ep)
+{
+    flush(ep);
+}
+
+void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)
+{
+    store_ep_t *e = store_ep(ep);
+    for (wefti_list_t *l; (l = wefti_list_first(&e->sent));) {
+        store_ask_t *a = wefti_container_of(l, store_ask_t, link);
+        unsend(a, ep);
+        wefti_store_ask_end(a, why);
+    }
+    for (wefti_list_t *l; (l = wefti_list_pop(&e->waiting));) {
+        store_ask_t *a = wefti_container_of(l, store_ask_t, link);
+        a->state = ASK_NEW;
+        wefti_store_ask_end(a, why);
+    }
+}
+
+/* --- checks of what the program gave --------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_store_check(const weft_store_t *store, const weft_op_t *op)
+{
+    if (!store || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", store ? "the operation" : "the store");
+    return WEFT_OK;
+}
+
+weft_status_t wefti_store_check_name(const char *name, const char *what)
+{
+    if (!name)
+        return wefti_fail(WEFT_ERR_INVALID, "the name of %s is NULL", what);
+    size_t n = strnlen(name, WEFT_RMA_NAME_MAX + 1);
+    if (!wefti_store_name_ok(name, n))
+        return wefti_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
+                          WEFT_RMA_NAME_MAX);
+    return WEFT_OK;
+}

@@ -1,0 +1,265 @@
+/* store/blocks.c - the blocks of a server: regions with an owner or none, a name or none, and someone who pays for them.
+ *
+ * A block is there from the request that makes it until it is freed: from then on nobody finds it, its tokens are stale, and when the region has
+ * let go of its memory (accesses under way end first) it no longer counts. Who makes a block pays for it, out of the client's quota; who makes
+ * it longer pays for all of it from then on. When a client ends, what it owns is freed, and what it shared is paid by nobody.
+ *
+ * Memory is counted in pages, of `len`. What a block could be extended to costs address space only; of that there is enough for a while, and
+ * who did not say how much it wants gets less when it becomes scarce.
+ *
+ * tests/sim/store_life.c: the counts are those of the blocks that are there, and zero at the end. tests/wire/store_basic.c. */
+#include "store/state.h"
+
+#define ADDRESS_ALL (UINT64_C(1) << 44) /* bytes of address space for all blocks: an eighth of what a process has */
+#define ADDRESS_ONE (UINT64_C(64) << 30)
+
+static uint64_t pages(uint64_t len)
+{
+    return (len + STORE_PAGE - 1) & ~(STORE_PAGE - 1);
+}
+
+/* --- who pays ---------------------------------------------------------------------------------------------------------------- */
+
+static void pay(store_held_t *b, store_client_t *c)
+{
+    b->payer = c;
+    c->bytes += b->charge;
+    c->n_blocks++;
+    wefti_list_push_back(&c->paid, &b->paid_link);
+}
+
+void wefti_store_block_unpaid(store_held_t *b)
+{
+    store_client_t *c = b->payer;
+    if (!c)
+        return;
+    b->payer = NULL;
+    c->bytes -= b->charge;
+    c->n_blocks--;
+    wefti_list_remove(&b->paid_link);
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------------------ */
+
+/* How far it may be extended: what was asked for, or what is reasonable. 0: not to be had. */
+static uint64_t how_far(const weft_store_server_t *s, uint64_t len, uint64_t wanted)
+{
+    uint64_t left = ADDRESS_ALL - s->reserved, most = pages(s->opts.bytes);
+    if (most > ADDRESS_ONE)
+        most = ADDRESS_ONE;
+    if (pages(len) > left)
+        return 0;
+    if (wanted)
+        return wanted <= most && pages(wanted) <= left ? wanted : 0;
+    if (most > left / 64)
+        most = left / 64 & ~(STORE_PAGE - 1);
+    return most > len ? most : len;
+}
+
+static weft_status_t region_new(weft_store_server_t *s, store_held_t *b, bool unmapped, bool may_shrink)
+{
+    weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
+    o.len = b->len;
+    o.max_len = b->max_len;
+    o.unmapped = unmapped || s->opts.unmapped || s->n_mapped >= s->max_mapped;
+    weft_status_t st = weft_region_new(s->ss->rt, &o, &b->region);
+    if (st == WEFT_ERR_LIMIT && !o.unmapped) { /* file descriptors: others have them */
+        o.unmapped = true;
+        st = weft_region_new(s->ss->rt, &o, &b->region);
+    }
+    if (st && may_shrink && o.max_len > o.len) { /* address space, where the system gives little of it */
+        o.max_len = o.len;
+        st = weft_region_new(s->ss->rt, &o, &b->region);
+    }
+    b->max_len = o.max_len;
+    b->mapped = !o.unmapped;
+    return st;
+}
+
+static weft_status_t check(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q, bool shared)
+{
+    if ((q->name_len && !wefti_store_name_ok(q->name, q->name_len)) || (shared && !q->name_len) || !q->len ||
+        (q->max_len && q->max_len < q->len))
+        return WEFT_ERR_INVALID;
+    if (q->name_len && wefti_store_names_find(&s->names, q->name, q->name_len))
+        return WEFT_ERR_STATE;
+    const weft_store_server_opts_t *o = &s->opts;
+    if (q->len > o->bytes || q->len > ADDRESS_ONE || s->blocks.taken + s->n_freeing >= o->blocks ||
+        c->n_blocks >= o->client_blocks)
+        return WEFT_ERR_LIMIT;
+    uint64_t charge = pages(q->len);
+    if (charge > o->bytes - s->stats.used_bytes || c->bytes > o->client_bytes || charge > o->client_bytes - c->bytes)
+        return WEFT_ERR_LIMIT;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared,
+                                    bool unmapped, store_held_t **block_out)
+{
+    weft_status_t st = check(s, c, q, shared);
+    if (st)
+        return st;
+    uint64_t max_len = how_far(s, q->len, q->max_len);
+    if (!max_len)
+        return WEFT_ERR_LIMIT;
+    store_held_t *b = (store_held_t *)wefti_calloc(1, sizeof *b + q->name_len);
+    if (!b)
+        return WEFT_ERR_NOMEM;
+    b->server = s;
+    b->len = q->len;
+    b->max_len = max_len;
+    b->charge = pages(q->len);
+    b->born = wefti_now(s->ss->rt);
+    b->shared = shared;
+    b->name_len = q->name_len;
+    memcpy(b->name, q->name ? q->name : "", q->name_len);
+    st = region_new(s, b, unmapped, !q->max_len);
+    if (st)
+        goto err_b;
+    st = wefti_slots_add(&s->blocks, b, &b->id);
+    if (st)
+        goto err_region;
+    st = b->name_len ? wefti_store_names_add(&s->names, b) : WEFT_OK;
+    if (st)
+        goto err_id;
+    b->reserved = pages(b->max_len);
+    s->reserved += b->reserved;
+    s->n_mapped += b->mapped;
+    s->stats.used_bytes += b->charge;
+    s->stats.shared_blocks += b->shared;
+    s->stats.allocs++;
+    wefti_list_push_back(&s->block_list, &b->link);
+    pay(b, c);
+    *block_out = b;
+    return WEFT_OK;
+
+err_id:
+    wefti_slots_remove(&s->blocks, b->id);
+err_region:
+    weft_region_free(b->region, NULL);
+err_b:
+    wefti_free(b);
+    return st == WEFT_ERR_NOMEM || st == WEFT_ERR_LIMIT ? WEFT_ERR_LIMIT
+                                                        : st; /* the server has no memory: the client has to know no more */
+}
+
+weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len)
+{
+    weft_store_server_t *s = b->server;
+    if (len < b->len)
+        return WEFT_ERR_RANGE;
+    if (len > b->max_len)
+        return WEFT_ERR_LIMIT;
+    uint64_t charge = pages(len), more = charge - b->charge, mine = b->payer == c ? more : charge;
+    if (more > s->opts.bytes - s->stats.used_bytes || c->bytes > s->opts.client_bytes || mine > s->opts.client_bytes - c->bytes ||
+        (b->payer != c && c->n_blocks >= s->opts.client_blocks))
+        return WEFT_ERR_LIMIT;
+    weft_status_t st = weft_region_extend(b->region, len);
+    if (st)
+        return st == WEFT_ERR_NOMEM ? WEFT_ERR_LIMIT : st;
+    wefti_store_block_unpaid(b);
+    b->len = len;
+    b->charge = charge;
+    pay(b, c);
+    s->stats.used_bytes += more;
+    s->stats.extends++;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *token, store_reply_t *reply)
+{
+    weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+    size_t n = WEFT_RMA_TOKEN_MAX;
+    o.rights = rights;
+    weft_status_t st = weft_region_token(b->region, &o, token, &n);
+    if (st)
+        return st;
+    reply->block = b->id;
+    reply->len = b->len;
+    reply->max_len = b->max_len;
+    reply->token = token;
+    reply->token_len = (uint32_t)n;
+    return WEFT_OK;
+}
+
+void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats)
+{
+    weft_region_info_t info = WEFT_REGION_INFO_INIT;
+    if (weft_region_get_info(b->region, &info))
+        return;
+    stats->reads += info.reads;
+    stats->writes += info.writes;
+    stats->atomics += info.atomics;
+    stats->bytes_read += info.bytes_read;
+    stats->bytes_written += info.bytes_written;
+}
+
+/* --- freeing ------------------------------------------------------------------------------------------------------------------ */
+
+/* Nobody finds it any more. */
+static void hide(store_held_t *b)
+{
+    weft_store_server_t *s = b->server;
+    wefti_store_replica_free(b);
+    wefti_slots_remove(&s->blocks, b->id);
+    wefti_list_remove(&b->link);
+    if (b->name_len)
+        wefti_store_names_remove(&s->names, b);
+    s->stats.shared_blocks -= b->shared;
+    b->freeing = true;
+}
+
+/* And it is nowhere any more. */
+static void gone(store_held_t *b)
+{
+    weft_store_server_t *s = b->server;
+    wefti_store_block_unpaid(b);
+    s->stats.used_bytes -= b->charge;
+    s->reserved -= b->reserved;
+    s->n_mapped -= b->mapped;
+    wefti_free(b);
+}
+
+static void freed(weft_op_t *op, void *user)
+{
+    store_held_t *b = (store_held_t *)user;
+    weft_store_server_t *s = b->server;
+    store_state_t *ss = s->ss;
+    store_reply_t reply = {.id = b->asker.id, .kind = b->asker.kind, .flags = STORE_BODY};
+    weft_ep_id_t to = b->asker.ep;
+    (void)op; /* whatever it came to, the region is gone */
+    store_end(ss);
+    pthread_mutex_lock(&ss->lock);
+    s->n_freeing--;
+    gone(b);
+    if (to)
+        wefti_store_reply(ss, to, &reply);
+    wefti_store_server_settle(s);
+    pthread_mutex_unlock(&ss->lock);
+}
+
+void wefti_store_block_free(store_held_t *b, const store_asker_t *asker)
+{
+    weft_store_server_t *s = b->server;
+    wefti_store_block_count(b, &s->stats);
+    hide(b);
+    s->stats.frees++;
+    if (asker)
+        b->asker = *asker;
+    b->free_op.fn = freed;
+    b->free_op.user = b;
+    s->n_freeing++;
+    store_begin(s->ss);
+    weft_status_t st = weft_region_free(b->region, &b->free_op);
+    if (st) { /* the runtime closes: the region goes with it, and so does whoever asked */
+        store_end(s->ss);
+        s->n_freeing--;
+        gone(b);
+    }
+}
+
+void wefti_store_block_forget(store_held_t *b)
+{
+    hide(b);
+    gone(b);
+}

@@ -1,0 +1,283 @@
+/* store/client.c - stores: a client's lease at a server.
+ *
+ *     (open) --> OK --lease over--> STALE
+ *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
+ *
+ * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for. A close tells the server;
+ * leaving tells nobody. Either way the store goes when the last request and the last block of it have gone: blocks can be dropped later.
+ *
+ * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
+ *
+ * tests/wire/store_basic.c, tests/sim/store_life.c. */
+#include <sodium.h>
+
+#include "store/state.h"
+
+/* --- life -------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_store_unref(weft_store_t *store)
+{
+    if (atomic_fetch_sub_explicit(&store->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    wefti_free(store->bye);
+    wefti_free(store);
+}
+
+/* The program has no use for it any more. */
+static void part(weft_store_t *store)
+{
+    wefti_timer_stop(store->rt, &store->renew);
+    wefti_list_remove(&store->all_link);
+    if (wefti_list_linked(&store->ep_link))
+        wefti_list_remove(&store->ep_link);
+}
+
+void wefti_store_closing(weft_store_t *store)
+{
+    part(store);
+    wefti_store_unref(store); /* the program's; the request has one */
+}
+
+static void leave(wefti_call_t *call)
+{
+    weft_store_t *store = wefti_container_of(call, weft_store_t, leave_call);
+    part(store);
+    wefti_store_unref(store);
+}
+
+void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&store_ep(ep)->stores));) {
+        weft_store_t *store = wefti_container_of(l, weft_store_t, ep_link);
+        int32_t ok = WEFT_OK;
+        wefti_timer_stop(store->rt, &store->renew);
+        atomic_compare_exchange_strong(&store->state, &ok, (int32_t)why);
+        store->ep = NULL;
+    }
+}
+
+void wefti_store_stores_shutdown(store_state_t *ss)
+{
+    wefti_list_each(l, &ss->stores)
+        wefti_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
+}
+
+/* Those that the program forgot. */
+void wefti_store_stores_free(store_state_t *ss)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));)
+        wefti_store_unref(wefti_container_of(l, weft_store_t, all_link));
+}
+
+/* --- the lease ----------------------------------------------------------------------------------------------------------------- */
+
+static void renew_later(weft_store_t *store)
+{
+    if (!store->manual && !atomic_load(&store->state))
+        wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + store->lease_ns / 3);
+}
+
+static void renew_due(wefti_timer_t *t)
+{
+    weft_store_t *store = wefti_container_of(t, weft_store_t, renew);
+    store_ask_t *a = store->renewing ? NULL : wefti_store_ask_new(store, STORE_RENEW, NULL);
+    renew_later(store); /* without memory now, there may be some the next time */
+    if (!a)
+        return;
+    store->renewing = true;
+    a->renewal = true;
+    wefti_store_ask_send(a);
+}
+
+/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+
+static void give_lease_back(weft_store_t *store)
+{
+    store_ask_t *a = wefti_store_ask_new(store, STORE_CLOSE, NULL);
+    if (a) /* else it runs out */
+        wefti_store_ask_send(a);
+}
+
+static void opened(store_ask_t *a, const store_reply_t *p)
+{
+    weft_store_t *store = a->store;
+    weft_op_t *op = a->op;
+    if (p->status || !op) {
+        if (!p->status && store->fresh)
+            give_lease_back(store);
+        wefti_store_ask_end(a, p->status);
+        return;
+    }
+    store->lease_ns = p->lease_ns;
+    memcpy(store->server, p->server, sizeof store->server);
+    weft_status_t st = store->manual ? WEFT_OK : wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + p->lease_ns / 3);
+    if (st) {
+        if (store->fresh)
+            give_lease_back(store);
+        wefti_store_ask_end(a, st);
+        return;
+    }
+    atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
+    wefti_list_push_back(&store->ss->stores, &store->all_link);
+    wefti_list_push_back(&store_ep(store->ep)->stores, &store->ep_link);
+    op->buf = store;
+    op->from = store->ep_id;
+    wefti_store_ask_end(a, WEFT_OK);
+}
+
+static void queried(store_ask_t *a, const store_reply_t *p)
+{
+    weft_store_stats_t *out = (weft_store_stats_t *)a->out;
+    weft_store_stats_t all = WEFT_STORE_STATS_INIT;
+    if (!p->status && a->op) {
+        memcpy(&all.bytes, p->stats, sizeof p->stats);
+        size_t n = out->size < sizeof all ? out->size : sizeof all;
+        all.size = n;
+        memcpy(out, &all, n);
+    }
+    wefti_store_ask_end(a, p->status);
+}
+
+void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
+{
+    switch (a->kind) {
+    case STORE_OPEN:
+        opened(a, p);
+        break;
+    case STORE_QUERY:
+        queried(a, p);
+        break;
+    case STORE_ALLOC:
+    case STORE_FIND:
+    case STORE_EXTEND:
+        wefti_store_block_answer(a, p);
+        break;
+    case STORE_LIST:
+        wefti_store_list_answer(a, p);
+        break;
+    case STORE_RENEW:
+    case STORE_CLOSE:
+    case STORE_FREE:
+    case STORE_REMOVE:
+        wefti_store_ask_end(a, p->status);
+        break;
+    default:
+        wefti_store_replica_answer(a, p);
+    }
+}
+
+/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
+{
+    uint64_t n = atomic_fetch_add(&ss->ids, 1);
+    crypto_generichash(id_out, WEFT_STORE_ID, (const uint8_t *)&n, sizeof n, ss->secret, sizeof ss->secret);
+}
+
+weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op)
+{
+    weft_store_opts_t o;
+    if (!ep || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_store_opts_t");
+    if (st)
+        return st;
+    weft_store_t *store = (weft_store_t *)wefti_calloc(1, sizeof *store);
+    store_ask_t *bye = wefti_store_ask_new(NULL, STORE_CLOSE, NULL);
+    if (!store || !bye)
+        goto err_store;
+    store->rt = ep->rt;
+    store->ss = store_state(ep->rt);
+    store->ep = ep;
+    store->ep_id = weft_ep_id(ep);
+    store->manual = o.manual;
+    store->fresh = !o.id;
+    store->renew.fn = renew_due;
+    store->leave_call.fn = leave;
+    if (o.id)
+        memcpy(store->id, o.id, sizeof store->id);
+    else
+        wefti_store_random_id(store->ss, store->id);
+    store_ask_t *a = wefti_store_ask_new(store, STORE_OPEN, NULL); /* has the only reference */
+    if (!a)
+        goto err_store;
+    store->bye = bye;
+    a->q.lease_ns = o.lease_ns;
+    return wefti_store_ask_go(a, op);
+
+err_store:
+    wefti_free(store);
+    wefti_free(bye);
+    return wefti_fail(WEFT_ERR_NOMEM, "no memory for a store");
+}
+
+weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
+{
+    if (!store)
+        return wefti_fail(WEFT_ERR_INVALID, "the store is NULL");
+    store_ask_t *bye = store->bye;
+    store->bye = NULL;
+    wefti_store_ask_of(bye, store);
+    weft_status_t st = wefti_store_ask_post(bye, op);
+    if (st) { /* nothing was started: it is as it was */
+        bye->store = NULL;
+        store->bye = bye;
+        wefti_store_unref(store);
+    }
+    return st;
+}
+
+void weft_store_leave(weft_store_t *store)
+{
+    if (store)
+        wefti_call_on_driver(store->rt, &store->leave_call);
+}
+
+weft_status_t weft_store_renew(weft_store_t *store, weft_op_t *op)
+{
+    weft_status_t st = wefti_store_check(store, op);
+    if (st)
+        return st;
+    store_ask_t *a = wefti_store_ask_new(store, STORE_RENEW, NULL);
+    return a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+}
+
+weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *info_out)
+{
+    weft_store_info_t all = WEFT_STORE_INFO_INIT;
+    if (!store || !info_out || !info_out->size)
+        return wefti_fail(WEFT_ERR_INVALID, store ? "info goes to a struct made with WEFT_STORE_INFO_INIT" : "the store is NULL");
+    memcpy(all.id, store->id, sizeof all.id);
+    memcpy(all.server, store->server, sizeof all.server);
+    all.lease_ns = store->lease_ns;
+    all.state = (weft_status_t)atomic_load(&store->state);
+    size_t n = info_out->size < sizeof all ? info_out->size : sizeof all;
+    all.size = n;
+    memcpy(info_out, &all, n);
+    return WEFT_OK;
+}
+
+weft_status_t weft_store_query(weft_store_t *store, weft_store_stats_t *stats_out, weft_op_t *op)
+{
+    weft_status_t st = wefti_store_check(store, op);
+    if (st)
+        return st;
+    if (!stats_out || stats_out->size < sizeof stats_out->size)
+        return wefti_fail(WEFT_ERR_INVALID, "statistics go to a struct made with WEFT_STORE_STATS_INIT");
+    store_ask_t *a = wefti_store_ask_new(store, STORE_QUERY, NULL);
+    if (!a)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    a->out = stats_out;
+    return wefti_store_ask_go(a, op);
+}
+
+weft_status_t weft_store_remove(weft_store_t *store, const char *name, weft_op_t *op)
+{
+    weft_status_t st = wefti_store_check(store, op);
+    if (!st)
+        st = wefti_store_check_name(name, "a block to remove");
+    if (st)
+        return st;
+    store_ask_t *a = wefti_store_ask_new(store, STORE_REMOVE, name);
+    return a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+}

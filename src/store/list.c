@@ -1,0 +1,99 @@
+/* store/list.c - listing the blocks of a server, page by page.
+ *
+ * A reply has as many names as fit; the next request asks for those after the last. So a list is as old as its pages: blocks that come and go
+ * meanwhile may be in it or not, but no name is in it twice, and none that was there all the time is missing. The program's function may
+ * do anything, also cancel the list or close the store.
+ *
+ * tests/wire/store_list.c. */
+#include "store/state.h"
+
+static void bad(store_ask_t *a)
+{
+    if (a->store->ep)
+        wefti_ep_protocol_error(a->store->ep, "a list of blocks that is none");
+    wefti_store_ask_end(a, WEFT_ERR_PROTOCOL);
+}
+
+/* The next page: a request of its own, which takes over the operation. */
+static void go_on(store_ask_t *a)
+{
+    store_ask_t *next = wefti_store_ask_new(a->store, STORE_LIST, a->names[0]);
+    if (!next) {
+        wefti_store_ask_end(a, WEFT_ERR_NOMEM);
+        return;
+    }
+    next->q.after_len = a->q.after_len;
+    memcpy(next->names[1], a->names[1], a->q.after_len);
+    next->fn = a->fn;
+    next->fn_user = a->fn_user;
+    next->count = a->count;
+    wefti_store_ask_takes_over(next, a);
+    wefti_store_ask_end(a, WEFT_OK);
+    wefti_store_ask_send(next);
+}
+
+static bool in_order(const store_ask_t *a, const store_entry_t *e)
+{
+    size_t n = a->q.after_len < e->name_len ? a->q.after_len : e->name_len;
+    int order = memcmp(a->names[1], e->name, n);
+    return order < 0 || (!order && a->q.after_len < e->name_len);
+}
+
+void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p)
+{
+    uint8_t entries[STORE_REPLY_MAX]; /* the program's function may close the endpoint, whose memory p is in */
+    bool more = p->flags & STORE_MORE;
+    size_t n = 0;
+    if (p->status || !a->op) {
+        wefti_store_ask_end(a, p->status);
+        return;
+    }
+    memcpy(entries, p->entries, p->entries_len);
+    wefti_reader_t r = wefti_reader(entries, p->entries_len);
+    store_entry_t e;
+    for (; a->op && wefti_store_get_entry(&r, &e); n++) {
+        if (!in_order(a, &e)) {
+            r.bad = true;
+            break;
+        }
+        memcpy(a->names[1], e.name, e.name_len);
+        a->names[1][e.name_len] = 0;
+        a->q.after_len = e.name_len;
+        a->count++;
+        weft_block_info_t info = WEFT_BLOCK_INFO_INIT;
+        info.name = a->names[1];
+        info.len = e.len;
+        info.max_len = e.max_len;
+        info.age_ns = e.age_ns;
+        info.attached = e.attached;
+        info.shared = e.flags & STORE_E_SHARED;
+        info.ours = e.flags & STORE_E_OURS;
+        a->fn(&info, a->fn_user);
+    }
+    if (r.bad || (more && !n)) {
+        bad(a);
+    } else if (more && a->op) {
+        go_on(a);
+    } else {
+        if (a->op)
+            a->op->len = a->count;
+        wefti_store_ask_end(a, WEFT_OK);
+    }
+}
+
+weft_status_t weft_store_list(weft_store_t *store, const char *prefix, weft_block_fn fn, void *user, weft_op_t *op)
+{
+    weft_status_t st = wefti_store_check(store, op);
+    if (st)
+        return st;
+    if (!fn)
+        return wefti_fail(WEFT_ERR_INVALID, "a list needs a function to call");
+    if (prefix && strnlen(prefix, WEFT_RMA_NAME_MAX + 1) > WEFT_RMA_NAME_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "a name has at most %u bytes, and so has the beginning of one", WEFT_RMA_NAME_MAX);
+    store_ask_t *a = wefti_store_ask_new(store, STORE_LIST, prefix);
+    if (!a)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    a->fn = fn;
+    a->fn_user = user;
+    return wefti_store_ask_go(a, op);
+}

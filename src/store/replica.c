@@ -1,0 +1,289 @@
+/* store/replica.c - the server's half of mirrors: the record of a replica, the lease that its writer grants, and who may read and write it.
+ *
+ * The states, and why a lease counts from a stamp, are in replica.h. Here they are flags of the record:
+ *
+ *     REFILLING set       only the token of the last make or set is there
+ *     none set            LEASED until `until`; the region itself refuses every access from then on (wefti_region_until), whether or not the timer
+ *                         came that makes it LAPSED
+ *     LAPSED, SEALED set
+ *
+ * A set or a seal revokes the region, and its reply comes when no access with an old token is under way any more. A set that comes meanwhile is
+ * done at once as well, and the one before it ends with WEFT_ERR_STALE.
+ *
+ * tests/wire/store_replica.c, tests/sim/mirror_history.c. */
+#include "store/state.h"
+
+struct store_replica {
+    store_held_t *block;
+    wefti_replica_t rec;
+    uint64_t until; /* LEASED: when that ends */
+    wefti_timer_t timer;
+};
+
+static bool leased(const store_replica_t *r)
+{
+    return !(r->rec.flags & (WEFTI_REPLICA_REFILLING | WEFTI_REPLICA_SEALED | WEFTI_REPLICA_LAPSED));
+}
+
+static void lapse(store_replica_t *r)
+{
+    r->rec.flags |= WEFTI_REPLICA_LAPSED;
+    wefti_timer_stop(r->block->server->ss->rt, &r->timer);
+    weft_region_revoke(r->block->region, NULL); /* should there be no memory for that: `until` has passed, and nobody gets in */
+}
+
+/* What it is now, whether or not the timer came yet. */
+static void look(store_replica_t *r)
+{
+    if (leased(r) && wefti_now(r->block->server->ss->rt) >= r->until)
+        lapse(r);
+}
+
+static void lease_over(wefti_timer_t *t)
+{
+    store_replica_t *r = wefti_container_of(t, store_replica_t, timer);
+    store_state_t *ss = r->block->server->ss;
+    pthread_mutex_lock(&ss->lock);
+    look(r);
+    pthread_mutex_unlock(&ss->lock);
+}
+
+/* Served until then; 0: for ever. */
+static void serve_until(store_replica_t *r, uint64_t until)
+{
+    weft_runtime_t *rt = r->block->server->ss->rt;
+    r->until = until;
+    wefti_region_until(r->block->region, until);
+    if (until)
+        wefti_timer_at(rt, &r->timer, until); /* without memory for it the region still refuses, and look() finds it lapsed */
+    else
+        wefti_timer_stop(rt, &r->timer);
+}
+
+void wefti_store_replica_free(store_held_t *b)
+{
+    if (!b->replica)
+        return;
+    wefti_timer_stop(b->server->ss->rt, &b->replica->timer);
+    wefti_free(b->replica);
+    b->replica = NULL;
+}
+
+/* --- replies -------------------------------------------------------------------------------------------------------------------- */
+
+/* The reply about a replica: with its record, whatever the status, and with a token for those rights if it is WEFT_OK. */
+static void reply(store_held_t *b, const store_asker_t *to, weft_status_t status, uint32_t rights)
+{
+    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    weft_store_server_t *s = b->server;
+    store_reply_t p = {.id = to->id, .kind = to->kind};
+    if (!status && rights)
+        status = wefti_store_block_tell(b, rights, token, &p);
+    p.status = status;
+    p.flags = STORE_BODY;
+    p.len = b->len;
+    p.rec = b->replica->rec;
+    p.stamp = wefti_now(s->ss->rt);
+    s->stats.refused += status != WEFT_OK;
+    wefti_store_reply(s->ss, to->ep, &p);
+}
+
+static void refuse(weft_store_server_t *s, const store_asker_t *to, weft_status_t status)
+{
+    store_reply_t p = {.id = to->id, .kind = to->kind, .status = status};
+    s->stats.refused += status != WEFT_ERR_NOTFOUND;
+    wefti_store_reply(s->ss, to->ep, &p);
+}
+
+/* --- revoking ------------------------------------------------------------------------------------------------------------------- */
+
+/* A set or seal that waits for accesses to end. */
+typedef struct setting {
+    weft_op_t op;
+    weft_store_server_t *server;
+    uint64_t block, epoch;
+    uint32_t rights; /* of the token that it gets */
+    store_asker_t asker;
+} setting_t;
+
+static void revoked(weft_op_t *op, void *user)
+{
+    setting_t *w = (setting_t *)user;
+    weft_store_server_t *s = w->server;
+    store_state_t *ss = s->ss;
+    weft_status_t st = op->status;
+    store_end(ss);
+    pthread_mutex_lock(&ss->lock);
+    store_held_t *b = (store_held_t *)wefti_slots_get(&s->blocks, w->block);
+    if (!b || !b->replica) {
+        refuse(s, &w->asker, WEFT_ERR_NOTFOUND);
+    } else {
+        look(b->replica);
+        bool over = b->replica->rec.epoch != w->epoch || b->replica->rec.flags & WEFTI_REPLICA_LAPSED;
+        reply(b, &w->asker, st ? st : over ? WEFT_ERR_STALE : WEFT_OK, w->rights);
+    }
+    s->n_setting--;
+    wefti_store_server_settle(s);
+    pthread_mutex_unlock(&ss->lock);
+    wefti_free(w);
+}
+
+static setting_t *setting_new(store_held_t *b, const store_asker_t *asker, uint32_t rights)
+{
+    setting_t *w = (setting_t *)wefti_calloc(1, sizeof *w);
+    if (!w)
+        return NULL;
+    w->server = b->server;
+    w->block = b->id;
+    w->rights = rights;
+    w->asker = *asker;
+    w->op.fn = revoked;
+    w->op.user = w;
+    return w;
+}
+
+static void revoke(store_held_t *b, setting_t *w)
+{
+    weft_store_server_t *s = b->server;
+    w->epoch = b->replica->rec.epoch;
+    s->n_setting++;
+    store_begin(s->ss);
+    if (weft_region_revoke(b->region, &w->op)) { /* the runtime closes */
+        s->n_setting--;
+        store_end(s->ss);
+        wefti_free(w);
+    }
+}
+
+/* --- requests ------------------------------------------------------------------------------------------------------------------- */
+
+static void on_make(weft_store_server_t *s, store_client_t *c, const store_asker_t *to, const store_request_t *q)
+{
+    store_held_t *b = wefti_store_names_find(&s->names, q->name, q->name_len);
+    if (b && b->replica) {
+        look(b->replica);
+        reply(b, to, WEFT_ERR_STATE, 0);
+        return;
+    }
+    store_request_t plain = *q;
+    plain.max_len = q->len;
+    store_replica_t *r = (store_replica_t *)wefti_calloc(1, sizeof *r);
+    weft_status_t st = r ? wefti_store_block_new(s, c, &plain, true, true, &b) : WEFT_ERR_LIMIT;
+    if (st) {
+        wefti_free(r);
+        refuse(s, to, st);
+        return;
+    }
+    r->block = b;
+    r->rec = q->rec;
+    r->rec.flags = (q->rec.flags & WEFTI_REPLICA_CHECKSUMS) | WEFTI_REPLICA_REFILLING;
+    r->timer.fn = lease_over;
+    b->replica = r;
+    reply(b, to, WEFT_OK, WEFT_RMA_ALL);
+}
+
+static void on_get(store_held_t *b, const store_asker_t *to)
+{
+    bool served = !(b->replica->rec.flags & (WEFTI_REPLICA_REFILLING | WEFTI_REPLICA_LAPSED));
+    reply(b, to, WEFT_OK, served ? WEFT_RMA_READ : 0);
+}
+
+/* A stamp of ours that leaves something of the lease. */
+static bool fresh(const store_held_t *b, uint64_t stamp, uint64_t lease_ns)
+{
+    uint64_t now = wefti_now(b->server->ss->rt);
+    return stamp <= now && now - stamp < lease_ns;
+}
+
+static void on_set(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+{
+    store_replica_t *r = b->replica;
+    bool refilling = q->rec.flags & WEFTI_REPLICA_REFILLING;
+    if (r->rec.epoch != q->epoch) {
+        reply(b, to, WEFT_ERR_STALE, 0);
+        return;
+    }
+    if (q->rec.epoch <= q->epoch) {
+        refuse(b->server, to, WEFT_ERR_INVALID);
+        return;
+    }
+    if (!refilling && !fresh(b, q->stamp, q->rec.lease_ns)) {
+        reply(b, to, WEFT_ERR_AGAIN, 0);
+        return;
+    }
+    setting_t *w = setting_new(b, to, WEFT_RMA_ALL);
+    if (!w) {
+        refuse(b->server, to, WEFT_ERR_LIMIT);
+        return;
+    }
+    r->rec = q->rec;
+    r->rec.flags &= WEFTI_REPLICA_CHECKSUMS | WEFTI_REPLICA_REFILLING;
+    serve_until(r, refilling ? 0 : q->stamp + q->rec.lease_ns);
+    revoke(b, w);
+}
+
+static bool is_writer(const store_replica_t *r, const store_request_t *q)
+{
+    return r->rec.epoch == q->epoch && !memcmp(r->rec.writer, q->writer, sizeof q->writer) &&
+           !(r->rec.flags & WEFTI_REPLICA_LAPSED);
+}
+
+static void on_renew(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+{
+    store_replica_t *r = b->replica;
+    weft_status_t st = WEFT_OK;
+    if (!is_writer(r, q))
+        st = WEFT_ERR_STALE;
+    else if (r->rec.flags & WEFTI_REPLICA_SEALED)
+        st = WEFT_ERR_STATE;
+    else if (leased(r) && !fresh(b, q->stamp, r->rec.lease_ns))
+        st = WEFT_ERR_AGAIN;
+    else if (leased(r) && q->stamp + r->rec.lease_ns > r->until)
+        serve_until(r, q->stamp + r->rec.lease_ns);
+    reply(b, to, st, 0);
+}
+
+static void on_seal(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+{
+    store_replica_t *r = b->replica;
+    if (!is_writer(r, q) || !leased(r)) {
+        reply(b, to, is_writer(r, q) ? WEFT_ERR_STATE : WEFT_ERR_STALE, 0);
+        return;
+    }
+    setting_t *w = setting_new(b, to, 0);
+    if (!w) {
+        refuse(b->server, to, WEFT_ERR_LIMIT);
+        return;
+    }
+    r->rec.flags |= WEFTI_REPLICA_SEALED;
+    serve_until(r, 0);
+    revoke(b, w);
+}
+
+void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q)
+{
+    store_asker_t to = {ep->id, q->id, q->kind};
+    if (q->kind == STORE_R_MAKE) {
+        on_make(s, c, &to, q);
+        return;
+    }
+    store_held_t *b = wefti_store_names_find(&s->names, q->name, q->name_len);
+    if (!b || !b->replica) {
+        refuse(s, &to, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
+        return;
+    }
+    look(b->replica);
+    switch (q->kind) {
+    case STORE_R_GET:
+        on_get(b, &to);
+        break;
+    case STORE_R_SET:
+        on_set(b, &to, q);
+        break;
+    case STORE_R_RENEW:
+        on_renew(b, &to, q);
+        break;
+    default:
+        on_seal(b, &to, q);
+    }
+}

@@ -1,0 +1,279 @@
+/* store/state.h - what store keeps: per runtime, per endpoint; a server with its clients and blocks; a client's stores, requests and blocks.
+ *
+ * The client's side belongs to the driver of the runtime, except what says otherwise. The server's side is touched by the driver too, and looked at
+ * by whoever asks for statistics: `lock` of the room is held for each request, timer and completion. Nothing under it calls back. */
+#ifndef WEFTI_STORE_STATE_H
+#define WEFTI_STORE_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <weft/am.h>
+#include <weft/store.h>
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "conn/conn.h"
+#include "rma/rma.h"
+#include "store/store.h"
+#include "store/wire.h"
+
+/* Requests of one endpoint that may be under way. A server drops the connection to a peer that has so many times more of them, which no library
+ * of ours does: what it owes to one peer is bounded. */
+#define STORE_ASKS 64u
+#define STORE_OWED (4u * STORE_ASKS)
+#define STORE_CLIENTS_PER_EP 64u
+
+/* --- per runtime, per endpoint ----------------------------------------------------------------------------------------------- */
+
+typedef struct store_state {
+    weft_runtime_t *rt;
+    pthread_mutex_t lock;        /* of `server` and all that is its own */
+    weft_store_server_t *server; /* NULL: we serve nothing */
+    wefti_list_t stores;         /* weft_store_t.all_link: those that the program has; the driver's */
+    _Atomic uint32_t under_way;  /* operations of ours, below, whose completion has not been delivered yet */
+    uint8_t secret[32];          /* ids are made of it; written once */
+    _Atomic uint64_t ids;
+    weft_op_t handle_op[2];
+} store_state_t;
+
+static inline store_state_t *store_state(const weft_runtime_t *rt) { return (store_state_t *)rt->room_state[WEFTI_ROOM_STORE]; }
+static inline void store_begin(store_state_t *ss) { atomic_fetch_add_explicit(&ss->under_way, 1, memory_order_relaxed); }
+static inline void store_end(store_state_t *ss) { atomic_fetch_sub_explicit(&ss->under_way, 1, memory_order_relaxed); }
+
+typedef struct store_ep {
+    /* ours: what we ask of the peer */
+    wefti_slots_t asked;         /* id -> store_ask_t, cancelled ones too until they are answered */
+    wefti_list_t waiting, sent;  /* store_ask_t.link */
+    wefti_list_t stores;         /* weft_store_t.ep_link */
+    /* the peer's: what it asks of us */
+    wefti_list_t clients;        /* store_client_t.ep_link */
+    uint32_t n_clients;
+    uint32_t owed;               /* replies that have not left */
+} store_ep_t;
+
+static inline store_ep_t *store_ep(const weft_ep_t *ep) { return (store_ep_t *)ep->traffic[WEFTI_TRAFFIC_STORE]; }
+
+/* --- a server ---------------------------------------------------------------------------------------------------------------- */
+
+/* Who asked, to reply to later. */
+typedef struct store_asker {
+    weft_ep_id_t ep;
+    uint64_t id;
+    uint8_t kind;
+} store_asker_t;
+
+/* Names in order: names.c. */
+typedef struct store_held store_held_t;
+typedef struct store_names {
+    store_held_t **at;
+    size_t n, cap;
+} store_names_t;
+
+struct weft_store_server {
+    store_state_t *ss;
+    weft_store_server_opts_t opts;
+    uint8_t id[WEFT_STORE_ID];
+    uint8_t hash_key[16];        /* of the map of clients, whose ids strangers choose */
+    wefti_map_t clients;         /* keyed hash of its id -> store_client_t */
+    wefti_list_t client_list;    /* store_client_t.link */
+    uint32_t n_clients;
+    wefti_slots_t blocks;        /* id -> store_held_t, those that are being freed not */
+    wefti_list_t block_list;     /* store_held_t.link, the same */
+    store_names_t names;
+    uint64_t reserved;           /* address space of all blocks */
+    uint32_t n_mapped, max_mapped; /* blocks that cost a file descriptor */
+    uint32_t n_freeing;          /* blocks whose memory is not back yet */
+    uint32_t n_setting;          /* revokes that a reply waits for: replica.c */
+    uint64_t born;
+    weft_store_stats_t stats;    /* what is counted; used_bytes and shared_blocks too */
+    bool closing;
+    weft_op_t *close_op;         /* NULL: nobody waits */
+};
+
+typedef struct store_client {
+    weft_store_server_t *server;
+    uint8_t id[WEFT_STORE_ID];
+    uint64_t key;                /* in the map */
+    weft_ep_t *ep;               /* over which it is here now; NULL: none */
+    wefti_list_t link, ep_link;
+    wefti_list_t paid;           /* store_held_t.paid_link: blocks that count against it, shared ones too */
+    uint64_t lease_ns;
+    wefti_timer_t lease;
+    uint64_t bytes;
+    uint32_t n_blocks;
+} store_client_t;
+
+typedef struct store_replica store_replica_t; /* replica.c */
+
+/* A block. */
+struct store_held {
+    weft_store_server_t *server;
+    uint64_t id;
+    weft_region_t *region;
+    uint64_t len, max_len;
+    uint64_t charge;             /* len in whole pages */
+    uint64_t reserved;
+    uint64_t born;
+    store_client_t *payer;       /* NULL: its lease is over. Of one that is not shared: the owner */
+    bool shared, mapped;
+    store_replica_t *replica;    /* NULL: it is none */
+    wefti_list_t link, paid_link;
+    /* while it is freed */
+    bool freeing;
+    weft_op_t free_op;
+    store_asker_t asker;         /* .ep 0: nobody */
+    uint8_t name_len;            /* 0: it has none */
+    char name[];
+};
+
+/* server.c */
+void wefti_store_request(weft_am_t *am, void *user);  /* a handler of active messages */
+void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *reply);
+void wefti_store_server_settle(weft_store_server_t *s); /* something ended: it may be closed and gone after this */
+void wefti_store_server_shutdown(store_state_t *ss);
+void wefti_store_server_gone(store_state_t *ss); /* the room is freed, and a server that is still there with it */
+
+/* lease.c */
+store_client_t *wefti_store_client(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID]); /* NULL: none, or its lease is over */
+/* A new one, or one that comes back. WEFT_ERR_LIMIT, _NOMEM. */
+weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns,
+                                      store_client_t **client_out);
+void wefti_store_client_renew(store_client_t *c);
+/* It ends: what is its own is freed. expired: counted as that. */
+void wefti_store_client_end(store_client_t *c, bool expired);
+void wefti_store_clients_down(weft_ep_t *ep); /* the endpoint is down; under the lock */
+
+/* blocks.c */
+#define STORE_PAGE UINT64_C(4096)
+weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared, bool unmapped,
+                                    store_held_t **block_out);  /* WEFT_ERR_INVALID, _STATE, _LIMIT, _NOMEM */
+weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len); /* WEFT_ERR_STATE, _RANGE, _LIMIT */
+/* Give its memory back. `asker` (may be NULL) gets its reply when that is done. */
+void wefti_store_block_free(store_held_t *b, const store_asker_t *asker);
+void wefti_store_block_forget(store_held_t *b); /* the runtime closes, and its region with it */
+void wefti_store_block_unpaid(store_held_t *b); /* its payer ends; it stays */
+/* Fill in the reply: its numbers and a token (of WEFT_RMA_TOKEN_MAX bytes of room). */
+weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *token, store_reply_t *reply);
+void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats); /* add what was done to it */
+
+/* names.c */
+weft_status_t wefti_store_names_add(store_names_t *names, store_held_t *b); /* WEFT_ERR_STATE: it is taken; _NOMEM */
+void wefti_store_names_remove(store_names_t *names, store_held_t *b);
+store_held_t *wefti_store_names_find(const store_names_t *names, const char *name, size_t n);
+/* Index of the first that is not before `name`; exact_out (may be NULL): it is that one. */
+size_t wefti_store_names_from(const store_names_t *names, const char *name, size_t n, bool *exact_out);
+
+/* replica.c */
+void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q);
+void wefti_store_replica_free(store_held_t *b);
+
+/* --- a client ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct store_ask store_ask_t;
+
+struct weft_store {
+    store_state_t *ss;
+    weft_runtime_t *rt;
+    weft_ep_t *ep;               /* NULL once it is down; the driver's */
+    weft_ep_id_t ep_id;
+    uint8_t id[WEFT_STORE_ID], server[WEFT_STORE_ID];
+    uint64_t lease_ns;           /* written before the program has it */
+    _Atomic int32_t state;       /* weft_status_t */
+    _Atomic uint32_t refs;       /* the program's, one per request, one per block */
+    bool manual, fresh;          /* fresh: the id is one that we made */
+    bool left;                   /* closed or left: no more renewals */
+    bool renewing;
+    wefti_timer_t renew;
+    wefti_list_t all_link, ep_link;
+    store_ask_t *bye;            /* for the close, which cannot fail for want of memory */
+    wefti_call_t leave_call;
+};
+
+/* What a block reaches: a new one with each extension, the old ones stay with the block, for those who still use them. */
+typedef struct store_reach {
+    struct store_reach *older;
+    weft_remote_t *remote;
+    uint64_t len;
+    uint32_t token_len;
+    uint8_t token[];
+} store_reach_t;
+
+struct weft_block {
+    weft_store_t *store;
+    uint64_t id;
+    _Atomic(store_reach_t *) reach;
+    _Atomic uint32_t refs;       /* the program's, and one per request about it */
+};
+
+typedef enum store_ask_state {
+    ASK_NEW,
+    ASK_WAITING,  /* store_ep_t.waiting: for the connection, or for others to be answered */
+    ASK_SENT,     /* store_ep_t.sent: `id` awaits its reply */
+    ASK_ATTACHING /* on no list */
+} store_ask_state_t;
+
+/* One request. It lives until it was answered, or its endpoint is down, and nothing of it is under way below. */
+struct store_ask {
+    store_ask_state_t state;
+    weft_op_t *op;               /* NULL: nobody waits (any more) */
+    weft_store_t *store;         /* a reference */
+    weft_block_t *block;         /* a reference, or NULL */
+    store_reach_t *reach;        /* while it is attached */
+    wefti_list_t link;
+    uint64_t id;
+    uint8_t kind;
+    bool sending, owning;        /* `am`, `own` is under way */
+    bool over;                   /* free it when nothing of it is under way any more */
+    bool renewal;                /* the store's own */
+    void *out;                   /* the caller's: statistics, a wefti_replica_answer_t */
+    weft_block_fn fn;            /* LIST */
+    void *fn_user;
+    uint64_t count;
+    weft_op_t am, attach, own;   /* own: stands for the program's, where it gave none */
+    store_request_t q;           /* name and after point to `names` */
+    char names[2][WEFT_RMA_NAME_MAX + 1];
+    uint8_t bytes[STORE_REQUEST_MAX];
+};
+
+/* ask.c */
+/* A request, not sent. name may be NULL; store: NULL for one that is kept for later, wefti_store_ask_of() gives it one. NULL: no memory. */
+store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name);
+void wefti_store_ask_of(store_ask_t *a, weft_store_t *store);
+void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
+/* Post it as `op`; NULL: nobody waits. On an error nothing was started, and the request is still the caller's. Any thread. */
+weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op);
+/* The same, and on an error it is dropped. */
+weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op);
+void wefti_store_ask_send(store_ask_t *a); /* on the driver; a->op is NULL, or under way */
+void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a); /* next goes on with a's operation */
+void wefti_store_ask_end(store_ask_t *a, weft_status_t status); /* completes its operation, if there is one; it may be gone after this */
+void wefti_store_replied(weft_am_t *am, void *user); /* a handler of active messages */
+void wefti_store_asks_up(weft_ep_t *ep);
+void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why);
+weft_status_t wefti_store_check(const weft_store_t *store, const weft_op_t *op); /* WEFT_ERR_INVALID: a NULL */
+weft_status_t wefti_store_check_name(const char *name, const char *what);
+
+/* client.c */
+void wefti_store_answer(store_ask_t *a, const store_reply_t *p); /* ends the request, or goes on with it */
+void wefti_store_closing(weft_store_t *store);                   /* its close starts */
+void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID]); /* any thread */
+void wefti_store_unref(weft_store_t *store);
+void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why);
+void wefti_store_stores_shutdown(store_state_t *ss);
+void wefti_store_stores_free(store_state_t *ss);
+
+/* block.c */
+void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p); /* ALLOC, FIND, EXTEND */
+void wefti_store_block_undo(weft_store_t *store, uint64_t id);         /* free a block that nobody waited for */
+void wefti_store_block_unref(weft_block_t *block);
+
+/* list.c */
+void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p);
+
+/* request.c: replicas */
+void wefti_store_replica_answer(store_ask_t *a, const store_reply_t *p);
+
+#endif

@@ -1,0 +1,334 @@
+/* store/wire.c - the codec of requests and replies.
+ *
+ * One table says which fields a kind has, and both directions walk it, so that they cannot differ. Everything that is read was checked: kinds,
+ * flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
+#include "store/wire.h"
+
+enum {
+    HAS_LEASE = 1,
+    HAS_BLOCK = 2,
+    HAS_LEN = 4,
+    HAS_MAX = 8,
+    HAS_EPOCH = 16,
+    HAS_STAMP = 32,
+    HAS_NAME = 64,
+    HAS_AFTER = 128,
+    HAS_WRITER = 256,
+    HAS_REC = 512,
+    HAS_SERVER = 1024,
+    HAS_STATS = 2048,
+    HAS_TOKEN = 4096,
+    HAS_ENTRIES = 8192
+};
+
+#define HAS_BLOCK_ALL (HAS_BLOCK | HAS_LEN | HAS_MAX | HAS_TOKEN)
+#define HAS_REPLICA (HAS_REC | HAS_STAMP | HAS_LEN | HAS_TOKEN)
+
+static const struct {
+    uint16_t request, reply;
+    uint8_t flags, reply_flags; /* that may be set */
+} kinds[STORE_KINDS] = {
+    [STORE_OPEN] = {HAS_LEASE, HAS_LEASE | HAS_SERVER, 0, STORE_BODY},
+    [STORE_RENEW] = {0, HAS_LEASE, 0, STORE_BODY},
+    [STORE_CLOSE] = {0, 0, 0, STORE_BODY},
+    [STORE_QUERY] = {0, HAS_STATS, 0, STORE_BODY},
+    [STORE_ALLOC] = {HAS_NAME | HAS_LEN | HAS_MAX, HAS_BLOCK_ALL, STORE_SHARED, STORE_BODY},
+    [STORE_FIND] = {HAS_NAME, HAS_BLOCK_ALL, 0, STORE_BODY},
+    [STORE_EXTEND] = {HAS_BLOCK | HAS_LEN, HAS_BLOCK_ALL, 0, STORE_BODY},
+    [STORE_FREE] = {HAS_BLOCK, 0, 0, STORE_BODY},
+    [STORE_REMOVE] = {HAS_NAME, 0, 0, STORE_BODY},
+    [STORE_LIST] = {HAS_NAME | HAS_AFTER, HAS_ENTRIES, 0, STORE_BODY | STORE_MORE},
+    [STORE_R_MAKE] = {HAS_NAME | HAS_LEN | HAS_REC, HAS_REPLICA, 0, STORE_BODY},
+    [STORE_R_GET] = {HAS_NAME, HAS_REPLICA, 0, STORE_BODY},
+    [STORE_R_SET] = {HAS_NAME | HAS_EPOCH | HAS_STAMP | HAS_REC, HAS_REPLICA, 0, STORE_BODY},
+    [STORE_R_RENEW] = {HAS_NAME | HAS_EPOCH | HAS_STAMP | HAS_WRITER, HAS_REPLICA, 0, STORE_BODY},
+    [STORE_R_SEAL] = {HAS_NAME | HAS_EPOCH | HAS_WRITER, HAS_REPLICA, 0, STORE_BODY},
+};
+
+/* --- pieces ------------------------------------------------------------------------------------------------------------------- */
+
+static void put_name(wefti_writer_t *w, const char *name, uint8_t n)
+{
+    wefti_put_u8(w, n);
+    wefti_put_bytes(w, name, n);
+}
+
+static void get_name(wefti_reader_t *r, const char **name, uint8_t *n)
+{
+    *n = wefti_get_u8(r);
+    *name = (const char *)wefti_get_bytes(r, *n);
+}
+
+static void get_id(wefti_reader_t *r, uint8_t id[WEFT_STORE_ID])
+{
+    const void *p = wefti_get_bytes(r, WEFT_STORE_ID);
+    if (p)
+        memcpy(id, p, WEFT_STORE_ID);
+}
+
+static void put_rec(wefti_writer_t *w, const wefti_replica_t *rec)
+{
+    wefti_put_u64(w, rec->epoch);
+    wefti_put_u64(w, rec->len);
+    wefti_put_u64(w, rec->lease_ns);
+    wefti_put_u32(w, rec->flags);
+    wefti_put_u32(w, rec->n_members);
+    wefti_put_bytes(w, rec->members, sizeof rec->members);
+    wefti_put_bytes(w, rec->writer, sizeof rec->writer);
+}
+
+static void get_rec(wefti_reader_t *r, wefti_replica_t *rec)
+{
+    rec->epoch = wefti_get_u64(r);
+    rec->len = wefti_get_u64(r);
+    rec->lease_ns = wefti_get_u64(r);
+    rec->flags = wefti_get_u32(r);
+    rec->n_members = wefti_get_u32(r);
+    const void *members = wefti_get_bytes(r, sizeof rec->members);
+    if (members)
+        memcpy(rec->members, members, sizeof rec->members);
+    get_id(r, rec->writer);
+    if (!wefti_replica_ok(rec))
+        r->bad = true;
+}
+
+bool wefti_replica_ok(const wefti_replica_t *rec)
+{
+    static const uint8_t none[WEFT_STORE_ID];
+    if (rec->n_members > WEFT_MIRROR_MAX || rec->flags >= 2 * WEFTI_REPLICA_LAPSED || rec->lease_ns < WEFTI_REPLICA_LEASE_MIN ||
+        rec->lease_ns > WEFTI_REPLICA_LEASE_MAX)
+        return false;
+    for (uint32_t i = rec->n_members; i < WEFT_MIRROR_MAX; i++)
+        if (memcmp(rec->members[i], none, sizeof none) != 0)
+            return false;
+    return true;
+}
+
+/* --- requests ------------------------------------------------------------------------------------------------------------------ */
+
+size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    if (!q->kind || q->kind >= STORE_KINDS)
+        return 0;
+    uint16_t has = kinds[q->kind].request;
+    wefti_put_u64(&w, q->id);
+    wefti_put_u8(&w, q->kind);
+    wefti_put_u8(&w, q->flags);
+    wefti_put_bytes(&w, q->client, sizeof q->client);
+    if (has & HAS_LEASE)
+        wefti_put_u64(&w, q->lease_ns);
+    if (has & HAS_BLOCK)
+        wefti_put_u64(&w, q->block);
+    if (has & HAS_LEN)
+        wefti_put_u64(&w, q->len);
+    if (has & HAS_MAX)
+        wefti_put_u64(&w, q->max_len);
+    if (has & HAS_EPOCH)
+        wefti_put_u64(&w, q->epoch);
+    if (has & HAS_STAMP)
+        wefti_put_u64(&w, q->stamp);
+    if (has & HAS_NAME)
+        put_name(&w, q->name, q->name_len);
+    if (has & HAS_AFTER)
+        put_name(&w, q->after, q->after_len);
+    if (has & HAS_WRITER)
+        wefti_put_bytes(&w, q->writer, sizeof q->writer);
+    if (has & HAS_REC)
+        put_rec(&w, &q->rec);
+    return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
+}
+
+bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    memset(q, 0, sizeof *q);
+    q->id = wefti_get_u64(&r);
+    q->kind = wefti_get_u8(&r);
+    q->flags = wefti_get_u8(&r);
+    get_id(&r, q->client);
+    if (r.bad || !q->kind || n > STORE_REQUEST_MAX)
+        return false;
+    if (q->kind >= STORE_KINDS)
+        return true;
+    uint16_t has = kinds[q->kind].request;
+    if (q->flags & ~kinds[q->kind].flags)
+        return false;
+    if (has & HAS_LEASE)
+        q->lease_ns = wefti_get_u64(&r);
+    if (has & HAS_BLOCK)
+        q->block = wefti_get_u64(&r);
+    if (has & HAS_LEN)
+        q->len = wefti_get_u64(&r);
+    if (has & HAS_MAX)
+        q->max_len = wefti_get_u64(&r);
+    if (has & HAS_EPOCH)
+        q->epoch = wefti_get_u64(&r);
+    if (has & HAS_STAMP)
+        q->stamp = wefti_get_u64(&r);
+    if (has & HAS_NAME)
+        get_name(&r, &q->name, &q->name_len);
+    if (has & HAS_AFTER)
+        get_name(&r, &q->after, &q->after_len);
+    if (has & HAS_WRITER)
+        get_id(&r, q->writer);
+    if (has & HAS_REC)
+        get_rec(&r, &q->rec);
+    return !r.bad && !wefti_reader_left(&r);
+}
+
+/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+
+static void put_body(wefti_writer_t *w, uint16_t has, const store_reply_t *p)
+{
+    if (has & HAS_LEASE)
+        wefti_put_u64(w, p->lease_ns);
+    if (has & HAS_BLOCK)
+        wefti_put_u64(w, p->block);
+    if (has & HAS_LEN)
+        wefti_put_u64(w, p->len);
+    if (has & HAS_MAX)
+        wefti_put_u64(w, p->max_len);
+    if (has & HAS_STAMP)
+        wefti_put_u64(w, p->stamp);
+    if (has & HAS_REC)
+        put_rec(w, &p->rec);
+    if (has & HAS_SERVER)
+        wefti_put_bytes(w, p->server, sizeof p->server);
+    if (has & HAS_STATS) {
+        wefti_put_u8(w, STORE_STATS_N);
+        for (int i = 0; i < STORE_STATS_N; i++)
+            wefti_put_u64(w, p->stats[i]);
+    }
+    if (has & HAS_TOKEN) {
+        wefti_put_u16(w, (uint16_t)p->token_len);
+        wefti_put_bytes(w, p->token, p->token_len);
+    }
+    if (has & HAS_ENTRIES)
+        wefti_put_bytes(w, p->entries, p->entries_len); /* the rest of it */
+}
+
+static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
+{
+    if (has & HAS_LEASE)
+        p->lease_ns = wefti_get_u64(r);
+    if (has & HAS_BLOCK)
+        p->block = wefti_get_u64(r);
+    if (has & HAS_LEN)
+        p->len = wefti_get_u64(r);
+    if (has & HAS_MAX)
+        p->max_len = wefti_get_u64(r);
+    if (has & HAS_STAMP)
+        p->stamp = wefti_get_u64(r);
+    if (has & HAS_REC)
+        get_rec(r, &p->rec);
+    if (has & HAS_SERVER)
+        get_id(r, p->server);
+    if (has & HAS_STATS) {
+        uint8_t n = wefti_get_u8(r); /* a newer server may have more, an older one less */
+        for (uint8_t i = 0; i < n; i++) {
+            uint64_t v = wefti_get_u64(r);
+            if (i < STORE_STATS_N)
+                p->stats[i] = v;
+        }
+    }
+    if (has & HAS_TOKEN) {
+        p->token_len = wefti_get_u16(r);
+        p->token = (const uint8_t *)wefti_get_bytes(r, p->token_len);
+        if (p->token_len > WEFT_RMA_TOKEN_MAX)
+            r->bad = true;
+    }
+    if (has & HAS_ENTRIES) {
+        p->entries_len = (uint32_t)wefti_reader_left(r);
+        p->entries = (const uint8_t *)wefti_get_bytes(r, p->entries_len);
+    }
+}
+
+size_t wefti_store_put_reply(const store_reply_t *p, void *buf, size_t cap)
+{
+    wefti_writer_t w = wefti_writer(buf, cap);
+    wefti_put_u64(&w, p->id);
+    wefti_put_u8(&w, p->kind);
+    wefti_put_u8(&w, p->flags);
+    wefti_put_u16(&w, (uint16_t)p->status);
+    if (p->flags & STORE_BODY)
+        put_body(&w, p->kind < STORE_KINDS ? kinds[p->kind].reply : 0, p);
+    return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
+}
+
+bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
+{
+    wefti_reader_t r = wefti_reader(bytes, n);
+    memset(p, 0, sizeof *p);
+    p->id = wefti_get_u64(&r);
+    p->kind = wefti_get_u8(&r);
+    p->flags = wefti_get_u8(&r);
+    int16_t status = (int16_t)wefti_get_u16(&r);
+    if (r.bad || status > 0 || !p->kind || p->kind >= STORE_KINDS ||
+        p->flags & ~(kinds[p->kind].reply_flags | STORE_LEASE_OVER) || (status == WEFT_OK && !(p->flags & STORE_BODY)))
+        return false;
+    p->status = (weft_status_t)status;
+    if (p->flags & STORE_BODY)
+        get_body(&r, kinds[p->kind].reply, p);
+    return !r.bad && !wefti_reader_left(&r);
+}
+
+/* --- lists --------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_store_put_entry(wefti_writer_t *w, const store_entry_t *e)
+{
+    put_name(w, e->name, e->name_len);
+    wefti_put_u8(w, e->flags);
+    wefti_put_u64(w, e->len);
+    wefti_put_u64(w, e->max_len);
+    wefti_put_u64(w, e->age_ns);
+    wefti_put_u64(w, e->attached);
+}
+
+bool wefti_store_get_entry(wefti_reader_t *r, store_entry_t *e)
+{
+    memset(e, 0, sizeof *e);
+    if (r->bad || !wefti_reader_left(r))
+        return false;
+    get_name(r, &e->name, &e->name_len);
+    e->flags = wefti_get_u8(r);
+    e->len = wefti_get_u64(r);
+    e->max_len = wefti_get_u64(r);
+    e->age_ns = wefti_get_u64(r);
+    e->attached = wefti_get_u64(r);
+    if (!r->bad && (e->flags > (STORE_E_SHARED | STORE_E_OURS) || !wefti_store_name_ok(e->name, e->name_len)))
+        r->bad = true;
+    return !r->bad;
+}
+
+/* --- names --------------------------------------------------------------------------------------------------------------------- */
+
+/* The bytes of the character at p, of which there are at most n; 0: it is none, or a control character. */
+static size_t character(const uint8_t *p, size_t n)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* shorter forms exist for what is below */
+    size_t len = p[0] < 0x80 ? 1 : (p[0] & 0xe0) == 0xc0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : (p[0] & 0xf8) == 0xf0 ? 4 : 0;
+    if (!len || len > n)
+        return 0;
+    uint32_t c = len == 1 ? p[0] : p[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | (p[i] & 0x3f);
+    }
+    bool surrogate = c >= 0xd800 && c < 0xe000, control = c < 0x20 || (c >= 0x7f && c < 0xa0);
+    return c < least[len] || c > 0x10ffff || surrogate || control ? 0 : len;
+}
+
+bool wefti_store_name_ok(const char *name, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)name;
+    if (!n || n > WEFT_RMA_NAME_MAX)
+        return false;
+    for (size_t at = 0, len; at < n; at += len) {
+        len = character(p + at, n - at);
+        if (!len)
+            return false;
+    }
+    return true;
+}

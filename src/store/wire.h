@@ -1,0 +1,100 @@
+/* store/wire.h - requests to a server and its replies, as bytes.
+ *
+ * Both are the header of an active message without payload, so that they arrive whole. Every kind has its fields, in the order of the HAS_* bits;
+ * all numbers are little-endian, nothing is aligned. docs/design/wire.md has them byte by byte. */
+#ifndef WEFTI_STORE_WIRE_H
+#define WEFTI_STORE_WIRE_H
+
+#include <stdbool.h>
+#include <weft/am.h>
+#include <weft/store.h>
+
+#include "base/bytes.h"
+#include "store/replica.h"
+
+#define STORE_AM_REQUEST WEFT_AM_RESERVED
+#define STORE_AM_REPLY (WEFT_AM_RESERVED + 1)
+
+enum {
+    STORE_OPEN = 1,  /* lease */
+    STORE_RENEW,
+    STORE_CLOSE,
+    STORE_QUERY,
+    STORE_ALLOC,     /* name (may be empty), len, max_len */
+    STORE_FIND,      /* name */
+    STORE_EXTEND,    /* block, len */
+    STORE_FREE,      /* block */
+    STORE_REMOVE,    /* name */
+    STORE_LIST,      /* name: the prefix; after */
+    STORE_R_MAKE,    /* replica.h */
+    STORE_R_GET,
+    STORE_R_SET,
+    STORE_R_RENEW,
+    STORE_R_SEAL,
+    STORE_KINDS
+};
+
+/* Flags of a request, of a reply, of an entry. */
+enum { STORE_SHARED = 1 /* ALLOC */ };
+enum {
+    STORE_BODY = 1,       /* the fields are there: with WEFT_OK always, with others where replica.h says (+rec) */
+    STORE_LEASE_OVER = 2, /* why it is WEFT_ERR_STALE */
+    STORE_MORE = 4        /* LIST: it goes on after the last entry */
+};
+enum { STORE_E_SHARED = 1, STORE_E_OURS = 2 };
+
+typedef struct store_request {
+    uint64_t id;             /* the client's, for the reply */
+    uint8_t kind, flags;
+    uint8_t client[WEFT_STORE_ID];
+    uint64_t lease_ns, block, len, max_len, epoch, stamp;
+    const char *name, *after; /* not terminated; in the bytes it was read from */
+    uint8_t name_len, after_len;
+    uint8_t writer[WEFT_STORE_ID];
+    wefti_replica_t rec;
+} store_request_t;
+
+#define STORE_STATS_N 19     /* numbers of weft_store_stats_t that travel, in its order */
+
+typedef struct store_reply {
+    uint64_t id;
+    uint8_t kind, flags;
+    weft_status_t status;
+    uint64_t lease_ns, block, len, max_len, stamp;
+    uint8_t server[WEFT_STORE_ID];
+    uint64_t stats[STORE_STATS_N];
+    wefti_replica_t rec;
+    const uint8_t *token;
+    uint32_t token_len;      /* at most WEFT_RMA_TOKEN_MAX */
+    const uint8_t *entries;  /* LIST: see store_entry_t */
+    uint32_t entries_len;
+} store_reply_t;
+
+typedef struct store_entry {
+    const char *name;        /* not terminated */
+    uint8_t name_len, flags;
+    uint64_t len, max_len, age_ns, attached;
+} store_entry_t;
+#define STORE_ENTRY_MAX (2u + WEFT_RMA_NAME_MAX + 4u * 8u)
+
+#define STORE_REQUEST_MAX 1024u /* bytes of the longest */
+#define STORE_REPLY_MAX 8192u
+#define STORE_ENTRIES_MAX (STORE_REPLY_MAX - 64u)
+_Static_assert(STORE_REPLY_MAX <= WEFT_AM_HEADER_MAX, "a reply is the header of an active message");
+
+/* Bytes of it, 0 if it does not fit or is of no kind. */
+size_t wefti_store_put_request(const store_request_t *q, void *buf, size_t cap);
+size_t wefti_store_put_reply(const store_reply_t *p, void *buf, size_t cap);
+/* false: that is none. Of a kind that is not known only id, kind and client are read: the sender may be newer. Names are not looked at. */
+bool wefti_store_get_request(const void *bytes, size_t n, store_request_t *q_out);
+bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p_out);
+
+void wefti_store_put_entry(wefti_writer_t *w, const store_entry_t *e);
+/* false: the end, or (r->bad) not an entry. */
+bool wefti_store_get_entry(wefti_reader_t *r, store_entry_t *e_out);
+
+/* 1 to WEFT_RMA_NAME_MAX bytes of UTF-8 without control characters. */
+bool wefti_store_name_ok(const char *name, size_t n);
+bool wefti_replica_ok(const wefti_replica_t *rec);
+
+#endif
