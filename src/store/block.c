@@ -136,9 +136,8 @@ weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opt
         st = wefti_store_check_name(o.name, "a block");
     if (st)
         return st;
-    if (!o.len || (o.max_len && o.max_len < o.len))
-        return wefti_fail(WEFT_ERR_INVALID, "a block has at least one byte and at most max_len, not %llu",
-                          (unsigned long long)o.len);
+    if (o.max_len && o.max_len < o.len)
+        return wefti_fail(WEFT_ERR_INVALID, "a block has at most max_len bytes, not %llu", (unsigned long long)o.len);
     if (o.shared && !o.name)
         return wefti_fail(WEFT_ERR_INVALID, "a shared block needs a name: nobody would find it any more");
     store_ask_t *a = wefti_store_ask_new(store, STORE_ALLOC, o.name);

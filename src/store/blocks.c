@@ -13,9 +13,15 @@
 #define ADDRESS_ALL (UINT64_C(1) << 44) /* bytes of address space for all blocks: an eighth of what a process has */
 #define ADDRESS_ONE (UINT64_C(64) << 30)
 
+/* A region has at least one byte, and so has that of an empty block. */
+static uint64_t bytes_of(uint64_t len)
+{
+    return len ? len : 1;
+}
+
 static uint64_t pages(uint64_t len)
 {
-    return (len + STORE_PAGE - 1) & ~(STORE_PAGE - 1);
+    return (bytes_of(len) + STORE_PAGE - 1) & ~(STORE_PAGE - 1);
 }
 
 /* --- who pays ---------------------------------------------------------------------------------------------------------------- */
@@ -59,7 +65,7 @@ static uint64_t how_far(const weft_store_server_t *s, uint64_t len, uint64_t wan
 static weft_status_t region_new(weft_store_server_t *s, store_held_t *b, bool unmapped, bool may_shrink)
 {
     weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
-    o.len = b->len;
+    o.len = bytes_of(b->len);
     o.max_len = b->max_len;
     o.unmapped = unmapped || s->opts.unmapped || s->n_mapped >= s->max_mapped;
     weft_status_t st = weft_region_new(s->ss->rt, &o, &b->region);
@@ -78,7 +84,7 @@ static weft_status_t region_new(weft_store_server_t *s, store_held_t *b, bool un
 
 static weft_status_t check(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q, bool shared)
 {
-    if ((q->name_len && !wefti_store_name_ok(q->name, q->name_len)) || (shared && !q->name_len) || !q->len ||
+    if ((q->name_len && !wefti_store_name_ok(q->name, q->name_len)) || (shared && !q->name_len) ||
         (q->max_len && q->max_len < q->len))
         return WEFT_ERR_INVALID;
     if (q->name_len && wefti_store_names_find(&s->names, q->name, q->name_len))
@@ -154,7 +160,7 @@ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint6
     if (more > s->opts.bytes - s->stats.used_bytes || c->bytes > s->opts.client_bytes || mine > s->opts.client_bytes - c->bytes ||
         (b->payer != c && c->n_blocks >= s->opts.client_blocks))
         return WEFT_ERR_LIMIT;
-    weft_status_t st = weft_region_extend(b->region, len);
+    weft_status_t st = weft_region_extend(b->region, bytes_of(len));
     if (st)
         return st == WEFT_ERR_NOMEM ? WEFT_ERR_LIMIT : st;
     wefti_store_block_unpaid(b);
@@ -170,7 +176,8 @@ weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *
 {
     weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
     size_t n = WEFT_RMA_TOKEN_MAX;
-    o.rights = rights;
+    /* nothing is written to an empty one, so that it is zero when it is extended */
+    o.rights = b->len ? rights : rights & WEFT_RMA_READ;
     weft_status_t st = weft_region_token(b->region, &o, token, &n);
     if (st)
         return st;
