@@ -15,19 +15,29 @@
 #include "base/log.h"
 #include "fabric/ucx/ux.h"
 
-/* Loading UCX puts its own handlers on SIGSEGV and its like. A library has no business doing that to a program, so they are taken off
- * again, before main() and whatever handlers it sets, unless the user has asked UCX for them. */
+/* Loading UCX puts its own handlers on SIGSEGV and its like, and one on SIGHUP that only makes UCX talk more: a program then outlives its
+ * terminal, and nohup is undone. A library has no business doing that to a program, so they are taken off again, before main() and
+ * whatever handlers it sets, unless the user has asked UCX for them. */
 extern void ucs_debug_disable_signal(int signum) __attribute__((weak));
+
+static void leave_alone(int number)
+{
+    struct sigaction now;
+    if (!sigaction(number, NULL, &now) && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+        ucs_debug_disable_signal(number); /* as it was before */
+}
+
 __attribute__((constructor)) static void leave_signals_alone(void)
 {
     static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
-    if (!ucs_debug_disable_signal || getenv("UCX_ERROR_SIGNALS") || getenv("UCX_HANDLE_ERRORS"))
+    if (!ucs_debug_disable_signal)
         return;
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        struct sigaction now;
-        if (!sigaction(signals[i], NULL, &now) && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
-            ucs_debug_disable_signal(signals[i]);
-    }
+    if (!getenv("UCX_DEBUG_SIGNO"))
+        leave_alone(SIGHUP);
+    if (getenv("UCX_ERROR_SIGNALS") || getenv("UCX_HANDLE_ERRORS"))
+        return;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        leave_alone(signals[i]);
 }
 
 #ifdef CAN_HUSH
