@@ -199,7 +199,7 @@ void wefti_chunk_in_given_up(wefti_epx_t *ep, uint64_t id, uint64_t name)
 void wefti_chunk_in_withdrawn(wefti_in_t *in)
 {
     wefti_chunk_t *k = in->user;
-    if (in->state == WEFTI_IN_CHUNKS) { /* with the lane, or by a peer that does not keep to TAKE_BACK */
+    if (in->state == WEFTI_IN_CHUNKS) {
         in->p = NULL;
         fail(in->chunks, WEFT_ERR_PEER);
         settle(in);

@@ -95,7 +95,7 @@ weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_
 void wefti_chunk_in_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p); /* CHUNK came */
 void wefti_chunk_in_step(wefti_in_t *in);
 void wefti_chunk_in_given_up(wefti_epx_t *ep, uint64_t id, uint64_t name); /* TAKE_BACK of chunks came */
-void wefti_chunk_in_withdrawn(wefti_in_t *in);                        /* the fabric took an announcement back: of a chunk, or the payload's */
+void wefti_chunk_in_withdrawn(wefti_in_t *in);                        /* the lane is closed: an announcement of a chunk, or the payload's, is gone */
 void wefti_chunk_in_down(wefti_in_t *in);                             /* the lane is about to be closed */
 
 #endif

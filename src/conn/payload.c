@@ -266,10 +266,8 @@ void wefti_payload_withdrawn(wefti_pull_t *p)
         wefti_chunk_in_withdrawn(in);
         return;
     }
-    if (in->user) {
-        in->ep->heard = 1;
+    if (in->user)
         in->traffic->withdrawn(in);
-    }
     wefti_in_free(in);
 }
 

@@ -46,7 +46,6 @@ typedef struct wefti_post wefti_post_t; /* a bound address where wires arrive */
 typedef struct wefti_xfer wefti_xfer_t;
 struct wefti_xfer {
     void (*done)(wefti_xfer_t *x, weft_status_t status); /* set by the starter */
-    uint64_t impl[5];                                    /* the fabric's */
 };
 
 /* --- upcalls: filled in by conn ------------------------------------------------------------------------------------- */
@@ -65,7 +64,7 @@ typedef struct wefti_fabric_up {
     void (*record)(void *lane_user, const void *rec, size_t n);            /* valid during the call */
     /* A payload of `total` bytes waits at the peer. `p` is ours until pull() or refuse(). */
     void (*announced)(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
-    /* The sender took it back, or the lane was closed: p (neither pulled nor refused) is gone when this returns. */
+    /* The lane was closed: p (neither pulled nor refused) is gone when this returns. */
     void (*withdrawn)(wefti_pull_t *p);
     void (*room)(void *lane_user);                                         /* reserve() or announce() that had no room may succeed now */
     void (*lane_failed)(void *lane_user, weft_status_t why);               /* at most once; close() it */
@@ -192,13 +191,10 @@ typedef struct wefti_rail_ops {
     void (*commit)(wefti_lane_t *lane, size_t n);
 
     /* Announce a payload: the peer gets the record (n <= WEFTI_REC_MAX / 2) and `total`, and decides. The pieces stay untouched and the iov
-     * array valid until x is done: WEFT_OK when the peer has the bytes, WEFT_ERR_CANCELLED after withdraw() or lane_close(),
+     * array valid until x is done: WEFT_OK when the peer has the bytes, WEFT_ERR_CANCELLED after lane_close(),
      * WEFT_ERR_REFUSED when refused. WEFT_ERR_AGAIN: no room now, as with reserve(). Never calls done from inside. */
     weft_status_t (*announce)(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                               wefti_xfer_t *x);
-    /* Ask to take an announcement back: x is then done with WEFT_ERR_CANCELLED, unless the peer had begun to pull: then with that result.
-     * A rail that cannot do it ignores this. */
-    void (*withdraw)(wefti_lane_t *lane, wefti_xfer_t *x);
     /* Fetch the first `want` bytes of the payload (0 < want <= total) into the pieces. p is consumed. Done with WEFT_OK, or WEFT_ERR_PEER when the
      * sender vanished or closed midway (the buffer then holds nothing to rely on), _CANCELLED after lane_close here. A rail may do the whole
      * copy in here, in pieces during progress, or wait for the hardware. Never calls done from inside. WEFT_ERR_NOMEM: p is still ours. */

@@ -233,18 +233,6 @@ TEST(a_pull_on_a_closed_lane_is_seen)
     must_abort(pull_on_closed_lane);
 }
 
-static void withdraw_finished(void)
-{
-    offer();
-    b.offered->ops->refuse(b.offered, true);
-    settle();
-    a.lane->ops->withdraw(a.lane, &send_x);
-}
-TEST(a_withdrawal_of_a_finished_transfer_is_seen)
-{
-    must_abort(withdraw_finished);
-}
-
 /* --- lending --------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t share_id;
@@ -386,8 +374,6 @@ TEST(proper_lending_is_no_violation)
     offer_shared();
     lend();
     CHECK(lent_ptr != payload && !memcmp(lent_ptr, payload, sizeof payload));
-    /* A withdrawal waits for the borrower. */
-    a.lane->ops->withdraw(a.lane, &send_x);
     settle();
     CHECK_EQ(a.done, 0);
     b.offered->ops->refuse(b.offered, true);

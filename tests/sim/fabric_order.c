@@ -1,11 +1,14 @@
 /* tests/sim/fabric_order.c - the simulated network keeps the promises of fabric/fabric.h, whatever befalls it.
  *
  * Two to four hosts without a runtime; wires carry lane addresses, lanes carry numbered records and announcements. A model on
- * the side knows what was sent; pieces of payload are scribbled over the moment their transfer is done. At the end everything
- * is mended, drained and closed, and what was neither broken nor closed must have arrived. */
+ * the side knows what was sent; pieces of payload are scribbled over the moment their transfer is done. Hosts map each other's memory, and
+ * see what either writes. At the end everything is mended, drained and closed, and what was neither broken nor closed must have arrived. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "fabric/sim/sim.h"
 #include "seeds.h"
@@ -14,11 +17,15 @@
 #define ENDS_MAX 24
 #define XFERS_MAX 400
 #define LOANS_MAX 16
+#define MAPS_MAX 16
+#define MAPPED 5000
 
 typedef struct node {
     wefti_fabric_t *f;
     wefti_post_t *post;
     int index;
+    int memory;     /* a memfd, -1 once it is closed */
+    uint64_t *word; /* its first; NULL: there is none yet */
 } node_t;
 
 typedef struct end {
@@ -31,6 +38,8 @@ typedef struct end {
     uint32_t sent, got; /* records and announcements over the lane */
     uint32_t wire_sent, wire_got;
     unsigned transfers;
+    uint8_t ticket[WEFTI_TICKET_MAX]; /* for the memory of this host, for the other end */
+    size_t ticket_n;
 } end_t;
 
 typedef struct xfer {
@@ -55,6 +64,12 @@ typedef struct loan {
     uint32_t pattern;
 } loan_t;
 
+/* Memory of one host, mapped by another. */
+typedef struct map {
+    node_t *mapper, *owner;
+    uint64_t *ptr;
+} map_t;
+
 static struct {
     wefti_sim_t *w;
     wefti_rng_t rng;
@@ -66,6 +81,8 @@ static struct {
     int n_xfers;
     loan_t loans[LOANS_MAX];
     int n_loans;
+    map_t maps[MAPS_MAX];
+    int n_maps;
     bool peaceful; /* nothing was killed, broken or closed so far */
 } g;
 
@@ -408,14 +425,81 @@ static void take(end_t *e, bool all)
     }
 }
 
-static void withdraw(end_t *e)
+/* --- memory of one host that others map ------------------------------------------------------------------------------------ */
+
+/* A ticket for its memory; whoever is at the other end maps it sooner or later, or too late. */
+static void expose(end_t *e)
 {
-    for (int i = 0; i < g.n_xfers; i++) {
-        xfer_t *t = &g.xfers[i];
-        if (t->active && !t->is_pull && t->end == (int)(e - g.ends) && below(2)) {
-            e->lane->ops->withdraw(e->lane, &t->x);
-            return;
-        }
+    node_t *node = e->node;
+    if (!node->word) {
+        node->memory = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (node->memory < 0 || ftruncate(node->memory, MAPPED) || fcntl(node->memory, F_ADD_SEALS, F_SEAL_SHRINK) ||
+            (node->word = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_SHARED, node->memory, 0)) == MAP_FAILED)
+            BAD("no memory to share");
+    }
+    if (node->memory >= 0)
+        e->ticket_n = e->lane->ops->expose(e->lane, node->memory, MAPPED, e->ticket);
+}
+
+static void map_other(end_t *e)
+{
+    end_t *o = e->other >= 0 ? &g.ends[e->other] : NULL;
+    void *ptr;
+    if (!o || !o->ticket_n || g.n_maps == MAPS_MAX)
+        return;
+    weft_status_t st = e->lane->ops->map(e->lane, o->ticket, o->ticket_n, MAPPED, &ptr);
+    bool gone = !wefti_sim_alive(o->node->f) || o->node->memory < 0;
+    if (gone ? st != WEFT_ERR_UNREACHABLE : st && st != WEFT_ERR_UNREACHABLE && st != WEFT_ERR_NOMEM && st != WEFT_ERR_LIMIT)
+        BAD("end %d maps memory that is %s: %s", (int)(e - g.ends), gone ? "gone" : "there", weft_status_name(st));
+    if (!gone && st == WEFT_ERR_UNREACHABLE && g.peaceful && !wefti_sim_faults(g.w)->map_fails)
+        BAD("end %d cannot map what it has a ticket for", (int)(e - g.ends));
+    if (!st)
+        g.maps[g.n_maps++] = (map_t){e->node, o->node, ptr};
+}
+
+/* Write to it at one end, and find it at all others. */
+static void use_map(int i)
+{
+    map_t *m = &g.maps[i];
+    uint64_t value = wefti_rng_next(&g.rng);
+    *(below(2) ? m->ptr : m->owner->word) = value;
+    for (int k = 0; k < g.n_maps; k++)
+        if (g.maps[k].owner == m->owner && *g.maps[k].ptr != value)
+            BAD("host %d does not see what was written to memory of host %d", g.maps[k].mapper->index, m->owner->index);
+    if (*m->owner->word != value)
+        BAD("host %d does not see what was written to its own memory", m->owner->index);
+}
+
+static void unmap(int i)
+{
+    map_t *m = &g.maps[i];
+    m->mapper->f->rails[0]->ops->unmap(m->ptr, MAPPED);
+    g.maps[i] = g.maps[--g.n_maps];
+}
+
+static void forget_memory(node_t *node)
+{
+    if (!node->word)
+        return;
+    munmap(node->word, MAPPED);
+    if (node->memory >= 0)
+        close(node->memory);
+}
+
+static void play_with_memory(end_t *e)
+{
+    unsigned what = (unsigned)below(20);
+    if (what < 8)
+        expose(e);
+    else if (what < 14)
+        map_other(e);
+    else if (what < 17 && g.n_maps)
+        use_map((int)below((uint64_t)g.n_maps));
+    else if (what < 19 && g.n_maps)
+        unmap((int)below((uint64_t)g.n_maps));
+    else if (what == 19 && e->node->word && e->node->memory >= 0 && below(4) == 0) {
+        close(e->node->memory); /* what is mapped stays */
+        e->node->memory = -1;
     }
 }
 
@@ -440,7 +524,7 @@ static void act(end_t *e)
     else if (what < 80 && usable)
         take(e, false);
     else if (what < 88 && usable)
-        withdraw(e);
+        play_with_memory(e);
     else if (what < 94 && !e->wire_over && e->wire_sent)
         say(e);
     else if (what == 98 && usable && below(3) == 0) {
@@ -572,16 +656,21 @@ static void finish(void)
             BAD("transfer %d is still under way", i);
     while (g.n_loans)
         give_back(0);
+    while (g.n_maps) {
+        use_map(0);
+        unmap(0);
+    }
     for (int i = 0; i < g.n_nodes; i++) {
         g.nodes[i].f->ops->post_close(g.nodes[i].post);
         g.nodes[i].f->ops->close(g.nodes[i].f);
+        forget_memory(&g.nodes[i]);
     }
 }
 
 static uint64_t scenario(uint64_t seed)
 {
     memset(&g, 0, offsetof(__typeof__(g), xfers));
-    g.n_xfers = g.n_loans = 0;
+    g.n_xfers = g.n_loans = g.n_maps = 0;
     g.rng.state = seed ^ UINT64_C(0x6f72646572);
     g.peaceful = true;
     if (wefti_sim_new(seed, &g.w))
@@ -593,6 +682,7 @@ static uint64_t scenario(uint64_t seed)
     faults->pull_slow = below(2) ? 0 : 200000;
     faults->pull_slow_ns = 5 * WEFT_MILLISECOND;
     faults->pull_fails = below(4) ? 0 : 200000;
+    faults->map_fails = below(3) ? 0 : 200000;
     if (below(4) == 0) {
         g.peaceful = false;
         faults->lane_breaks = 5000;

@@ -374,57 +374,6 @@ ON_EACH_RAIL(refusing_tells_the_sender_which_way)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(a_withdrawn_announcement_is_gone_on_both_sides)
-{
-    static uint8_t src[200000];
-    lanes_t l;
-    lanes_xfer_t out[3];
-    weft_iov_t iov = {src, sizeof src};
-    lanes_open(&l, rail);
-    for (int i = 0; i < 3; i++)
-        announce(&l, &l.a, "w", 1, &iov, 1, &out[i]);
-    LANES_UNTIL(&l, l.b.announced == 3);
-    l.a.lane->ops->withdraw(l.a.lane, &out[1].x);
-    CHECK_EQ(out[1].done, 0);
-    LANES_UNTIL(&l, out[1].done && l.b.withdrawn == 1);
-    CHECK_EQ(out[1].status, WEFT_ERR_CANCELLED);
-    CHECK(l.b.offers[0].p && !l.b.offers[1].p && l.b.offers[2].p);
-    CHECK_EQ(out[0].done + out[2].done, 0);
-    /* and one that crosses with the announcement itself */
-    lanes_xfer_t late;
-    announce(&l, &l.a, "w", 1, &iov, 1, &late);
-    l.a.lane->ops->withdraw(l.a.lane, &late.x);
-    LANES_UNTIL(&l, late.done);
-    CHECK_EQ(late.status, WEFT_ERR_CANCELLED);
-    lanes_refuse(&l.b, 0, true);
-    lanes_refuse(&l.b, 2, true);
-    LANES_UNTIL(&l, out[0].done && out[2].done);
-    lanes_close(&l);
-}
-
-ON_EACH_RAIL(withdrawing_what_is_being_pulled_changes_nothing)
-{
-    enum { N = 8 << 20 };
-    uint8_t *src = malloc(N), *dst = malloc(N);
-    lanes_t l;
-    lanes_xfer_t out, in;
-    weft_iov_t iov = {src, N};
-    lanes_open(&l, rail);
-    fill(src, N, 3);
-    announce(&l, &l.a, "w", 1, &iov, 1, &out);
-    LANES_UNTIL(&l, l.b.announced == 1);
-    lanes_pull(&l.b, 0, dst, N, &in);
-    l.a.lane->ops->withdraw(l.a.lane, &out.x);
-    LANES_UNTIL(&l, out.done && in.done);
-    CHECK_EQ(out.status, WEFT_OK);
-    CHECK_EQ(in.status, WEFT_OK);
-    CHECK(filled(dst, N, 3));
-    CHECK_EQ(l.b.withdrawn, 0);
-    lanes_close(&l);
-    free(src);
-    free(dst);
-}
-
 static void in_order(lanes_side_t *s, const void *rec, size_t n)
 {
     uint64_t *expect = s->user;

@@ -6,17 +6,14 @@
  *     x done OK                         <--  DONE {id, OK}
  *
  * Where reading is not allowed, or WEFT_SHM_COPY says so, pull sends PULL {id, want} and the sender streams DATA {id, bytes}
- * through the ring. refuse: DONE {id, taken or refused}. withdraw: WITHDRAW {id}; the receiver answers WITHDRAWN {id} if it
- * had neither pulled nor refused, and nothing otherwise: its DONE is on the way. So each announcement gets exactly one
- * answer.
- *
- * lend: like an announcement that waits, except that a withdrawal is not answered until the borrower says DONE.
+ * through the ring. refuse: DONE {id, taken or refused}. So each announcement gets exactly one answer. lend: like an
+ * announcement that waits.
  *
  * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its
  * state, breaks the protocol. Control records that find no room wait in lane->out, in objects that exist anyway: answering
  * never needs memory.
  *
- * Only progress moves these states, except that pull, refuse, withdraw and announce start them. tests/wire/fabric_lanes.c and
+ * Only progress moves these states, except that pull, refuse and announce start them. tests/wire/fabric_lanes.c and
  * tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
 #include <string.h>
 
@@ -58,8 +55,6 @@ static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
 {
     if (wefti_list_linked(&s->link))
         wefti_list_remove(&s->link);
-    if (wefti_list_linked(&s->ctl.link))
-        wefti_list_remove(&s->ctl.link);
     wefti_slots_remove(&lane->send_ids, s->id);
     wefti_list_push_front(&wefti_shm_rail_of(lane)->spare_sends, &s->link);
 }
@@ -146,7 +141,7 @@ static unsigned ctl_flush(wefti_shm_lane_t *lane)
 }
 
 /* The last word about a pull: p is gone or waits for room, either way it is ours no more. */
-static void pull_answer(wefti_shm_pull_t *p, uint32_t type, uint64_t arg)
+static void pull_answer(wefti_shm_pull_t *p, uint64_t answer)
 {
     wefti_shm_lane_t *lane = p->lane;
     if (wefti_list_linked(&p->link))
@@ -161,7 +156,7 @@ static void pull_answer(wefti_shm_pull_t *p, uint32_t type, uint64_t arg)
         return;
     }
     p->ctl.ends = WEFTI_SHM_ENDS_PULL;
-    ctl_send(lane, &p->ctl, type, p->id, arg);
+    ctl_send(lane, &p->ctl, WEFTI_SHM_DONE, p->id, answer);
 }
 
 /* --- the sender's calls ------------------------------------------------------------------------------------------------- */
@@ -214,7 +209,6 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
     s->total = total;
     s->from = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
     s->state = WEFTI_SHM_ANNOUNCED;
-    x->impl[0] = (uint64_t)(uintptr_t)s;
     wefti_list_push_back(&lane->sends, &s->link);
 
     rts_record_t rts = {s->id, total, (uint64_t)(uintptr_t)iov, (uint32_t)iov_n, (uint32_t)n};
@@ -228,16 +222,6 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         memcpy(at, rec, n);
     wefti_shm_lane_commit(lane, size, WEFTI_SHM_RTS);
     return WEFT_OK;
-}
-
-void wefti_shm_withdraw(wefti_lane_t *l, wefti_xfer_t *x)
-{
-    wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
-    wefti_shm_send_t *s = (wefti_shm_send_t *)(uintptr_t)x->impl[0];
-    if (lane->state != WEFTI_SHM_LANE_UP || s->withdrawing || s->state != WEFTI_SHM_ANNOUNCED)
-        return;
-    s->withdrawing = true;
-    ctl_send(lane, &s->ctl, WEFTI_SHM_WITHDRAW, s->id, 0);
 }
 
 static void send_done(wefti_shm_lane_t *lane, wefti_shm_send_t *s, weft_status_t status)
@@ -319,7 +303,6 @@ weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **le
         wefti_shm_arena_drop(a);
         return WEFT_ERR_UNSUPPORTED;
     }
-    p->state = WEFTI_SHM_LENT;
     *ptr_out = a->map + (piece->base - a->base);
     *lent_out = a;
     return WEFT_OK;
@@ -327,13 +310,13 @@ weft_status_t wefti_shm_lend(wefti_pull_t *pull, const void **ptr_out, void **le
 
 void wefti_shm_refuse(wefti_pull_t *pull, bool taken)
 {
-    pull_answer((wefti_shm_pull_t *)pull, WEFTI_SHM_DONE, taken ? ANSWER_OK : ANSWER_REFUSED);
+    pull_answer((wefti_shm_pull_t *)pull, taken ? ANSWER_OK : ANSWER_REFUSED);
 }
 
 static void pull_done(wefti_shm_pull_t *p)
 {
     wefti_xfer_t *x = p->x;
-    pull_answer(p, WEFTI_SHM_DONE, ANSWER_OK);
+    pull_answer(p, ANSWER_OK);
     x->done(x, WEFT_OK);
 }
 
@@ -369,18 +352,6 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     p->state = WEFTI_SHM_WAITING;
     wefti_list_push_back(&lane->waiting, &p->link);
     r->rail.fabric->up->announced(lane->lane.user, bytes + rec_at, rts.n_rec, rts.total, &p->pull);
-    return WEFT_OK;
-}
-
-static weft_status_t on_withdraw(wefti_shm_lane_t *lane, uint64_t id)
-{
-    wefti_shm_pull_t *p = wefti_map_get(&lane->pull_ids, id);
-    if (!p || p->state != WEFTI_SHM_WAITING)
-        return WEFT_OK; /* our DONE is on the way, or comes when it is copied */
-    /* Off the list first: the upcall may close the lane. */
-    wefti_list_remove(&p->link);
-    wefti_shm_rail_of(lane)->rail.fabric->up->withdrawn(&p->pull);
-    pull_answer(p, WEFTI_SHM_WITHDRAWN, 0);
     return WEFT_OK;
 }
 
@@ -423,15 +394,6 @@ static weft_status_t on_done(wefti_shm_lane_t *lane, uint64_t id, uint64_t answe
     return WEFT_OK;
 }
 
-static weft_status_t on_withdrawn(wefti_shm_lane_t *lane, uint64_t id)
-{
-    wefti_shm_send_t *s = wefti_slots_get(&lane->send_ids, id);
-    if (!s || !s->withdrawing || s->state != WEFTI_SHM_ANNOUNCED)
-        return WEFT_ERR_PROTOCOL;
-    send_done(lane, s, WEFT_ERR_CANCELLED);
-    return WEFT_OK;
-}
-
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec)
 {
     ctl_record_t ctl;
@@ -450,10 +412,6 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
         return on_pull(lane, ctl.id, ctl.arg);
     case WEFTI_SHM_DONE:
         return on_done(lane, ctl.id, ctl.arg);
-    case WEFTI_SHM_WITHDRAW:
-        return on_withdraw(lane, ctl.id);
-    case WEFTI_SHM_WITHDRAWN:
-        return on_withdrawn(lane, ctl.id);
     case WEFTI_SHM_ARENA_GONE:
         return wefti_shm_on_arena_gone(lane, ctl.id);
     default:

@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 #include "fabric/shm/internal.h"
 
-#define CARD_VERSION 3u /* 2: arenas; 3: longer records in small rings */
+#define CARD_VERSION 3u /* 2: arenas; 3: longer records in small rings, no withdrawals */
 
 static bool ns_inode(const char *path, uint64_t *inode_out)
 {

@@ -37,8 +37,6 @@ enum {
     WEFTI_SHM_PULL,                      /* stream me that payload through the ring */
     WEFTI_SHM_DATA,                      /* a piece of it */
     WEFTI_SHM_DONE,                      /* finished with that payload */
-    WEFTI_SHM_WITHDRAW,                  /* give that announcement back */
-    WEFTI_SHM_WITHDRAWN,                 /* given back */
     WEFTI_SHM_ARENA,                     /* a range of mine that you may map */
     WEFTI_SHM_ARENA_GONE                 /* its addresses mean something else from here on */
 };
@@ -142,17 +140,15 @@ typedef struct wefti_shm_cursor {
 enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
 typedef struct wefti_shm_send {
     wefti_list_t link;      /* lane->sends, lane->streams, or the rail's free ones */
-    wefti_shm_ctl_t ctl;
     wefti_xfer_t *x;
     uint64_t id, total, left;
     wefti_shm_cursor_t from;
     uint32_t state;
-    bool withdrawing;
 } wefti_shm_send_t;
 
 /* One of theirs: WAITING (for pull, lend or refuse) -> COPYING (we read it) or ARRIVING (it comes through the ring) -> ANSWERED
- * (until DONE is on its way). LENT waits like WAITING, but the sender cannot have it back before we are done with it. */
-enum { WEFTI_SHM_WAITING, WEFTI_SHM_LENT, WEFTI_SHM_COPYING, WEFTI_SHM_ARRIVING, WEFTI_SHM_ANSWERED };
+ * (until DONE is on its way). */
+enum { WEFTI_SHM_WAITING, WEFTI_SHM_COPYING, WEFTI_SHM_ARRIVING, WEFTI_SHM_ANSWERED };
 typedef struct wefti_shm_arena wefti_shm_arena_t;
 typedef struct wefti_shm_piece {
     uint64_t base, len;
@@ -178,7 +174,6 @@ typedef struct wefti_shm_pull {
 
 weft_status_t wefti_shm_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
                                  uint64_t total, wefti_xfer_t *x);
-void wefti_shm_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_shm_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_shm_refuse(wefti_pull_t *p, bool taken);
 weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);

@@ -29,7 +29,6 @@ const wefti_rail_ops_t wefti_shm_ops = {
     .reserve = wefti_shm_reserve,
     .commit = wefti_shm_commit,
     .announce = wefti_shm_announce,
-    .withdraw = wefti_shm_withdraw,
     .pull = wefti_shm_pull,
     .refuse = wefti_shm_refuse,
     .lend = wefti_shm_lend,

@@ -171,7 +171,7 @@ void wefti_sim_lane_put(sim_lane_t *lane, sim_packet_t *pk, size_t cost)
         return;
     }
     wefti_sim_channel_push(&peer->in, pk);
-    if (sim_chance(h->world, h->world->faults.lane_breaks) && cost)
+    if (sim_chance(h->world, h->world->faults.lane_breaks))
         wefti_sim_lane_break(lane, sim_below(h->world, 4) ? WEFT_ERR_PEER : WEFT_ERR_SYSTEM);
 }
 
@@ -237,9 +237,6 @@ void wefti_sim_lane_packet(sim_lane_t *lane, sim_packet_t *pk)
         break;
     case SIM_PK_OFFER:
         wefti_sim_offer_arrives(lane, pk);
-        break;
-    case SIM_PK_WITHDRAW:
-        wefti_sim_withdraw_arrives(pk->offer);
         break;
     default: /* the sender is no more */
         if (!lane->failed) {
@@ -368,7 +365,6 @@ const wefti_rail_ops_t wefti_sim_rail_ops = {
     .reserve = lane_reserve,
     .commit = lane_commit,
     .announce = wefti_sim_announce,
-    .withdraw = wefti_sim_withdraw,
     .pull = wefti_sim_pull,
     .refuse = wefti_sim_refuse,
     .lend = wefti_sim_lend,

@@ -1,9 +1,8 @@
 /* fabric/sim/offers.c - payloads that are announced, pulled, lent, refused, withdrawn.
  *
  * An offer has two sides that end independently. The receiver's: FLYING -> THERE -> PULLING -> OVER, or THERE -> OVER by
- * refuse(), by a withdrawal that arrives, or when its lane is closed. The sender's: under way until an acknowledgement
- * arrives or its lane has let go. A withdrawal travels behind the announcement on the lane; a pull that began before it
- * arrived wins.
+ * refuse(), or when its lane is closed: then it is withdrawn. The sender's: under way until an acknowledgement arrives or its lane
+ * has let go.
  *
  * A pull copies at once or in pieces as time passes, from the sender's own pieces, so that memory freed too early is read by a
  * sanitizer's witness. The payload is hashed when it is announced and again when it is let go: it may not change between. The
@@ -199,7 +198,6 @@ static void sender_done(sim_offer_t *o, weft_status_t status)
     o->x = NULL;
     wefti_list_remove(&o->sent_link);
     h->transfers--;
-    x->impl[0] = 0;
     wefti_sim_trace(h->world, h, SIM_T_ANNOUNCE_DONE, o->id, (uint64_t)(int64_t)status);
     x->done(x, status);
 }
@@ -231,7 +229,6 @@ weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, 
     o->total = total;
     o->hash = hash_pieces(iov, iov_n, total);
     o->shared = is_shared(h, iov, iov_n);
-    x->impl[0] = o->id;
     wefti_list_init(&o->recv_link);
     wefti_list_push_back(&lane->sent, &o->sent_link);
     wefti_list_push_back(&w->offers, &o->all_link);
@@ -243,32 +240,11 @@ weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, 
     return WEFT_OK;
 }
 
-void wefti_sim_withdraw(wefti_lane_t *base, wefti_xfer_t *x)
-{
-    sim_lane_t *lane = wefti_container_of(base, sim_lane_t, base);
-    wefti_sim_t *w = lane->host->world;
-    sim_offer_t *o = NULL;
-    wefti_sim_lane_usable(lane, "withdraw");
-    wefti_list_each(it, &lane->sent)
-        if (wefti_container_of(it, sim_offer_t, sent_link)->x == x)
-            o = wefti_container_of(it, sim_offer_t, sent_link);
-    if (!o)
-        wefti_sim_violation(w, "withdraw on lane %u of a transfer that is not under way there", lane->id);
-    wefti_sim_trace(w, lane->host, SIM_T_WITHDRAW, lane->id, o->id);
-    if (o->asked_back || w->faults.style == WEFTI_SIM_UCX)
-        return;
-    o->asked_back = true;
-    sim_packet_t *pk = wefti_sim_packet(SIM_PK_WITHDRAW, NULL, 0);
-    pk->offer = o;
-    wefti_sim_lane_put(lane, pk, 0);
-}
-
 static void acknowledge(sim_offer_t *o, weft_status_t status)
 {
     wefti_sim_t *w = o->from->host->world;
     if (o->to->host->dead)
         return;
-    o->acked = true;
     sim_event_t *ev =
         wefti_sim_event(w, o->from->host, o->to->host, SIM_EV_ACK, w->now + wefti_sim_delay(o->to->host, o->from->host));
     ev->offer = o;
@@ -295,14 +271,6 @@ static void offer_withdrawn(sim_offer_t *o)
     wefti_list_remove(&o->recv_link);
     wefti_sim_trace(h->world, h, SIM_T_WITHDRAWN, o->id, 0);
     sim_up(h)->withdrawn(&o->base);
-}
-
-void wefti_sim_withdraw_arrives(sim_offer_t *o)
-{
-    if (o->state != SIM_OFFER_THERE || o->lent)
-        return;
-    acknowledge(o, WEFT_ERR_CANCELLED);
-    offer_withdrawn(o);
 }
 
 static sim_offer_t *offer_there(wefti_pull_t *p, const char *what)
@@ -363,7 +331,6 @@ weft_status_t wefti_sim_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_
     o->pull_iov = iov;
     o->pull_iov_n = iov_n;
     o->want = want;
-    x->impl[0] = o->id;
     wefti_list_remove(&o->recv_link);
     wefti_list_push_back(&o->to->pulling, &o->recv_link);
     h->transfers++;
@@ -384,7 +351,6 @@ static void pull_done(sim_offer_t *o, weft_status_t status)
     o->pull_x = NULL;
     wefti_list_remove(&o->recv_link);
     h->transfers--;
-    x->impl[0] = 0;
     wefti_sim_trace(h->world, h, SIM_T_PULL_DONE, o->id, (uint64_t)(int64_t)status);
     x->done(x, status);
 }

@@ -79,8 +79,8 @@ void wefti_sim_shares_memory(wefti_fabric_t *a, wefti_fabric_t *b, bool yes);
 
 /* How the rail behaves where the real ones differ. */
 typedef enum wefti_sim_style {
-    WEFTI_SIM_SHM = 1, /* a lost peer is not noticed, its ring stays full; a stopped peer's memory can be read; withdraw works */
-    WEFTI_SIM_UCX = 2  /* a lost peer is noticed, sometimes; pulls need a peer that runs; withdraw does nothing */
+    WEFTI_SIM_SHM = 1, /* a lost peer is not noticed, its ring stays full; a stopped peer's memory can be read */
+    WEFTI_SIM_UCX = 2  /* a lost peer is noticed, sometimes; pulls need a peer that runs */
 } wefti_sim_style_t;
 
 /* Faults by chance, in millionths per occasion. All zero in a new world. */

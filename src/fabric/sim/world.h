@@ -57,7 +57,6 @@ typedef struct sim_map sim_map_t;
     X(RECORD,       "lane a gets a record of b bytes") \
     X(ANNOUNCE,     "lane a announces offer b") \
     X(ANNOUNCED,    "lane a is offered b") \
-    X(WITHDRAW,     "lane a wants offer b back") \
     X(WITHDRAWN,    "offer a withdrawn") \
     X(PULL,         "offer a is pulled, b bytes") \
     X(PULL_STEP,    "offer a: b bytes copied") \
@@ -93,7 +92,7 @@ typedef struct sim_trace {
 
 /* --- things under way ---------------------------------------------------------------------------------------------------- */
 
-enum { SIM_PK_RECORD, SIM_PK_OFFER, SIM_PK_WITHDRAW, SIM_PK_BREAK, SIM_PK_MESSAGE, SIM_PK_END };
+enum { SIM_PK_RECORD, SIM_PK_OFFER, SIM_PK_BREAK, SIM_PK_MESSAGE, SIM_PK_END };
 
 typedef struct sim_packet {
     wefti_list_t link;
@@ -240,7 +239,6 @@ struct sim_offer {
     size_t iov_n;
     uint64_t total, hash;
     bool sent_done;      /* done was called: its memory may not be looked at */
-    bool acked, asked_back;
     bool shared;         /* in one piece, in a range that is shared */
     /* the receiver's side */
     enum { SIM_OFFER_FLYING, SIM_OFFER_THERE, SIM_OFFER_PULLING, SIM_OFFER_OVER } state;
@@ -248,7 +246,7 @@ struct sim_offer {
     const weft_iov_t *pull_iov;
     size_t pull_iov_n;
     uint64_t want, have;
-    bool lent;           /* the sender cannot have it back before it is refused */
+    bool lent;           /* once: its bytes are looked at again when it is refused */
 };
 
 struct wefti_sim {
@@ -351,7 +349,6 @@ void wefti_sim_lane_put(sim_lane_t *lane, sim_packet_t *pk, size_t cost);
 
 weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
                                  uint64_t total, wefti_xfer_t *x);
-void wefti_sim_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_sim_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_sim_refuse(wefti_pull_t *p, bool taken);
 weft_status_t wefti_sim_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
@@ -360,7 +357,6 @@ weft_status_t wefti_sim_share(wefti_fabric_t *f, void *base, size_t n, int fd, u
 void wefti_sim_unshare(wefti_fabric_t *f, uint64_t id);
 void wefti_sim_offer_event(sim_event_t *ev);
 void wefti_sim_offer_arrives(sim_lane_t *lane, sim_packet_t *pk);
-void wefti_sim_withdraw_arrives(sim_offer_t *o);
 bool wefti_sim_offers_step(sim_lane_t *lane); /* let go of one transfer of a lane that is being closed; false: none left */
 /* May the event run now? Pulls wait for their sender. */
 bool wefti_sim_pull_can_run(const sim_offer_t *o);

@@ -56,8 +56,6 @@ enum {
     TP_DATA = 3,      /* sender: u64 slot, then as many bytes of payload as the length says */
     TP_TAKEN = 4,     /* receiver: u64 id; it has the bytes, or needs none */
     TP_REFUSED = 5,   /* receiver: u64 id */
-    TP_WITHDRAW = 6,  /* sender: u64 id, taken back if it was not begun */
-    TP_RETURNED = 7,  /* receiver: u64 id, taken back */
     TP_NO_BULK = 8    /* either: u64 0; there is no second connection, send in between */
 };
 
@@ -186,7 +184,7 @@ struct tp_send {
     wefti_xfer_t *x;
     uint64_t id;
     weft_status_t status;
-    bool withdrawn, pulled;
+    bool pulled;
     const weft_iov_t *iov;
     size_t iov_at, piece_at;
     uint64_t total, want, sent, slot;
@@ -314,7 +312,6 @@ void wefti_tp_parse(tp_lane_t *l, const uint8_t *bytes, size_t n);
 /* xfer.c */
 weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                                 wefti_xfer_t *x);
-void wefti_tp_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_tp_refuse(wefti_pull_t *pull, bool taken);
 /* An item of a kind other than USER and DATA. */

@@ -404,7 +404,6 @@ static const wefti_rail_ops_t tcp_ops = {
     .reserve = wefti_tp_reserve,
     .commit = wefti_tp_commit,
     .announce = wefti_tp_announce,
-    .withdraw = wefti_tp_withdraw,
     .pull = wefti_tp_pull,
     .refuse = wefti_tp_refuse,
 };

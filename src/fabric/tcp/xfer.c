@@ -1,7 +1,7 @@
 /* fabric/tcp/xfer.c - announcements, pulls, refusals.
  *
  * Sender:    OFFER goes out as an item. PULL begins the bytes: between records (out.c), or over the second connection (bulk.c) if they are many.
- *            TAKEN ends it, and not before the last byte has left; REFUSED and RETURNED end what was not pulled.
+ *            TAKEN ends it, and not before the last byte has left; REFUSED ends what was not pulled.
  * Receiver:  an offer is pulled under a slot; its bytes must come in order and are laid where they belong as they come. The last one is answered
  *            with TAKEN.
  *
@@ -66,7 +66,6 @@ weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, c
     s->iov = iov;
     s->total = total;
     wefti_list_push_back(&l->announces, &s->link);
-    x->impl[0] = (uint64_t)(uintptr_t)s;
     memcpy(at, &s->id, 8);
     memcpy(at + 8, &total, 8);
     memcpy(at + 16, rec, n);
@@ -80,20 +79,9 @@ static void send_end(tp_send_t *s, weft_status_t status)
     tp_lane_t *l = s->lane;
     s->status = status;
     wefti_slots_remove(&l->rail->sends, s->id);
-    s->x->impl[0] = 0;
     wefti_list_remove(&s->link);
     wefti_list_push_back(&l->rail->sent, &s->link);
     l->untold++; /* the lane must outlive what is told of it */
-}
-
-void wefti_tp_withdraw(wefti_lane_t *lane, wefti_xfer_t *x)
-{
-    tp_lane_t *l = tp_lane(lane);
-    tp_send_t *s = (tp_send_t *)(uintptr_t)x->impl[0];
-    if (!s || s->withdrawn || s->pulled)
-        return;
-    s->withdrawn = true;
-    wefti_tp_control_id(l, TP_WITHDRAW, s->id);
 }
 
 void wefti_tp_send_left(tp_send_t *s)
@@ -133,11 +121,11 @@ static void answer_arrived(tp_lane_t *l, uint64_t id, uint32_t kind)
 {
     tp_send_t *s = wefti_slots_get(&l->rail->sends, id);
     bool whole = s && s->pulled && s->sent == s->want && l->chunk != s;
-    if (!s || s->lane != l || (s->pulled && !(whole && kind == TP_TAKEN)) || (kind == TP_RETURNED && !s->withdrawn)) {
+    if (!s || s->lane != l || (s->pulled && !(whole && kind == TP_TAKEN))) {
         wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "an answer to what was not offered or not sent");
         return;
     }
-    send_end(s, kind == TP_TAKEN ? WEFT_OK : kind == TP_REFUSED ? WEFT_ERR_REFUSED : WEFT_ERR_CANCELLED);
+    send_end(s, kind == TP_TAKEN ? WEFT_OK : WEFT_ERR_REFUSED);
 }
 
 /* --- in --------------------------------------------------------------------------------------------------------------------- */
@@ -229,29 +217,12 @@ weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
     return WEFT_OK;
 }
 
-/* Take it off the lane and say why. */
-static void give_back(tp_pull_t *p, uint32_t kind)
-{
-    tp_lane_t *l = p->lane;
-    wefti_map_take(&l->offer_ids, p->id);
-    wefti_list_remove(&p->link);
-    wefti_tp_control_id(l, kind, p->id);
-}
-
 void wefti_tp_refuse(wefti_pull_t *pull, bool taken)
 {
     tp_pull_t *p = wefti_container_of(pull, tp_pull_t, base);
-    give_back(p, taken ? TP_TAKEN : TP_REFUSED);
-    pull_free(p);
-}
-
-static void peer_withdrew(tp_lane_t *l, uint64_t id)
-{
-    tp_pull_t *p = wefti_map_get(&l->offer_ids, id);
-    if (!p)
-        return; /* pulled or refused: that answer is on its way */
-    give_back(p, TP_RETURNED);
-    l->rail->base.fabric->up->withdrawn(&p->base);
+    wefti_map_take(&p->lane->offer_ids, p->id);
+    wefti_list_remove(&p->link);
+    wefti_tp_control_id(p->lane, taken ? TP_TAKEN : TP_REFUSED, p->id);
     pull_free(p);
 }
 
@@ -296,11 +267,7 @@ void wefti_tp_item(tp_lane_t *l, uint32_t kind, const uint8_t *bytes, uint32_t n
     switch (kind) {
     case TP_TAKEN:
     case TP_REFUSED:
-    case TP_RETURNED:
         answer_arrived(l, value, kind);
-        return;
-    case TP_WITHDRAW:
-        peer_withdrew(l, value);
         return;
     case TP_NO_BULK:
         wefti_tp_bulk_none(l, false);

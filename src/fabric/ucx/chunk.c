@@ -6,7 +6,7 @@
  * An endpoint with error handling has no better way over TCP in UCX either. (The rail of fabric/tcp has, and is what "tcp" means.)
  *
  * Sender:    OFFER goes out as a record. PULL begins the chunks: at most UX_CHUNKS of a lane are UCX's at a time, the announcements of a
- *            lane go one after the other. TAKEN ends it, once UCX has given the last chunk back; REFUSED and RETURNED end what was not pulled.
+ *            lane go one after the other. TAKEN ends it, once UCX has given the last chunk back; REFUSED ends what was not pulled.
  * Receiver:  an offer is pulled under a slot; chunks must come in order, and are copied as they come. The last one is answered with TAKEN.
  *
  * The buffers of a pull are touched by nobody but chunk_arrived, so a pull can end at any moment; those of an announcement are
@@ -44,7 +44,6 @@ weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft
     a->iov_n = iov_n;
     a->total = total;
     wefti_list_push_back(&l->announces, &a->link);
-    x->impl[0] = (uint64_t)(uintptr_t)a;
     memcpy(at, &a->id, 8);
     memcpy(at + 8, &total, 8);
     memcpy(at + 16, rec, n);

@@ -210,14 +210,8 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
         l->hello_number = value;
         wefti_ux_event(l, UX_EV_HELLO);
         return;
-    case UX_REC_WITHDRAW:
-        wefti_ux_peer_withdrew(l, value);
-        return;
     case UX_REC_REFUSED:
-        wefti_ux_peer_said(l, value, WEFT_ERR_REFUSED);
-        return;
-    case UX_REC_RETURNED:
-        wefti_ux_peer_said(l, value, WEFT_ERR_CANCELLED);
+        wefti_ux_peer_refused(l, value);
         return;
     case UX_REC_TAKEN:
         wefti_ux_taken_arrived(l, value);

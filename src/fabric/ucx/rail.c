@@ -389,7 +389,7 @@ static bool match(wefti_rail_t *rail, const void *theirs, size_t n)
 #define UCX_OPS \
     .card = card, .match = match, .lane_new = wefti_ux_lane_new, .lane_connect = wefti_ux_lane_connect, \
     .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, .commit = wefti_ux_commit, .announce = wefti_ux_announce, \
-    .withdraw = wefti_ux_withdraw, .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
+    .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
 
 static const wefti_rail_ops_t ucx_ops = {UCX_OPS};
 

@@ -50,9 +50,7 @@ _Static_assert(UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD >= WEFTI_REC_MAX, "a la
 enum {
     UX_REC_USER = 0,
     UX_REC_HELLO = 1,     /* which of our endpoints this lane is: the first record of a leader */
-    UX_REC_WITHDRAW = 2,  /* sender: an id, taken back if it was not begun */
     UX_REC_REFUSED = 3,   /* receiver: an id; the completion that follows means WEFT_ERR_REFUSED */
-    UX_REC_RETURNED = 4,  /* receiver: an id; the completion that follows means WEFT_ERR_CANCELLED */
     UX_REC_BYE = 5,       /* the lane is closed: completions that follow mean WEFT_ERR_PEER */
     UX_REC_TAKEN = 6,     /* receiver: an id; it has the bytes, or needs none (chunks only) */
     UX_REC_OFFER = 7,     /* sender: u64 id, u64 total, the record (chunks only) */
@@ -148,8 +146,7 @@ typedef struct ux_announce {
     wefti_xfer_t *x;
     uint64_t id;
     weft_status_t status;
-    weft_status_t said;  /* what the peer said its completion means */
-    bool withdrawn;
+    bool refused;        /* that is what the completion means, the peer said */
     /* chunks only */
     bool chunked, pulled, taken;
     unsigned chunks;     /* UCX has */
@@ -304,12 +301,10 @@ void wefti_ux_frame_free(ux_rail_t *r, ux_frame_t *f);
 /* xfer.c */
 weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                                 wefti_xfer_t *x);
-void wefti_ux_withdraw(wefti_lane_t *lane, wefti_xfer_t *x);
 weft_status_t wefti_ux_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_ux_refuse(wefti_pull_t *p, bool taken);
 ucs_status_t wefti_ux_announce_arrived(ux_rail_t *r, const void *head, size_t head_n, void *desc, size_t total);
-void wefti_ux_peer_withdrew(ux_lane_t *l, uint64_t id);
-void wefti_ux_peer_said(ux_lane_t *l, uint64_t id, weft_status_t said);
+void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id);
 void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status);
 void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status);
 /* Give every waiting offer back to UCX; they stay on lane->offers until told. */

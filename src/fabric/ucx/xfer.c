@@ -1,12 +1,11 @@
 /* fabric/ucx/xfer.c - announcements out and in, their payloads over UCX's rendezvous (chunk.c has the other way).
  *
  * Sender:    announce() gives UCX the pieces in one rendezvous active message. UCX's completion ends it, whatever its reason; what that
- *            completion means, the peer has said in a record sent before it (REFUSED, RETURNED, BYE), or else it means delivered. UCX keeps the
+ *            completion means, the peer has said in a record sent before it (REFUSED, BYE), or else it means delivered. UCX keeps the
  *            order between the two: both travel on the endpoint's one active-message lane.
- * Receiver:  UCX's descriptor is kept as an offer until pull(), refuse(), the sender's WITHDRAW, or the end of the lane. UCX cannot
+ * Receiver:  UCX's descriptor is kept as an offer until pull(), refuse(), or the end of the lane. UCX cannot
  *            receive less than the whole: pull() of less lets the rest fall into one small buffer, again and again.
  *
- * UCX cannot cancel a send: withdraw() asks the receiver to give the descriptor back.
  * Promise: each transfer is done once, from progress. tests/wire/fabric_lanes.c, tests/wire/fabric_ucx.c. */
 #include <string.h>
 
@@ -28,7 +27,6 @@ void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status)
     ux_lane_t *l = a->lane;
     a->status = status;
     wefti_slots_remove(&l->rail->announces, a->id);
-    a->x->impl[0] = 0;
     wefti_list_remove(&a->link);
     wefti_list_push_back(&l->rail->sent, &a->link);
     l->untold++; /* the lane must outlive what is told of it */
@@ -40,8 +38,8 @@ static void announce_end(ux_announce_t *a, ucs_status_t status)
     weft_status_t st;
     if (status != UCS_OK)
         st = l->state >= UX_CLOSING ? WEFT_ERR_CANCELLED : status == UCS_ERR_NO_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_PEER;
-    else if (a->said)
-        st = a->said;
+    else if (a->refused)
+        st = WEFT_ERR_REFUSED;
     else
         st = l->bye ? WEFT_ERR_PEER : WEFT_OK;
     wefti_ux_announce_end(a, st);
@@ -105,7 +103,6 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
     ucs_status_ptr_t p =
         ucp_am_send_nbx(l->ep->ucp, UX_AM_ID, a->head, UX_ANNOUNCE_HEAD + n, buffer, contig ? (size_t)total : iov_n, &param);
     wefti_list_push_back(&l->announces, &a->link);
-    x->impl[0] = (uint64_t)(uintptr_t)a;
     if (!UCS_PTR_IS_PTR(p)) {
         announce_end(a, UCS_PTR_STATUS(p));
         if (UCS_PTR_IS_ERR(p))
@@ -114,26 +111,16 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
     return WEFT_OK;
 }
 
-void wefti_ux_withdraw(wefti_lane_t *lane, wefti_xfer_t *x)
-{
-    ux_lane_t *l = ux_lane(lane);
-    ux_announce_t *a = (ux_announce_t *)(uintptr_t)x->impl[0];
-    if (!a || a->withdrawn || a->pulled || l->failed || l->state >= UX_CLOSING)
-        return;
-    a->withdrawn = true;
-    wefti_ux_control(l, UX_REC_WITHDRAW, a->id);
-}
-
-/* The receiver says what the completion that follows means. */
-void wefti_ux_peer_said(ux_lane_t *l, uint64_t id, weft_status_t said)
+/* The receiver says that the completion that follows means a refusal. */
+void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id)
 {
     ux_announce_t *a = wefti_slots_get(&l->rail->announces, id);
     if (!a || a->lane != l)
         return; /* it has ended otherwise, or is not this peer's to speak of */
     if (!a->chunked)
-        a->said = said;
+        a->refused = true;
     else if (!a->pulled)
-        wefti_ux_announce_end(a, said);
+        wefti_ux_announce_end(a, WEFT_ERR_REFUSED);
     else
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a refusal of what is being pulled");
 }
@@ -301,9 +288,11 @@ weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
 }
 
 /* Take it off the lane, say why, give the descriptor back. */
-static void give_back(ux_pull_t *p, uint32_t kind)
+void wefti_ux_refuse(wefti_pull_t *pull, bool taken)
 {
+    ux_pull_t *p = wefti_container_of(pull, ux_pull_t, base);
     ux_lane_t *l = p->lane;
+    uint32_t kind = !taken ? UX_REC_REFUSED : p->chunked ? UX_REC_TAKEN : 0;
     wefti_map_take(&l->offer_ids, p->id);
     wefti_list_remove(&p->link);
     if (kind && !l->failed && l->state < UX_CLOSING)
@@ -311,22 +300,6 @@ static void give_back(ux_pull_t *p, uint32_t kind)
     desc_release(p);
     if (l->in_callback == p)
         l->in_callback = NULL;
-}
-
-void wefti_ux_refuse(wefti_pull_t *pull, bool taken)
-{
-    ux_pull_t *p = wefti_container_of(pull, ux_pull_t, base);
-    give_back(p, !taken ? UX_REC_REFUSED : p->chunked ? UX_REC_TAKEN : 0);
-    pull_free(p);
-}
-
-void wefti_ux_peer_withdrew(ux_lane_t *l, uint64_t id)
-{
-    ux_pull_t *p = wefti_map_get(&l->offer_ids, id);
-    if (!p)
-        return; /* pulled or refused: that answer is on its way */
-    give_back(p, UX_REC_RETURNED);
-    l->rail->base.fabric->up->withdrawn(&p->base);
     pull_free(p);
 }
 
