@@ -260,6 +260,15 @@ static void on_seal(store_held_t *b, const store_asker_t *to, const store_reques
     revoke(b, w);
 }
 
+static void on_unmake(store_held_t *b, const store_asker_t *to, const store_request_t *q)
+{
+    const wefti_replica_t *rec = &b->replica->rec;
+    if (rec->epoch != q->epoch || memcmp(rec->writer, q->writer, sizeof q->writer))
+        refuse(b->server, to, WEFT_ERR_STALE);
+    else
+        wefti_store_block_free(b, to);
+}
+
 void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q)
 {
     store_asker_t to = {ep->id, q->id, q->kind};
@@ -282,6 +291,9 @@ void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft
         break;
     case STORE_R_RENEW:
         on_renew(b, &to, q);
+        break;
+    case STORE_R_UNMAKE:
+        on_unmake(b, &to, q);
         break;
     default:
         on_seal(b, &to, q);

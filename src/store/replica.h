@@ -62,6 +62,10 @@ typedef struct wefti_replica_answer {
  * rights. WEFT_ERR_STATE (+rec if that is a replica): the name is taken; WEFT_ERR_LIMIT. */
 weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t bytes, const wefti_replica_t *rec,
                                  wefti_replica_answer_t *out, weft_op_t *op);
+/* Free a replica that is still as this writer made or set it last: what weft_store_remove() cannot know. WEFT_ERR_STALE: it is another's by
+ * now. *out is not filled in. */
+weft_status_t wefti_replica_unmake(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
+                                   wefti_replica_answer_t *out, weft_op_t *op);
 /* Its record, and a token to read with while it is served. */
 weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_replica_answer_t *out, weft_op_t *op);
 /* If its epoch is `expected`: become its writer, with a new record whose epoch is higher. Everything given out for it before is stale, and no

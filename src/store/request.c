@@ -80,14 +80,27 @@ weft_status_t wefti_replica_renew(weft_store_t *store, const char *name, uint64_
     return wefti_store_ask_go(a, op);
 }
 
-weft_status_t wefti_replica_seal(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
-                                 wefti_replica_answer_t *out, weft_op_t *op)
+/* The two requests that only say who asks. */
+static weft_status_t ask_as(weft_store_t *store, uint8_t kind, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
+                            wefti_replica_answer_t *out, weft_op_t *op)
 {
     store_ask_t *a;
-    weft_status_t st = ask(store, STORE_R_SEAL, name, out, op, &a);
+    weft_status_t st = ask(store, kind, name, out, op, &a);
     if (st)
         return st;
     a->q.epoch = epoch;
     memcpy(a->q.writer, writer, sizeof a->q.writer);
     return wefti_store_ask_go(a, op);
+}
+
+weft_status_t wefti_replica_seal(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
+                                 wefti_replica_answer_t *out, weft_op_t *op)
+{
+    return ask_as(store, STORE_R_SEAL, name, epoch, writer, out, op);
+}
+
+weft_status_t wefti_replica_unmake(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
+                                   wefti_replica_answer_t *out, weft_op_t *op)
+{
+    return ask_as(store, STORE_R_UNMAKE, name, epoch, writer, out, op);
 }

@@ -31,6 +31,7 @@ enum {
     STORE_R_SET,
     STORE_R_RENEW,
     STORE_R_SEAL,
+    STORE_R_UNMAKE,
     STORE_KINDS
 };
 
