@@ -71,6 +71,7 @@ static void put_rec(wefti_writer_t *w, const wefti_replica_t *rec)
 {
     wefti_put_u64(w, rec->epoch);
     wefti_put_u64(w, rec->len);
+    wefti_put_u64(w, rec->origin);
     wefti_put_u64(w, rec->lease_ns);
     wefti_put_u32(w, rec->flags);
     wefti_put_u32(w, rec->n_members);
@@ -82,6 +83,7 @@ static void get_rec(wefti_reader_t *r, wefti_replica_t *rec)
 {
     rec->epoch = wefti_get_u64(r);
     rec->len = wefti_get_u64(r);
+    rec->origin = wefti_get_u64(r);
     rec->lease_ns = wefti_get_u64(r);
     rec->flags = wefti_get_u32(r);
     rec->n_members = wefti_get_u32(r);
