@@ -5,6 +5,7 @@
 #include <weft/config.h>
 #include <weft/conn.h>
 #include <weft/mem.h>
+#include <weft/mirror.h>
 #include <weft/msg.h>
 #include <weft/op.h>
 #include <weft/rma.h>

@@ -32,6 +32,7 @@ typedef struct store_state {
     weft_runtime_t *rt;
     pthread_mutex_t lock;        /* of `server` and all that is its own */
     weft_store_server_t *server; /* NULL: we serve nothing */
+    wefti_list_t mirrors;        /* weft_mirror_t.link; the driver's */
     wefti_list_t stores;         /* weft_store_t.all_link: those that the program has; the driver's */
     _Atomic uint32_t under_way;  /* operations of ours, below, whose completion has not been delivered yet */
     uint8_t secret[32];          /* ids are made of it; written once */

@@ -3,6 +3,7 @@
  * It has no records of its own: requests and replies are active messages, and to conn it is traffic that only wants to know when endpoints come and go. */
 #include "store/store.h"
 
+#include "store/mirror_state.h"
 #include "store/state.h"
 
 static void ep_new(weft_ep_t *ep)
@@ -74,13 +75,14 @@ static const wefti_traffic_t traffic = {
 
 static void shutdown(weft_runtime_t *rt)
 {
+    wefti_mirror_shutdown(rt);
     wefti_store_stores_shutdown(store_state(rt));
     wefti_store_server_shutdown(store_state(rt));
 }
 
 static bool idle(weft_runtime_t *rt)
 {
-    return !atomic_load(&store_state(rt)->under_way);
+    return !atomic_load(&store_state(rt)->under_way) && wefti_mirror_idle(rt);
 }
 
 static void room_free(weft_runtime_t *rt)
@@ -101,6 +103,7 @@ weft_status_t wefti_store_attach(weft_runtime_t *rt)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the stores of a runtime");
     ss->rt = rt;
     pthread_mutex_init(&ss->lock, NULL);
+    wefti_list_init(&ss->mirrors);
     wefti_list_init(&ss->stores);
     rt->fabric->ops->random(rt->fabric, ss->secret, sizeof ss->secret);
     wefti_runtime_attach(rt, WEFTI_ROOM_STORE, &room, ss);

@@ -1,0 +1,400 @@
+/* store/mirror.c - the life of a mirror: its opening, its turns, its end.
+ *
+ * It is the program's from the completion of its opening until weft_mirror_close(), and lives on until nothing of it is under way. One that cannot
+ * go on (`state`: every member is lost, another writer has taken over, the runtime closes) tells everyone who waits, and stays to be closed.
+ *
+ * A turn does what has become possible, until nothing more has: members and configurations, the opening, the search of a reader, a server
+ * that is added, new pieces, pieces that wait, the close. One timer wakes it for whichever of these comes first.
+ *
+ * Promise: every operation ends once, and a mirror that is closed leaves nothing behind. tests/sim/mirror_history.c holds us to it. */
+#include "store/mirror_state.h"
+
+typedef struct mir_open {
+    weft_mirror_t *m;
+} mir_open_t;
+
+void wefti_mirror_die(weft_mirror_t *m, weft_status_t why)
+{
+    if (m->state)
+        return;
+    wefti_info("mirror %s ends: %s", m->name, weft_status_name(why));
+    m->state = why;
+    m->again = true;
+}
+
+/* --- endings ----------------------------------------------------------------------------------------------------------------------- */
+
+static void stop(weft_mirror_t *m)
+{
+    m->renew_at = m->fence_at = m->retry_at = m->find_at = WEFT_FOREVER;
+    m->scan.on = false;
+    wefti_mirror_pieces_free(m);
+    mir_each(mb, m) {
+        wefti_mirror_drop_remote(mb);
+        if (mb->asking)
+            weft_op_cancel(&mb->op);
+        if (mb->renewing)
+            weft_op_cancel(&mb->renew_op);
+    }
+}
+
+/* Tell everyone. */
+static void bury(weft_mirror_t *m)
+{
+    weft_op_t *op = m->open_op;
+    m->buried = true;
+    wefti_mirror_io_fail_all(m, true, true, m->state);
+    wefti_mirror_add_end(m, m->state);
+    stop(m);
+    if (m->phase == MIR_CLOSING || m->phase == MIR_SEALING) {
+        m->close_status = m->state;
+        m->phase = MIR_GONE;
+    }
+    if (!op)
+        return;
+    m->open_op = NULL;
+    m->phase = MIR_GONE; /* nobody ever had it */
+    op->buf = NULL;
+    wefti_op_complete(op, m->state);
+}
+
+static void mirror_free(weft_mirror_t *m)
+{
+    mir_each(mb, m)
+        wefti_mirror_leave_store(mb);
+    wefti_mirror_pieces_free(m);
+    pthread_mutex_destroy(&m->lock);
+    wefti_free(m->name);
+    wefti_free(m);
+}
+
+static void gone(weft_mirror_t *m)
+{
+    weft_op_t *op = m->close_op;
+    weft_status_t st = m->close_status;
+    wefti_list_remove(&m->link);
+    wefti_timer_stop(m->rt, &m->timer);
+    mirror_free(m);
+    if (op)
+        wefti_op_complete(op, st);
+}
+
+/* --- closing ------------------------------------------------------------------------------------------------------------------------- */
+
+static void close_turn(weft_mirror_t *m)
+{
+    if (m->phase == MIR_CLOSING) {
+        if (!wefti_list_empty(&m->writes) || m->adding || !wefti_mirror_settled(m))
+            return;
+        wefti_list_each(l, &m->pieces)
+            if (!wefti_container_of(l, mir_piece_t, link)->over)
+                return;
+        m->phase = MIR_SEALING;
+        m->renew_at = WEFT_FOREVER;
+        mir_each(mb, m) {
+            mb->got = WEFT_OK;
+            if (mb->state == WEFT_MEMBER_UP)
+                wefti_mirror_ask(mb, ASK_SEAL);
+        }
+    }
+    if (m->phase != MIR_SEALING || wefti_mirror_asks(m))
+        return;
+    mir_each(mb, m)
+        if (mb->state == WEFT_MEMBER_UP && mb->got && !m->close_status)
+            m->close_status = mb->got;
+    m->phase = MIR_GONE;
+    stop(m);
+}
+
+static void close_begin(weft_mirror_t *m)
+{
+    m->again = true;
+    wefti_mirror_io_fail_all(m, true, false, WEFT_ERR_CLOSED);
+    if (!m->writer || m->state) {
+        wefti_mirror_io_fail_all(m, true, true, WEFT_ERR_CLOSED);
+        m->close_status = m->writer ? m->state : WEFT_OK;
+        m->phase = MIR_GONE;
+        stop(m);
+        return;
+    }
+    m->phase = MIR_CLOSING;
+    if (m->add_op) {
+        wefti_op_complete(m->add_op, WEFT_ERR_CLOSED);
+        m->add_op = NULL;
+    }
+    wefti_mirror_add_abort(m);
+}
+
+static weft_status_t close_start(weft_op_t *op)
+{
+    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    if (m->phase != MIR_UP)
+        return wefti_fail(WEFT_ERR_STATE, "the mirror was closed already");
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    m->close_op = op;
+    close_begin(m);
+    wefti_mirror_turn(m);
+    return WEFT_OK;
+}
+
+static void close_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_op_room(op, mir_open_t)->m->close_op = NULL; /* it goes on */
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t close_kind = {"mirror close", close_start, close_cancel};
+
+static void close_called(wefti_call_t *call)
+{
+    weft_mirror_t *m = wefti_container_of(call, weft_mirror_t, close_call);
+    atomic_store(&m->called, false);
+    if (m->phase == MIR_UP)
+        close_begin(m);
+    wefti_mirror_turn(m);
+}
+
+weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
+{
+    if (!mirror)
+        return wefti_fail(WEFT_ERR_INVALID, "the mirror is NULL");
+    if (!op) {
+        mirror->close_call.fn = close_called;
+        atomic_store(&mirror->called, true);
+        wefti_call_on_driver(mirror->rt, &mirror->close_call);
+        return WEFT_OK;
+    }
+    weft_status_t st = wefti_op_prepare(mirror->rt, op, &close_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, mir_open_t)->m = mirror;
+    return wefti_op_go(mirror->rt, op);
+}
+
+/* --- turns --------------------------------------------------------------------------------------------------------------------------- */
+
+static void show(weft_mirror_t *m)
+{
+    weft_mirror_info_t i = WEFT_MIRROR_INFO_INIT;
+    i.len = m->len;
+    i.epoch = mir_config(m->epoch);
+    i.writer = m->writer;
+    i.checksums = m->checksums;
+    i.state = m->state;
+    mir_each(mb, m)
+        if (mb->state)
+            i.member[i.members++] = (weft_member_state_t)mb->state;
+    uint64_t bytes = m->scan.on && m->scan.kind == PIECE_COPY ? m->scan.done * WEFT_MIRROR_BLOCK : 0;
+    i.refilled = bytes < m->len ? bytes : m->len;
+    i.failovers = m->failovers;
+    i.mended = m->mended;
+    pthread_mutex_lock(&m->lock);
+    m->shown = i;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void arm(weft_mirror_t *m)
+{
+    uint64_t when = m->renew_at < m->fence_at ? m->renew_at : m->fence_at;
+    when = m->retry_at < when ? m->retry_at : when;
+    when = m->find_at < when ? m->find_at : when;
+    if (when == WEFT_FOREVER)
+        wefti_timer_stop(m->rt, &m->timer);
+    else if (wefti_timer_at(m->rt, &m->timer, when))
+        wefti_mirror_die(m, WEFT_ERR_NOMEM);
+}
+
+void wefti_mirror_turn(weft_mirror_t *m)
+{
+    m->again = true;
+    if (m->turning)
+        return;
+    m->turning = true;
+    while (m->again) {
+        m->again = false;
+        if (m->state && !m->buried)
+            bury(m);
+        if (!m->state && m->phase != MIR_GONE) {
+            wefti_mirror_config_turn(m);
+            wefti_mirror_open_turn(m);
+            wefti_mirror_find_turn(m);
+        }
+        if (!m->state && m->phase != MIR_GONE) {
+            wefti_mirror_add_turn(m);
+            wefti_mirror_scan_turn(m);
+            wefti_mirror_begin(m);
+            wefti_mirror_pieces_step(m);
+            close_turn(m);
+        }
+        if (!m->again)
+            arm(m); /* or die, for want of memory */
+    }
+    m->turning = false;
+    if (m->phase == MIR_GONE && !m->children && !atomic_load(&m->called))
+        gone(m);
+    else
+        show(m);
+}
+
+static void on_timer(wefti_timer_t *t)
+{
+    weft_mirror_t *m = wefti_container_of(t, weft_mirror_t, timer);
+    uint64_t now = wefti_now(m->rt);
+    if (m->fence_at <= now)
+        m->fence_at = WEFT_FOREVER;
+    if (m->find_at <= now)
+        m->find_at = WEFT_FOREVER;
+    if (m->retry_at <= now) {
+        m->retry_at = WEFT_FOREVER;
+        mir_wake(m);
+    }
+    if (m->renew_at <= now)
+        wefti_mirror_renew(m);
+    wefti_mirror_turn(m);
+}
+
+void wefti_mirror_shutdown(weft_runtime_t *rt)
+{
+    wefti_list_each_safe(l, &store_state(rt)->mirrors) {
+        weft_mirror_t *m = wefti_container_of(l, weft_mirror_t, link);
+        wefti_mirror_die(m, WEFT_ERR_CLOSED);
+        if (!m->buried)
+            bury(m);
+        m->phase = MIR_GONE;
+        stop(m);
+        wefti_mirror_turn(m);
+    }
+}
+
+bool wefti_mirror_idle(weft_runtime_t *rt)
+{
+    return wefti_list_empty(&store_state(rt)->mirrors);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t open_start(weft_op_t *op)
+{
+    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_status_t st = wefti_op_track(op);
+    if (st) {
+        mirror_free(m);
+        return st;
+    }
+    m->open_op = op;
+    m->prefer = (uint32_t)wefti_rng_below(&m->rt->rng, WEFT_MIRROR_MAX);
+    wefti_list_push_back(&store_state(m->rt)->mirrors, &m->link);
+    wefti_mirror_open_begin(m);
+    wefti_mirror_turn(m);
+    return WEFT_OK;
+}
+
+static void open_cancel(weft_op_t *op, weft_status_t why)
+{
+    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    wefti_mirror_die(m, why);
+    wefti_mirror_turn(m);
+}
+
+static const wefti_op_kind_t open_kind = {"mirror open", open_start, open_cancel};
+
+static weft_status_t check(weft_runtime_t *rt, const weft_mirror_opts_t *o)
+{
+    weft_status_t st = wefti_store_check_name(o->name, "a mirror");
+    if (st)
+        return st;
+    if (!o->stores || !o->n_stores || o->n_stores > WEFT_MIRROR_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "a mirror has one to %u stores, not %zu", WEFT_MIRROR_MAX, o->n_stores);
+    for (size_t i = 0; i < o->n_stores; i++) {
+        if (!o->stores[i] || o->stores[i]->rt != rt)
+            return wefti_fail(WEFT_ERR_INVALID, "store %zu is %s", i, o->stores[i] ? "of another runtime" : "NULL");
+        for (size_t k = 0; k < i; k++)
+            if (!memcmp(o->stores[i]->server, o->stores[k]->server, WEFT_STORE_ID))
+                return wefti_fail(WEFT_ERR_INVALID, "stores %zu and %zu are of one server: a copy each is what a mirror is for",
+                                  k, i);
+    }
+    if (o->len > MIR_LEN_MAX || (o->len && !o->write))
+        return wefti_fail(WEFT_ERR_INVALID,
+                          o->write ? "a mirror of %llu bytes is too long"
+                                   : "to make a mirror (of %llu bytes) open it with `write`",
+                          (unsigned long long)o->len);
+    if (o->lease_ns && (o->lease_ns < WEFTI_REPLICA_LEASE_MIN || o->lease_ns > WEFTI_REPLICA_LEASE_MAX))
+        return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is not between 1 ms and 1 h", (unsigned long long)o->lease_ns);
+    return WEFT_OK;
+}
+
+static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o)
+{
+    weft_mirror_t *m = (weft_mirror_t *)wefti_calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    m->name = wefti_strdup(o->name);
+    if (!m->name) {
+        wefti_free(m);
+        return NULL;
+    }
+    m->rt = rt;
+    m->writer = o->write;
+    m->make = o->len;
+    m->force = o->force;
+    m->checksums = o->checksums;
+    m->len = o->len;
+    m->lease_ns = o->lease_ns ? o->lease_ns : MIR_LEASE;
+    m->renew_at = m->fence_at = m->retry_at = m->find_at = WEFT_FOREVER;
+    m->timer.fn = on_timer;
+    wefti_list_init(&m->link);
+    wefti_list_init(&m->reads);
+    wefti_list_init(&m->writes);
+    wefti_list_init(&m->begun);
+    wefti_list_init(&m->pieces);
+    wefti_list_init(&m->ready);
+    wefti_list_init(&m->spare);
+    for (unsigned i = 0; i < MIR_LOCKS; i++)
+        wefti_list_init(&m->locks[i]);
+    pthread_mutex_init(&m->lock, NULL);
+    mir_each(mb, m)
+        mb->m = m;
+    for (size_t i = 0; i < o->n_stores; i++) {
+        atomic_fetch_add_explicit(&o->stores[i]->refs, 1, memory_order_relaxed);
+        wefti_mirror_take_store(&m->at[i], o->stores[i]);
+    }
+    return m;
+}
+
+weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op)
+{
+    weft_mirror_opts_t o = WEFT_MIRROR_OPTS_INIT;
+    if (!rt || !op || !opts || !opts->size || !opts->name)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "a mirror needs a runtime, an operation, and options made with WEFT_MIRROR_OPTS_INIT that have a name");
+    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    weft_status_t st = check(rt, &o);
+    if (st)
+        return st;
+    weft_mirror_t *m = mirror_new(rt, &o);
+    if (!m)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a mirror");
+    st = wefti_op_prepare(rt, op, &open_kind);
+    if (st) {
+        mirror_free(m);
+        return st;
+    }
+    op->buf = NULL;
+    wefti_op_room(op, mir_open_t)->m = m;
+    return wefti_op_go(rt, op);
+}
+
+weft_status_t weft_mirror_get_info(const weft_mirror_t *mirror, weft_mirror_info_t *info_out)
+{
+    weft_mirror_t *m = (weft_mirror_t *)(uintptr_t)mirror;
+    if (!m || !info_out || !info_out->size)
+        return wefti_fail(WEFT_ERR_INVALID, "the mirror, or the size of the info, is missing");
+    size_t size = info_out->size < sizeof m->shown ? info_out->size : sizeof m->shown;
+    pthread_mutex_lock(&m->lock);
+    memcpy(info_out, &m->shown, size);
+    pthread_mutex_unlock(&m->lock);
+    info_out->size = size;
+    return WEFT_OK;
+}

@@ -1,0 +1,208 @@
+/* store/mirror_add.c - a server in place of one that was lost.
+ *
+ *     PLACE --a place is free--> ASK --> TAKE --> COPY --every block is there--> JOIN --the next configuration has it--> done
+ *
+ * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it, so that nobody counts on
+ * it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it is lost before it
+ * joins there is nobody to be fenced, and nothing to wait for.
+ *
+ * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_refill.c hold us to it. */
+#include "store/mirror_state.h"
+
+typedef struct mir_add {
+    weft_mirror_t *m;
+    weft_store_t *store;
+} mir_add_t;
+
+void wefti_mirror_add_end(weft_mirror_t *m, weft_status_t why)
+{
+    weft_op_t *op = m->add_op;
+    m->adding = ADD_NONE;
+    m->added = NULL;
+    m->add_op = NULL;
+    if (m->add_store)
+        wefti_store_unref(m->add_store);
+    m->add_store = NULL;
+    if (m->scan.on && m->scan.kind == PIECE_COPY)
+        m->scan.failed = why ? why : WEFT_ERR_CANCELLED;
+    mir_wake(m);
+    if (op)
+        wefti_op_complete(op, why);
+}
+
+static void give_up(mir_member_t *mb, weft_status_t why)
+{
+    wefti_mirror_leave_store(mb);
+    wefti_mirror_add_end(mb->m, why);
+}
+
+void wefti_mirror_add_lost(weft_mirror_t *m, weft_status_t why)
+{
+    wefti_mirror_add_end(m, why);
+}
+
+/* What it has there: nothing; a former member's copy; or something that is not ours to write over. */
+static void found(mir_member_t *mb, weft_status_t st)
+{
+    weft_mirror_t *m = mb->m;
+    const wefti_replica_t *was = &mb->answer.rec;
+    wefti_replica_t *r = &m->add_rec;
+    if (st && st != WEFT_ERR_NOTFOUND) {
+        give_up(mb, st);
+        return;
+    }
+    bool ours = was->origin == m->origin && mb->answer.bytes == mir_bytes(m->len, m->checksums);
+    if (!st && (!ours || mir_config(was->epoch) > mir_config(m->accepted))) {
+        wefti_warn("mirror %s: the server has a block of that name that is %s: remove it first", m->name,
+                   ours ? "newer" : "another's");
+        give_up(mb, WEFT_ERR_STATE);
+        return;
+    }
+    memset(r, 0, sizeof *r);
+    r->epoch = (!st && was->epoch > m->accepted ? was->epoch : m->accepted) + 1;
+    r->len = m->len;
+    r->lease_ns = m->lease_ns;
+    r->origin = m->origin;
+    r->flags = WEFTI_REPLICA_REFILLING | (m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0u);
+    memcpy(r->writer, m->id, WEFT_STORE_ID);
+    mir_each(other, m)
+        if (other->state == WEFT_MEMBER_UP)
+            memcpy(r->members[r->n_members++], other->server, WEFT_STORE_ID);
+    mb->epoch = was->epoch;
+    m->adding = ADD_TAKE;
+    wefti_mirror_ask(mb, st ? ASK_MAKE : ASK_SET);
+}
+
+void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
+{
+    weft_mirror_t *m = mb->m;
+    if (m->adding == ADD_ASK && (what != ASK_GET || !m->add_op)) {
+        give_up(mb, st ? st : WEFT_ERR_CANCELLED);
+    } else if (m->adding == ADD_ASK) {
+        found(mb, st);
+    } else if (st) {
+        give_up(mb, st);
+    } else if (what != ASK_ATTACH) {
+        mb->epoch = m->add_rec.epoch;
+        wefti_mirror_attach(mb);
+    } else {
+        mb->state = WEFT_MEMBER_REFILLING;
+        m->adding = ADD_COPY;
+        wefti_mirror_scan(m, PIECE_COPY);
+        mir_wake(m);
+    }
+}
+
+/* Is there a place that nothing is under way for any more? */
+static void take_place(weft_mirror_t *m)
+{
+    if (!wefti_mirror_settled(m)) /* its record is to tell of a configuration that there is */
+        return;
+    mir_each(mb, m) {
+        if ((mb->state && mb->state != WEFT_MEMBER_FENCED) || mb->asking || mb->renewing || mb->under_way)
+            continue;
+        wefti_mirror_leave_store(mb);
+        wefti_mirror_take_store(mb, m->add_store);
+        m->add_store = NULL;
+        wefti_list_each(l, &m->pieces)
+            wefti_container_of(l, mir_piece_t, link)->have &= (uint8_t)~mir_bit(mb);
+        m->added = mb;
+        m->adding = ADD_ASK;
+        wefti_mirror_ask(mb, ASK_GET);
+        return;
+    }
+}
+
+void wefti_mirror_add_turn(weft_mirror_t *m)
+{
+    switch (m->adding) {
+    case ADD_PLACE:
+        take_place(m);
+        break;
+    case ADD_COPY:
+        if (m->scan.on)
+            break;
+        if (m->scan.failed) {
+            wefti_mirror_lose(m->added, m->scan.failed);
+            break;
+        }
+        m->adding = ADD_JOIN;
+        /* fall through */
+    case ADD_JOIN:
+        if (!wefti_mirror_settled(m))
+            break;
+        if (m->added->state == WEFT_MEMBER_REFILLING)
+            wefti_mirror_set(m);
+        else
+            wefti_mirror_add_end(m, WEFT_OK);
+        break;
+    default:
+        break;
+    }
+}
+
+void wefti_mirror_add_abort(weft_mirror_t *m)
+{
+    if (m->adding == ADD_PLACE)
+        wefti_mirror_add_end(m, WEFT_ERR_CANCELLED);
+    else if (m->adding == ADD_ASK || m->adding == ADD_TAKE)
+        weft_op_cancel(&m->added->op);
+    else if (m->adding == ADD_COPY)
+        wefti_mirror_lose(m->added, WEFT_ERR_CANCELLED);
+}
+
+/* --- the call ------------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t add_start(weft_op_t *op)
+{
+    const mir_add_t *a = wefti_op_room(op, mir_add_t);
+    weft_mirror_t *m = a->m;
+    bool place = false;
+    if (m->state || m->phase != MIR_UP)
+        return m->state ? m->state : WEFT_ERR_CLOSED;
+    if (m->adding)
+        return wefti_fail(WEFT_ERR_STATE, "a server is being added already: wait for that");
+    mir_each(mb, m) {
+        if (mir_gets(mb) && !memcmp(mb->server, a->store->server, WEFT_STORE_ID))
+            return wefti_fail(WEFT_ERR_STATE, "this server is a member already");
+        place = place || !mir_gets(mb);
+    }
+    if (!place)
+        return wefti_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    atomic_fetch_add_explicit(&a->store->refs, 1, memory_order_relaxed);
+    m->add_store = a->store;
+    m->add_op = op;
+    m->adding = ADD_PLACE;
+    m->again = true;
+    wefti_mirror_turn(m);
+    return WEFT_OK;
+}
+
+static void add_cancel(weft_op_t *op, weft_status_t why)
+{
+    weft_mirror_t *m = wefti_op_room(op, mir_add_t)->m;
+    m->add_op = NULL;
+    wefti_op_complete(op, why);
+    wefti_mirror_add_abort(m);
+    wefti_mirror_turn(m);
+}
+
+static const wefti_op_kind_t add_kind = {"mirror add", add_start, add_cancel};
+
+weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_op_t *op)
+{
+    if (!mirror || !store || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !mirror ? "the mirror" : !store ? "the store" : "the operation");
+    if (!mirror->writer)
+        return wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
+    if (store->rt != mirror->rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
+    weft_status_t st = wefti_op_prepare(mirror->rt, op, &add_kind);
+    if (st)
+        return st;
+    *wefti_op_room(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
+    return wefti_op_go(mirror->rt, op);
+}

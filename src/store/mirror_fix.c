@@ -1,0 +1,219 @@
+/* store/mirror_fix.c - making copies the same: agreement, mending, and the scan over all blocks.
+ *
+ * An AGREE piece has its block to itself. It reads every member's copy (first only the trailers, where it looks at all blocks of a mirror that has
+ * checksums), chooses one, and writes it to those that have another:
+ *
+ *     PEEK --trailers differ--> READ --copies differ--> WRITE --> done
+ *
+ * With checksums the good copy with the highest version is chosen, and where none is good nothing is written; without, the first member's. A
+ * COPY piece reads from one member and writes to the one that is refilled; a block that is good nowhere is copied as it is, so that the
+ * others are not held up by it.
+ *
+ * What fails is done again from where it was: nothing here depends on how often a block is read or written.
+ * tests/sim/mirror_history.c and tests/fault/mirror_refill.c hold it to that. */
+#include "store/mirror_state.h"
+
+static void end(mir_piece_t *p)
+{
+    if (p->scan) {
+        p->m->scan.under_way--;
+        p->m->scan.done++;
+    }
+    wefti_mirror_piece_end(p);
+}
+
+void wefti_mirror_fix_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st)
+{
+    uint32_t use = p->to[mir_index(mb)].use;
+    if (!st) {
+        if (use == mb->use)
+            p->have |= mir_bit(mb);
+    } else if (st == WEFT_ERR_TIMEOUT && use == mb->use) {
+        wefti_mirror_lose(mb, st);
+    } else if (wefti_mirror_failed(mb, use, st)) {
+        wefti_mirror_piece_retry(p, st);
+        if (p->retries >= MIR_RETRIES)
+            wefti_mirror_lose(mb, st);
+    }
+}
+
+static uint8_t *copy_of(mir_piece_t *p, const mir_member_t *mb)
+{
+    return p->bytes + (size_t)mir_index(mb) * MIR_STRIDE;
+}
+
+/* Read or write at each of these members; false: there is none. */
+static bool at_each(mir_piece_t *p, uint8_t members, bool write, uint8_t *bytes)
+{
+    weft_mirror_t *m = p->m;
+    uint32_t from = p->stage == STAGE_PEEK ? WEFT_MIRROR_BLOCK : 0, n = mir_stride(m->checksums) - from;
+    mir_each(mb, m) {
+        if (!(members & mir_bit(mb)))
+            continue;
+        weft_status_t st = wefti_mirror_access(p, mb, write, write ? bytes : copy_of(p, mb), from, n, mb->served ? 0 : MIR_ASK);
+        if (st)
+            wefti_mirror_fix_answer(p, mb, st);
+    }
+    return members;
+}
+
+/* --- agreement ----------------------------------------------------------------------------------------------------------------------- */
+
+static bool all_same(mir_piece_t *p, uint8_t members, uint32_t from)
+{
+    const uint8_t *first = NULL;
+    mir_each(mb, p->m) {
+        const uint8_t *copy = copy_of(p, mb) + from;
+        if (!(members & mir_bit(mb)))
+            continue;
+        if (first && memcmp(first, copy, mir_stride(p->m->checksums) - from))
+            return false;
+        first = first ? first : copy;
+    }
+    return true;
+}
+
+/* The copy that the others are to have; NULL: none is good. */
+static uint8_t *choose(mir_piece_t *p, uint8_t members)
+{
+    uint8_t *best = NULL;
+    p->bad = p->differs = 0;
+    mir_each(mb, p->m) {
+        uint8_t *copy = copy_of(p, mb);
+        if (!(members & mir_bit(mb)))
+            continue;
+        if (!p->m->checksums)
+            best = best ? best : copy;
+        else if (!wefti_mirror_good(copy, p->block))
+            p->bad |= mir_bit(mb);
+        else if (!best || wefti_mirror_version(copy) > wefti_mirror_version(best))
+            best = copy;
+    }
+    mir_each(mb, p->m)
+        if (best && members & mir_bit(mb) && memcmp(copy_of(p, mb), best, mir_stride(p->m->checksums)))
+            p->differs |= mir_bit(mb);
+    return best;
+}
+
+static void agree_step(mir_piece_t *p)
+{
+    weft_mirror_t *m = p->m;
+    uint8_t up = 0;
+    mir_each(mb, m)
+        if (mir_usable(mb))
+            up |= mir_bit(mb);
+    if (p->out || (m->phase != MIR_AGREEING && !wefti_mirror_settled(m)))
+        return;
+    if (p->stage == STAGE_PEEK) {
+        if (at_each(p, up & (uint8_t)~p->have, false, NULL))
+            return;
+        if (all_same(p, up, WEFT_MIRROR_BLOCK)) {
+            end(p);
+            return;
+        }
+        p->stage = STAGE_READ;
+        p->have = 0;
+    }
+    if (p->stage == STAGE_READ) {
+        if (at_each(p, up & (uint8_t)~p->have, false, NULL))
+            return;
+        uint8_t *best = choose(p, up);
+        if (!p->differs) {
+            end(p);
+            return;
+        }
+        p->user = best;
+        p->stage = STAGE_WRITE;
+        p->have = 0;
+    }
+    if (at_each(p, p->differs & up & (uint8_t)~p->have, true, p->user))
+        return;
+    m->mended += (uint64_t)__builtin_popcount(p->bad & p->have);
+    end(p);
+}
+
+void wefti_mirror_mend(weft_mirror_t *m, uint64_t block)
+{
+    if (m->n_mends >= MIR_MENDS || m->phase != MIR_UP)
+        return; /* whoever reads it next comes here too */
+    wefti_list_each(l, &m->pieces) {
+        mir_piece_t *p = wefti_container_of(l, mir_piece_t, link);
+        if (p->mend && p->block == block)
+            return;
+    }
+    mir_piece_t *p = wefti_mirror_piece(m, PIECE_AGREE, block);
+    if (!p)
+        return;
+    p->mend = true;
+    m->n_mends++;
+}
+
+/* --- refilling ------------------------------------------------------------------------------------------------------------------------ */
+
+static void copy_step(mir_piece_t *p)
+{
+    weft_mirror_t *m = p->m;
+    mir_member_t *to = m->added;
+    weft_status_t failed;
+    if (!to || m->adding != ADD_COPY || to->state != WEFT_MEMBER_REFILLING) {
+        end(p);
+        return;
+    }
+    if (p->out)
+        return;
+    if (p->stage == STAGE_READ) {
+        if (!wefti_mirror_read_one(p, &failed) && !failed)
+            return;
+        p->stage = STAGE_WRITE;
+        p->have = 0;
+    }
+    if (p->have & mir_bit(to)) {
+        end(p);
+        return;
+    }
+    weft_status_t st = wefti_mirror_access(p, to, true, p->bytes, 0, mir_stride(m->checksums), mir_patience(m));
+    if (st)
+        wefti_mirror_fix_answer(p, to, st);
+}
+
+void wefti_mirror_fix_step(mir_piece_t *p)
+{
+    if (!wefti_mirror_has_lock(p))
+        return;
+    if (p->kind == PIECE_AGREE)
+        agree_step(p);
+    else
+        copy_step(p);
+}
+
+/* --- all blocks ----------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_mirror_scan(weft_mirror_t *m, uint8_t kind)
+{
+    m->scan = (mir_scan_t){.on = true, .kind = kind, .end = mir_blocks(m->len)};
+    m->again = true;
+}
+
+void wefti_mirror_scan_turn(weft_mirror_t *m)
+{
+    mir_scan_t *s = &m->scan;
+    if (!s->on)
+        return;
+    while (s->under_way < MIR_SCAN && s->next < s->end && !s->failed) {
+        mir_piece_t *p = wefti_mirror_piece(m, s->kind, s->next);
+        if (!p) {
+            if (!s->under_way)
+                s->failed = WEFT_ERR_NOMEM;
+            break;
+        }
+        p->scan = true;
+        if (s->kind == PIECE_AGREE && m->checksums)
+            p->stage = STAGE_PEEK;
+        s->next++;
+        s->under_way++;
+    }
+    if (!s->under_way && (s->next == s->end || s->failed)) {
+        s->on = false;
+        m->again = true;
+    }
+}

@@ -1,0 +1,382 @@
+/* store/mirror_member.c - the members of a mirror: what is asked of them, their leases, and the configurations they are in.
+ *
+ * A member of a writer's:
+ *
+ *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED --add--> REFILLING --> UP
+ *
+ * While a configuration is set, those in it are `resetting`: their servers make every remote stale, ours too, before they answer, and we attach
+ * the new token. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
+ * lease is waited out like any other's: its server may have accepted, and only its answer be lost.
+ *
+ * What is waited for. A server serves until stamp + lease_ns, for the last stamp that we handed back. It made that stamp before it came here
+ * (`heard`), so at heard + lease_ns it is over, whatever is still on its way there. An eighth more, for clocks.
+ *
+ * Promise: no write is complete while a server that lacks it may answer a reader. tests/sim/mirror_history.c holds us to it. */
+#include "store/mirror_state.h"
+
+/* --- asking ---------------------------------------------------------------------------------------------------------------------- */
+
+static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
+{
+    weft_mirror_t *m = mb->m;
+    const wefti_replica_answer_t *a = &mb->answer;
+    bool told = what == ASK_GET || what == ASK_MAKE || what == ASK_SET;
+    if (told && (!st || st == WEFT_ERR_AGAIN)) {
+        mb->stamp = a->stamp;
+        mb->heard = wefti_now(m->rt);
+    }
+    if (what == ASK_ATTACH && !st && mb->op.len < mir_bytes(m->len, m->checksums))
+        st = WEFT_ERR_CORRUPT;
+    if (what == ASK_ATTACH && mb->op.buf) {
+        wefti_mirror_drop_remote(mb);
+        if (!st && !m->state && m->phase != MIR_GONE)
+            mb->remote = (weft_remote_t *)mb->op.buf;
+        else
+            weft_remote_drop((weft_remote_t *)mb->op.buf);
+        mb->op.buf = NULL;
+    }
+    m->again = true;
+    if (m->state || m->phase == MIR_GONE)
+        return;
+    if (mb == m->added && (m->adding == ADD_ASK || m->adding == ADD_TAKE)) {
+        wefti_mirror_add_asked(mb, what, st);
+    } else if (mb->resetting && what == ASK_SET && st == WEFT_ERR_AGAIN && mb->again++ < 8) {
+        wefti_mirror_ask(mb, ASK_SET);
+    } else if (mb->resetting && what == ASK_SET && !st) {
+        mb->epoch = m->rec.epoch;
+        wefti_mirror_attach(mb);
+    } else if (mb->resetting && st) {
+        wefti_mirror_lose(mb, st);
+    } else if (mb->resetting) {
+        mb->resetting = false;
+        mb->state = WEFT_MEMBER_UP;
+        mir_wake(m);
+    } else if (!m->writer) {
+        wefti_mirror_find_asked(mb, what, st);
+    } else if (m->phase < MIR_AGREEING) {
+        wefti_mirror_open_asked(mb, what, st);
+    } else if (m->phase == MIR_SEALING) {
+        mb->got = st;
+    } else { /* it was lost meanwhile */
+        wefti_mirror_drop_remote(mb);
+    }
+}
+
+static void on_answer(weft_op_t *op, void *user)
+{
+    mir_member_t *mb = (mir_member_t *)user;
+    uint8_t what = mb->asking;
+    mb->asking = ASK_NONE;
+    mb->m->children--;
+    if (op->status)
+        op->buf = NULL;
+    asked(mb, what, op->status);
+    wefti_mirror_turn(mb->m);
+}
+
+static weft_status_t attach(mir_member_t *mb)
+{
+    weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
+    o.path = WEFT_RMA_CHECKED; /* only there is a block written and read whole */
+    return mb->store->ep ? weft_remote_attach(mb->store->ep, mb->answer.token, mb->answer.token_len, &o, &mb->op) : WEFT_ERR_PEER;
+}
+
+void wefti_mirror_ask(mir_member_t *mb, uint8_t what)
+{
+    weft_mirror_t *m = mb->m;
+    const wefti_replica_t *rec = mb == m->added && m->adding == ADD_TAKE ? &m->add_rec : &m->rec;
+    weft_status_t st;
+    mb->op.fn = on_answer;
+    mb->op.user = mb;
+    mb->op.buf = NULL;
+    mb->op.timeout_ns = m->writer && m->phase < MIR_FIRST ? MIR_ASK : mir_patience(m);
+    switch (what) {
+    case ASK_GET:
+        st = wefti_replica_get(mb->store, m->name, &mb->answer, &mb->op);
+        break;
+    case ASK_MAKE:
+        st = wefti_replica_make(mb->store, m->name, mir_bytes(m->len, m->checksums), rec, &mb->answer, &mb->op);
+        break;
+    case ASK_SET:
+        st = wefti_replica_set(mb->store, m->name, mb->epoch, rec, mb->stamp, &mb->answer, &mb->op);
+        break;
+    case ASK_SEAL:
+        st = wefti_replica_seal(mb->store, m->name, mb->epoch, m->id, &mb->answer, &mb->op);
+        break;
+    case ASK_UNMAKE:
+        st = wefti_replica_unmake(mb->store, m->name, mb->epoch, m->id, &mb->answer, &mb->op);
+        break;
+    default:
+        st = attach(mb);
+    }
+    if (st) {
+        mb->op.buf = NULL;
+        asked(mb, what, st);
+        return;
+    }
+    mb->asking = what;
+    m->children++;
+}
+
+void wefti_mirror_attach(mir_member_t *mb)
+{
+    wefti_mirror_ask(mb, ASK_ATTACH);
+}
+
+bool wefti_mirror_asks(const weft_mirror_t *m)
+{
+    for (unsigned i = 0; i < WEFT_MIRROR_MAX; i++)
+        if (m->at[i].asking)
+            return true;
+    return false;
+}
+
+/* --- places ---------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_mirror_take_store(mir_member_t *mb, weft_store_t *store)
+{
+    mb->store = store;
+    memcpy(mb->server, store->server, WEFT_STORE_ID);
+}
+
+void wefti_mirror_leave_store(mir_member_t *mb)
+{
+    wefti_mirror_drop_remote(mb);
+    if (mb->store)
+        wefti_store_unref(mb->store);
+    mb->store = NULL;
+    mb->state = 0;
+    mb->served = mb->listed = mb->left_out = mb->resetting = false;
+    mb->epoch = mb->stamp = mb->heard = 0;
+}
+
+void wefti_mirror_drop_remote(mir_member_t *mb)
+{
+    mb->use++;
+    weft_remote_drop(mb->remote);
+    mb->remote = NULL;
+}
+
+/* --- losing ---------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
+{
+    weft_mirror_t *m = mb->m;
+    unsigned i = mir_index(mb);
+    if (!mir_gets(mb))
+        return;
+    wefti_info("mirror %s: member %u is lost: %s", m->name, i, weft_status_name(why));
+    mb->why = why;
+    mb->state = mb->listed ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
+    mb->left_out = mb->resetting = false;
+    wefti_mirror_drop_remote(mb);
+    if (mb->asking)
+        weft_op_cancel(&mb->op);
+    if (mb->renewing)
+        weft_op_cancel(&mb->renew_op);
+    wefti_list_each(l, &m->pieces) {
+        mir_piece_t *p = wefti_container_of(l, mir_piece_t, link);
+        if (p->out & mir_bit(mb))
+            weft_op_cancel(&p->to[i].op);
+    }
+    if (mb == m->added)
+        wefti_mirror_add_lost(m, why);
+    mir_wake(m);
+}
+
+bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
+{
+    switch (st) {
+    case WEFT_ERR_NOMEM:
+    case WEFT_ERR_LIMIT:
+    case WEFT_ERR_AGAIN:
+        return true;
+    case WEFT_OK:
+    case WEFT_ERR_TIMEOUT:
+    case WEFT_ERR_CANCELLED:
+        return false;
+    default:
+        break;
+    }
+    if (use != mb->use || mb->resetting)
+        return false;
+    if (mb->m->writer) {
+        wefti_mirror_lose(mb, st);
+    } else {
+        wefti_mirror_drop_remote(mb);
+        mb->state = WEFT_MEMBER_LOST;
+        wefti_mirror_find(mb->m);
+    }
+    return false;
+}
+
+/* --- configurations ---------------------------------------------------------------------------------------------------------------- */
+
+bool wefti_mirror_sane(const wefti_replica_answer_t *a)
+{
+    const wefti_replica_t *r = &a->rec;
+    return r->n_members && r->n_members <= WEFT_MIRROR_MAX && r->len && r->len <= MIR_LEN_MAX &&
+           r->lease_ns >= WEFTI_REPLICA_LEASE_MIN && r->lease_ns <= WEFTI_REPLICA_LEASE_MAX &&
+           a->bytes >= mir_bytes(r->len, r->flags & WEFTI_REPLICA_CHECKSUMS);
+}
+
+bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_STORE_ID])
+{
+    for (uint32_t i = 0; i < rec->n_members; i++)
+        if (!memcmp(rec->members[i], server, WEFT_STORE_ID))
+            return true;
+    return false;
+}
+
+void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec)
+{
+    m->len = rec->len;
+    m->lease_ns = rec->lease_ns;
+    m->origin = rec->origin;
+    m->checksums = rec->flags & WEFTI_REPLICA_CHECKSUMS;
+    m->epoch = rec->epoch;
+}
+
+bool wefti_mirror_settled(const weft_mirror_t *m)
+{
+    bool up = false;
+    for (unsigned i = 0; i < WEFT_MIRROR_MAX; i++) {
+        if (m->at[i].state == WEFT_MEMBER_LOST)
+            return false;
+        up = up || m->at[i].state == WEFT_MEMBER_UP;
+    }
+    return up && !m->setting;
+}
+
+void wefti_mirror_set(weft_mirror_t *m)
+{
+    wefti_replica_t *r = &m->rec;
+    m->setting = true;
+    m->epoch = mir_next_config(m->epoch);
+    memset(r, 0, sizeof *r);
+    r->epoch = m->epoch;
+    r->len = m->len;
+    r->lease_ns = m->lease_ns;
+    r->origin = m->origin;
+    r->flags = m->checksums ? WEFTI_REPLICA_CHECKSUMS : 0;
+    memcpy(r->writer, m->id, WEFT_STORE_ID);
+    mir_each(mb, m) {
+        bool joins = mb == m->added && m->adding == ADD_JOIN;
+        if (mb->state == WEFT_MEMBER_UP || joins) {
+            memcpy(r->members[r->n_members++], mb->server, WEFT_STORE_ID);
+            mb->listed = true;
+        }
+        if (mb->state == WEFT_MEMBER_UP)
+            mb->resetting = mb->served = true;
+        mb->again = 0;
+        mb->left_out = mb->state == WEFT_MEMBER_LOST;
+    }
+    mir_at(m, &m->renew_at, wefti_now(m->rt) + m->lease_ns / 4);
+    wefti_info("mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch), r->n_members);
+    mir_each(mb, m)
+        if (mb->resetting)
+            wefti_mirror_ask(mb, ASK_SET);
+}
+
+/* Every one that was in it has accepted. */
+static void accepted(weft_mirror_t *m)
+{
+    m->accepted = m->epoch;
+    mir_each(mb, m)
+        if (mb->state == WEFT_MEMBER_LOST) {
+            mb->state = WEFT_MEMBER_FENCED;
+            mb->served = mb->listed = mb->left_out = false;
+        }
+}
+
+void wefti_mirror_config_turn(weft_mirror_t *m)
+{
+    bool resetting = false, up = false, lost = false, more = false, stale = false;
+    uint64_t when = 0;
+    if (!m->writer || m->phase < MIR_FIRST || m->phase >= MIR_SEALING || m->state)
+        return;
+    mir_each(mb, m) {
+        uint64_t over = mb->served ? mb->heard + m->lease_ns + m->lease_ns / 8 : 0;
+        resetting = resetting || mb->resetting;
+        up = up || mb->state == WEFT_MEMBER_UP;
+        stale = stale || (mb->state >= WEFT_MEMBER_LOST && mb->why == WEFT_ERR_STALE);
+        if (mb->state != WEFT_MEMBER_LOST)
+            continue;
+        lost = true;
+        more = more || !mb->left_out;
+        when = over > when ? over : when;
+    }
+    if (resetting)
+        return;
+    if (!up) {
+        wefti_mirror_die(m, stale ? WEFT_ERR_STALE : WEFT_ERR_PEER);
+        return;
+    }
+    if (m->setting && !more && m->adding == ADD_JOIN && m->added->state == WEFT_MEMBER_REFILLING &&
+        wefti_mirror_lists(&m->rec, m->added->server)) {
+        /* The new one last: it was not in the configuration before, and does not know whether we still are its writer. */
+        m->added->resetting = m->added->served = true;
+        wefti_mirror_ask(m->added, ASK_SET);
+        return;
+    }
+    if (m->setting) {
+        m->setting = false;
+        mir_wake(m);
+        if (!more) {
+            accepted(m);
+            return;
+        }
+    }
+    if (!lost)
+        return;
+    if (wefti_now(m->rt) < when)
+        mir_at(m, &m->fence_at, when);
+    else
+        wefti_mirror_set(m);
+}
+
+/* --- leases ------------------------------------------------------------------------------------------------------------------------ */
+
+static void on_renewed(weft_op_t *op, void *user)
+{
+    mir_member_t *mb = (mir_member_t *)user;
+    weft_mirror_t *m = mb->m;
+    weft_status_t st = op->status;
+    mb->renewing = false;
+    m->children--;
+    m->again = true;
+    if (m->state || m->phase >= MIR_SEALING) {
+        /* nothing */
+    } else if (!st || st == WEFT_ERR_AGAIN) {
+        if (mb->epoch == mb->renew_epoch) { /* else there is a later stamp, and nobody has this one */
+            mb->stamp = mb->renewed.stamp;
+            mb->heard = wefti_now(m->rt);
+        }
+        if (st)
+            mir_at(m, &m->renew_at, wefti_now(m->rt) + m->lease_ns / 32);
+    } else if (mb->epoch == mb->renew_epoch && mb->state == WEFT_MEMBER_UP && !mb->resetting && st != WEFT_ERR_NOMEM &&
+               st != WEFT_ERR_CANCELLED) {
+        wefti_mirror_lose(mb, st);
+    }
+    wefti_mirror_turn(m);
+}
+
+void wefti_mirror_renew(weft_mirror_t *m)
+{
+    m->renew_at = wefti_now(m->rt) + m->lease_ns / 4;
+    mir_each(mb, m) {
+        if (mb->state != WEFT_MEMBER_UP || !mb->served || mb->resetting || mb->renewing)
+            continue;
+        mb->renew_op.fn = on_renewed;
+        mb->renew_op.user = mb;
+        mb->renew_op.timeout_ns = m->lease_ns;
+        mb->renew_epoch = mb->epoch;
+        weft_status_t st = wefti_replica_renew(mb->store, m->name, mb->epoch, m->id, mb->stamp, &mb->renewed, &mb->renew_op);
+        if (!st) {
+            mb->renewing = true;
+            m->children++;
+        } else if (st != WEFT_ERR_NOMEM && st != WEFT_ERR_LIMIT) {
+            wefti_mirror_lose(mb, st);
+        }
+    }
+}
