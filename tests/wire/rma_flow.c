@@ -1,0 +1,163 @@
+/* wire/rma_flow.c - a hundred thousand requests posted at once to an owner that does not progress, and answers for a peer that does not: what both
+ * sides hold stays bounded, and all of them complete when it does.
+ * ctest: timeout=600 */
+#define TEST_SECONDS 280
+#include <malloc.h>
+
+#include "lib/far.h"
+#include "lib/quiet.h"
+#include "test.h"
+
+enum { MB = 1 << 20, N = 100000, LEN = 4 * MB };
+#define HELD_MOST (12u << 20) /* of both sides: two windows of answers, tables of ids, and the transport's own buffers */
+
+static weft_op_t ops[N];
+static uint8_t buf[LEN], in[LEN];
+
+static size_t in_use(void)
+{
+#if QUIET_SANITIZED
+    return 0;
+#else
+    struct mallinfo2 i = mallinfo2();
+    return i.uordblks + i.hblkhd;
+#endif
+}
+
+static const struct {
+    const char *what;
+    unsigned n;
+    size_t len;
+} loads[] = {
+    {"reads of 8 bytes", N, 8},       {"writes of 8 bytes", N, 8},       {"atomics", N, 8},
+    {"reads of 4 KiB", N, 4096},      {"writes of 4 KiB", N, 4096},      {"reads of 8 KiB", N / 2, 8192},
+    {"reads of 64 KiB", 2000, 65536}, {"writes of 64 KiB", 2000, 65536},
+};
+enum { LOADS = sizeof loads / sizeof *loads };
+
+static void post(weft_remote_t *r, unsigned load, unsigned i)
+{
+    size_t n = loads[load].len;
+    uint64_t at = (uint64_t)i * n % (LEN - 65536) / 8 * 8;
+    CHECK_OK(load == 2                    ? weft_rma_atomic(r, WEFT_RMA_ADD, 0, 8, 1, 0, &ops[i])
+             : loads[load].what[0] == 'r' ? weft_rma_read(r, at, in, n, &ops[i])
+                                          : weft_rma_write(r, at, buf, n, &ops[i]));
+}
+
+TEST(what_is_held_for_an_owner_that_does_not_answer_is_bounded_and_all_comes_through)
+{
+    each_far(way) {
+        if (way->pair->mode != WEFT_PROGRESS_CALLER || way->path == WEFT_RMA_MAPPED)
+            continue;
+        for (unsigned k = 0; k < LOADS; k++) {
+            unsigned n = QUIET_SANITIZED ? loads[k].n / 10 : loads[k].n;
+            far_open(way, NULL);
+            weft_region_t *region = far_region(LEN);
+            weft_remote_t *r = far_attach(region, NULL);
+            memset(ops, 0, sizeof ops);
+            CHECK_OK(far_write(r, 0, buf, LEN));
+            for (unsigned i = 0; i < 2000; i++) /* what is kept for the next time is there */
+                post(r, k, i);
+            CHECK_OK(far_flush(r));
+            uint64_t word = 0;
+            CHECK_OK(far_write(r, 0, &word, 8));
+            memset(ops, 0, sizeof ops);
+            size_t before = in_use();
+            for (unsigned i = 0; i < n; i++)
+                post(r, k, i);
+            for (double end = test_now() + 0.1; test_now() < end;) /* only the one that asks */
+                weft_runtime_progress(far.pair.rt[1]);
+            size_t asked = in_use();
+            for (double end = test_now() + 0.1; test_now() < end;) /* only the one that answers */
+                weft_runtime_progress(far.pair.rt[0]);
+            size_t answered = in_use();
+            printf("# %s, %u %s: %.1f MiB held while nobody answers, %.1f while nobody listens\n", way->pair->transports, n,
+                   loads[k].what, ((double)asked - (double)before) / MB, ((double)answered - (double)before) / MB);
+            CHECK(QUIET_SANITIZED || (asked < before + HELD_MOST && answered < before + HELD_MOST));
+            CHECK(!weft_op_done(&ops[n - 1]));
+            for (unsigned i = 0; i < n; i++) {
+                CHECK_OK(far_end(WEFT_OK, &ops[i]));
+                CHECK(k == 2 || ops[i].len == loads[k].len);
+                CHECK(k != 2 || ops[i].tag == i); /* in order, each once */
+            }
+            size_t after = in_use();
+            CHECK(QUIET_SANITIZED || after < before + HELD_MOST);
+            weft_remote_drop(r);
+            far_free(region);
+            far_close();
+        }
+    }
+}
+
+TEST(a_batch_of_the_largest_size_to_an_owner_that_does_not_answer_is_bounded)
+{
+    static weft_rma_item_t items[65536];
+    each_far(way) {
+        if (way->pair->mode != WEFT_PROGRESS_CALLER || way->path == WEFT_RMA_MAPPED)
+            continue;
+        far_open(way, NULL);
+        weft_region_t *region = far_region(LEN);
+        weft_remote_t *r = far_attach(region, NULL);
+        weft_op_t op = WEFT_OP_INIT;
+        pattern_fill(weft_region_base(region), LEN, 6);
+        for (unsigned i = 0; i < 65536; i++)
+            items[i] = (weft_rma_item_t){
+                .remote = r, .what = WEFT_RMA_DO_READ, .offset = (uint64_t)i * 64, .buf = in + (size_t)i * 64, .len = 64};
+        memset(in, 0, LEN);
+        size_t before = in_use();
+        CHECK_OK(weft_rma_batch(items, 65536, &op));
+        for (double end = test_now() + 0.1; test_now() < end;)
+            weft_runtime_progress(far.pair.rt[1]);
+        size_t asked = in_use();
+        printf("# %s: %.1f MiB held\n", way->pair->transports, ((double)asked - (double)before) / MB);
+        CHECK(QUIET_SANITIZED || asked < before + 2 * HELD_MOST); /* it has 144 bytes for each */
+        CHECK_OK(far_end(WEFT_OK, &op));
+        CHECK_EQ(op.len, 65536);
+        CHECK_EQ(pattern_check(in, LEN, 6), LEN);
+        weft_remote_drop(r);
+        far_free(region);
+        far_close();
+    }
+}
+
+TEST(traffic_of_both_directions_and_of_messages_goes_on_beside_a_full_window)
+{
+    each_far(way) {
+        if (way->pair->mode != WEFT_PROGRESS_CALLER)
+            continue;
+        enum { EACH = 20000 };
+        static weft_op_t back_ops[EACH];
+        far_open(way, NULL);
+        weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
+        weft_region_t *regions[2];
+        weft_remote_t *r[2];
+        ro.len = 65536;
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(weft_region_new(far.pair.rt[i], &ro, &regions[i]));
+            far_token_t t = far_token(regions[i], NULL);
+            CHECK_OK(far_try(far.pair.ep[!i], t.bytes, t.len, way->path, &r[i]));
+        }
+        memset(ops, 0, sizeof ops);
+        memset(back_ops, 0, sizeof back_ops);
+        for (unsigned i = 0; i < EACH; i++) { /* each side asks the other for more than a window, of reads that fill records */
+            CHECK_OK(weft_rma_read(r[0], i % 8 * 4096, in, 4096, &ops[i]));
+            CHECK_OK(weft_rma_read(r[1], i % 8 * 4096, in, 4096, &back_ops[i]));
+        }
+        weft_op_t send = WEFT_OP_INIT, recv = WEFT_OP_INIT;
+        char got[8] = "";
+        CHECK_OK(weft_msg_recv(far.pair.ep[0], got, sizeof got, 1, WEFT_TAG_FULL, &recv));
+        CHECK_OK(weft_msg_send(far.pair.ep[1], "hello", 6, 1, &send));
+        CHECK_OK(far_end(WEFT_OK, &recv));
+        CHECK_STR(got, "hello");
+        CHECK_OK(far_end(WEFT_OK, &send));
+        for (unsigned i = 0; i < EACH; i++) {
+            CHECK_OK(far_end(WEFT_OK, &ops[i]));
+            CHECK_OK(far_end(WEFT_OK, &back_ops[i]));
+        }
+        for (int i = 0; i < 2; i++) {
+            weft_remote_drop(r[i]);
+            far_free(regions[i]);
+        }
+        far_close();
+    }
+}
