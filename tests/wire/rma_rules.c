@@ -175,7 +175,8 @@ TEST(a_part_is_all_that_its_token_shows)
             CHECK_EQ(far_read(r, 0, buf, n + 1), WEFT_ERR_RANGE);
             CHECK_EQ(far_read(r, n, buf, 1), WEFT_ERR_RANGE);
             CHECK_EQ(far_read(r, UINT64_MAX, buf, 1), WEFT_ERR_RANGE);           /* the byte before it */
-            CHECK_EQ(far_write(r, UINT64_MAX - at + 1, buf, 1), WEFT_ERR_RANGE); /* byte 0 of the region, if it wraps */
+            if (at) /* byte 0 of the region, if it wraps */
+                CHECK_EQ(far_write(r, UINT64_MAX - at + 1, buf, 1), WEFT_ERR_RANGE);
             CHECK_EQ(far_write(r, n, buf, 1), WEFT_ERR_RANGE);
             memcpy(all, base, LEN);
             memset(buf, 0x77, n);
@@ -315,8 +316,10 @@ TEST(a_token_ends_with_its_time)
         double made = test_now();
         CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, far.way->path, &r));
         weft_status_t st = WEFT_OK;
-        while (!st && test_now() < made + 10) /* it ends, and not before its time */
+        while (!st && test_now() < made + 10) { /* it ends, and not before its time; its owner runs */
+            pair_drive(&far.pair);
             st = far_write(r, 0, buf, 8);
+        }
         CHECK_EQ(st, WEFT_ERR_STALE);
         CHECK(test_now() - made > 0.04);
         memset(base, 0x21, LEN);

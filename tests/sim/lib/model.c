@@ -363,7 +363,7 @@ act_t *model_act(model_t *m, act_kind_t kind, int node, int end)
     a->posted_at = sim_now(&m->net);
     a->stopped_before = sim_net_stopped(&m->net, node);
     /* an accept is told at once: what its endpoint brings may be received before a queue is looked at */
-    switch (kind == ACT_ACCEPT ? 2 : sim_below(&m->net, 4)) {
+    switch (kind == ACT_ACCEPT || kind >= ACT_TOLD ? 2 : sim_below(&m->net, 4)) {
     case 0:
         break; /* polled */
     case 1:

@@ -18,6 +18,7 @@
 typedef enum act_kind {
     ACT_SEND, ACT_RECV, ACT_RECV_ALLOC, ACT_CONNECT, ACT_CLOSE, ACT_ABORT, ACT_ACCEPT, ACT_TIMER,
     ACT_OTHER, /* from here on the scenario's own: check() and excused() below */
+    ACT_TOLD = 1000 /* and from here on those of them that are told by a callback, not by a queue or by being looked at */
 } act_kind_t;
 
 typedef struct link {
