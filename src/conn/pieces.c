@@ -20,7 +20,8 @@ weft_status_t wefti_pieces_check(const char *what, bool empty, const weft_iov_t 
             return wefti_fail(WEFT_ERR_INVALID, "piece %zu is of another kind of memory (%s) than those before it (%s)", i,
                               of ? of->name : "host", device ? device->name : "host");
         device = of;
-        total += iov[i].len;
+        if (__builtin_add_overflow(total, iov[i].len, &total))
+            return wefti_fail(WEFT_ERR_INVALID, "the lengths of the pieces up to %zu add up to more than there are addresses", i);
     }
     *total_out = total;
     *device_out = device;
