@@ -80,6 +80,7 @@ static weft_status_t item_fits(const weft_rma_item_t *it)
 static void item_begin(rma_batch_t *b, size_t i)
 {
     weft_rma_item_t *it = &b->items[i];
+    weft_remote_t *r = it->remote;
     rma_acc_t *acc = &b->acc[i - b->first];
     *acc = (rma_acc_t){.remote = it->remote,
                        .batch = b,
@@ -94,6 +95,7 @@ static void item_begin(rma_batch_t *b, size_t i)
         st = wefti_rma_begin(acc);
     if (st)
         wefti_rma_batch_ended(acc, st);
+    wefti_rma_came(r);
 }
 
 static weft_status_t batch_start(weft_op_t *op)
@@ -102,15 +104,17 @@ static weft_status_t batch_start(weft_op_t *op)
     weft_rma_item_t *items = p->items;
     size_t n = p->n, first = 0;
     while (first < n && ((items[first].status = item_fits(&items[first])) || at_once(&items[first])))
-        first++;
+        wefti_rma_came(items[first++].remote);
     if (first == n) {
         finish(op, items, n, WEFT_OK);
         return WEFT_OK;
     }
     rma_batch_t *b = (rma_batch_t *)wefti_malloc(sizeof *b + (n - first) * sizeof b->acc[0]);
     if (!b) {
-        for (; first < n; first++)
+        for (; first < n; first++) {
             items[first].status = WEFT_ERR_NOMEM;
+            wefti_rma_came(items[first].remote);
+        }
         finish(op, items, n, WEFT_OK);
         return WEFT_OK;
     }
@@ -154,6 +158,8 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
         return st;
     *wefti_op_room(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
     op->from = items[0].remote->owner;
+    for (size_t i = 0; i < n; i++)
+        wefti_rma_coming(items[i].remote);
     return wefti_op_go(rt, op); /* its start never fails */
 }
 
@@ -188,17 +194,16 @@ static weft_status_t flush_start(weft_op_t *op)
 {
     rma_flush_t *f = wefti_op_room(op, rma_flush_t);
     weft_remote_t *r = f->remote;
+    weft_status_t st = WEFT_OK;
     if (wefti_list_empty(&r->live)) {
         wefti_op_complete(op, WEFT_OK);
-        return WEFT_OK;
+    } else if (!(st = wefti_op_track(op))) {
+        f->seq = r->last_seq;
+        r->refs++;
+        wefti_list_push_back(&r->flushes, &wefti_opx(op)->link);
     }
-    weft_status_t st = wefti_op_track(op);
-    if (st)
-        return st;
-    f->seq = r->last_seq;
-    r->refs++;
-    wefti_list_push_back(&r->flushes, &wefti_opx(op)->link);
-    return WEFT_OK;
+    wefti_rma_came(r);
+    return st;
 }
 
 static const wefti_op_kind_t flush_kind = {"flush", flush_start, flush_end};
@@ -213,5 +218,6 @@ weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
     *wefti_op_room(op, rma_flush_t) = (rma_flush_t){.remote = r};
     op->from = r->owner;
     op->len = 0;
+    wefti_rma_coming(r);
     return wefti_op_go(r->rt, op);
 }

@@ -20,7 +20,9 @@ weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t o
 
 static weft_status_t start(weft_op_t *op)
 {
+    weft_remote_t *r = rma_acc(op)->remote; /* the operation may be gone when it has begun */
     weft_status_t st = wefti_rma_begin(rma_acc(op));
+    wefti_rma_came(r);
     return st;
 }
 
@@ -42,6 +44,7 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
         rma_acc(op)->fence = atomic_exchange(&acc->remote->fence, false);
     op->len = acc->len;
     op->from = acc->remote->owner;
+    wefti_rma_coming(acc->remote);
     return wefti_op_go(rt, op);
 }
 
@@ -51,6 +54,7 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 static inline bool plain(const weft_remote_t *r, weft_op_t *op, uint32_t rights, uint64_t offset, uint64_t len)
 {
     return r->slot && len <= RMA_AT_ONCE && !atomic_load_explicit(&r->n_live, memory_order_relaxed) &&
+           !atomic_load_explicit(&r->coming, memory_order_relaxed) &&
            !atomic_load_explicit(&r->state, memory_order_relaxed) && (r->rights & rights) == rights && offset <= r->len &&
            len <= r->len - offset && wefti_op_plain(r->rt, op);
 }

@@ -87,8 +87,15 @@ static void remote_free(weft_remote_t *r)
 
 void wefti_rma_remote_unref(weft_remote_t *r)
 {
-    if (!--r->refs)
+    if (!--r->refs && !atomic_load(&r->coming))
         remote_free(r);
+}
+
+void wefti_rma_came(weft_remote_t *r)
+{
+    r->refs++;
+    atomic_fetch_sub(&r->coming, 1);
+    wefti_rma_remote_unref(r);
 }
 
 static void drop_now(wefti_call_t *call)

@@ -296,6 +296,7 @@ struct weft_remote {
     uint32_t rights;
     _Atomic int32_t state;        /* weft_status_t: WEFT_OK while it can be used */
     _Atomic uint32_t n_live;      /* accesses under way: a mapped one that comes now takes its turn */
+    _Atomic uint32_t coming;      /* posted and not yet begun by the driver: likewise, and until then it is not freed */
     weft_runtime_t *rt;
     rma_counts_t count;           /* begun; mapped ones under busy, others by the driver */
     uint64_t fast;                /* mapped ones that never saw the driver, under busy */
@@ -461,6 +462,10 @@ void wefti_rma_flushes(weft_remote_t *r);                           /* complete 
 
 void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_t n); /* acc ends. NULL: nobody wants it any more */
 void wefti_rma_remote_unref(weft_remote_t *r);
+/* Something is posted on it, by any thread; and has begun, on the driver. Between the two it may be in the inbox, and neither an access that
+ * needs no driver nor a drop may pass it. */
+static inline void wefti_rma_coming(weft_remote_t *r) { atomic_fetch_add(&r->coming, 1); }
+void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
 void wefti_rma_drops_flush(weft_ep_t *ep);
 void wefti_rma_drops_free(weft_ep_t *ep);
