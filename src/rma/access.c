@@ -508,6 +508,9 @@ void wefti_rma_answer(weft_ep_t *ep, const uint8_t *rec, size_t n)
         }
         wefti_rma_attached(ep, acc, rec, n);
     } else if (acc) {
+        int32_t ok = WEFT_OK;
+        if (st == WEFT_ERR_STALE) /* for good */
+            atomic_compare_exchange_strong(&acc->remote->state, &ok, WEFT_ERR_STALE);
         if (reply.kind == REC_DATA)
             st = wefti_rma_scatter(acc, 0, rec + sizeof reply, acc->len);
         if (reply.kind == REC_VALUE)

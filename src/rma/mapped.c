@@ -2,7 +2,8 @@
  *
  * They are carried out one after the other, in steps: a long one takes several rounds of progress, so that its deadline is kept, others get their
  * turn, and an owner that revokes the region does not wait long for us. Between two steps the slot is free, and each looks anew whether the
- * memory may still be touched. A write that notifies sends its notification when its bytes are there, as a request over the lane.
+ * memory may still be touched. If not, the owner is asked to do it, so that the program hears the same as over the checked path. A write that
+ * notifies sends its notification when its bytes are there, as a request over the lane.
  *
  * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. */
 #include "rma/state.h"
@@ -44,12 +45,10 @@ static weft_status_t step(rma_acc_t *acc)
 /* Its bytes are there (or it failed): what is left to do. */
 static void stepped(rma_acc_t *acc, weft_status_t st)
 {
-    if (st == WEFT_ERR_STALE) {
-        int32_t ok = WEFT_OK;
-        atomic_compare_exchange_strong(&acc->remote->state, &ok, WEFT_ERR_STALE);
-    }
-    if (!st && acc->notify) {
-        acc->what = ACC_NOTIFY;
+    if (st == WEFT_ERR_STALE ? acc->remote->ep != NULL : !st && acc->notify) {
+        /* Why the slot is not ours any more only the owner can say, or the end of the connection: it was revoked, or we were given up. */
+        if (!st)
+            acc->what = ACC_NOTIFY;
         acc->id = 0;
         st = wefti_rma_ask(acc);
         if (!st)

@@ -200,6 +200,8 @@ static void is_over(const char *what, weft_status_t st, weft_status_t a, weft_st
 static void all_over(weft_remote_t *r, weft_status_t a, weft_status_t b)
 {
     uint8_t byte = 1;
+    for (double end = test_now() + 5; far_info(r).state != a && far_info(r).state != b && test_now() < end;)
+        pair_drive(&far.pair); /* until it has noticed */
     is_over("the state", far_info(r).state, a, b);
     is_over("a write", far_write(r, 0, &byte, 1), a, b);
     is_over("a read", far_read(r, 0, &byte, 1), a, b);
