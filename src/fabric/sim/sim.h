@@ -76,6 +76,9 @@ void wefti_sim_break_wires(wefti_fabric_t *a, wefti_fabric_t *b);
 
 /* Can these two (or one with itself) map each other's memory? By the seed, for each pair, unless it is said; what is mapped stays. */
 void wefti_sim_shares_memory(wefti_fabric_t *a, wefti_fabric_t *b, bool yes);
+/* Payloads may change while they are announced, and what they are pulled into while they are: both lie in memory that others write to. That
+ * is no violation any more, and a pull that fails leaves the bytes it had got, not just any. */
+void wefti_sim_payloads_change(wefti_sim_t *w);
 
 /* How the rail behaves where the real ones differ. */
 typedef enum wefti_sim_style {

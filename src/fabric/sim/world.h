@@ -257,6 +257,7 @@ struct wefti_sim {
     wefti_sim_link_t links[WEFTI_SIM_HOSTS][WEFTI_SIM_HOSTS];
     bool cut[WEFTI_SIM_HOSTS][WEFTI_SIM_HOSTS];
     bool one_memory[WEFTI_SIM_HOSTS][WEFTI_SIM_HOSTS]; /* they can map each other's; symmetric */
+    bool payloads_change;
     wefti_sim_faults_t faults;
     wefti_list_t kernel; /* events */
     wefti_list_t grave_posts, grave_wires, grave_lanes, offers;
