@@ -422,6 +422,8 @@ static void write_done(wefti_xfer_t *x, weft_status_t status)
 {
     serve_t *s = wefti_container_of(x, serve_t, x);
     weft_ep_t *ep = s->ep;
+    if (!status && s->notify && s->grant->stale)
+        status = WEFT_ERR_STALE; /* its owner is not told any more */
     if (!status && s->grant->region) {
         wefti_count_up(&s->grant->region->count.writes, 1);
         wefti_count_up(&s->grant->region->count.bytes_written, s->at.len);
