@@ -21,7 +21,7 @@
  * Order:   operations on one remote that touch the same bytes take effect in the order they were posted; others in any order. After a fence,
  *          nothing posted later takes effect before anything posted earlier. A write that is complete is in the owner's memory.
  * Whole:   an access of at most WEFT_RMA_WHOLE bytes on the checked path is applied whole or not at all, whatever becomes of
- *          its poster, and no other checked one is seen in its middle. Others may be torn by each other at word boundaries.
+ *          its poster, and no other checked one is seen in its middle. Others may be torn by each other, anywhere.
  * Atomics: atomic to each other on either path, and to the owner's own processor atomics. In memory of a device they are atomic to each
  *          other only.
  * Time:    all are operations with deadlines. A write or an atomic that ended with WEFT_ERR_TIMEOUT or WEFT_ERR_CANCELLED may have happened.
