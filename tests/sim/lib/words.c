@@ -1,10 +1,14 @@
 /* tests/sim/lib/words.c - see words.h. */
 #include "words.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "seeds.h"
+
 #define NEVER UINT64_MAX
+#define WORDS_TORN 64 /* writes of one word that are tried together */
 
 typedef struct access {
     int region, remote;
@@ -38,6 +42,18 @@ uint64_t words_now(void)
     return now++;
 }
 
+static void tell(const char *what, uint32_t id, const access_t *a)
+{
+    static const char *const ends[] = {"begins", "is there", "did nothing", "may have happened"};
+    if (sim_tell)
+        printf("%llu: %s %u by %d%s, generation %llu, epoch %u, words %u to %u of region %d %s\n", (unsigned long long)now, what,
+               id, a->remote,
+               a->remote == WORDS_OWNER ? ""
+               : a->checked             ? " (checked)"
+                                        : " (mapped)",
+               (unsigned long long)a->generation, a->epoch, a->first, a->first + a->n, a->region, ends[a->how]);
+}
+
 static uint64_t word_of(uint32_t write, int region, uint32_t at)
 {
     return (uint64_t)write << 40 | (uint64_t)(unsigned)region << 32 | at;
@@ -57,6 +73,7 @@ uint32_t words_write(int region, int remote, uint64_t generation, uint32_t first
                                   .bound = NEVER,
                                   .checked = checked,
                                   .epoch = epoch};
+    tell("write", n_writes, &writes[n_writes]);
     return n_writes++;
 }
 
@@ -75,6 +92,7 @@ void words_written(uint32_t write, words_end_t end)
         w->end = words_now();
         w->bound = w->end < w->bound ? w->end : w->bound;
     }
+    tell("write", write, w);
 }
 
 uint32_t words_read(int region, int remote, uint32_t first, uint32_t n, bool checked)
@@ -83,6 +101,7 @@ uint32_t words_read(int region, int remote, uint32_t first, uint32_t n, bool che
         return 0;
     reads[n_reads] =
         (access_t){.region = region, .remote = remote, .first = first, .n = n, .start = words_now(), .checked = checked};
+    tell("read", n_reads, &reads[n_reads]);
     return n_reads++;
 }
 
@@ -92,6 +111,8 @@ void words_got(uint32_t read, const uint64_t *words)
     r->end = words_now();
     r->words = malloc(r->n * sizeof *words + 1);
     memcpy(r->words, words, r->n * sizeof *words);
+    r->how = WORDS_OK;
+    tell("read", read, r);
 }
 
 void words_seen(int region, uint32_t first, uint32_t n, const uint64_t *words)
@@ -166,6 +187,41 @@ static bool there_before(const access_t *w, const access_t *r)
     return w->remote == r->remote && w->remote != WORDS_OWNER && w->start < r->start;
 }
 
+static bool is_of(const access_t *w, uint32_t at)
+{
+    return at >= w->first && at < w->first + w->n;
+}
+
+static bool is_large(const access_t *a)
+{
+    return a->n > WEFT_RMA_WHOLE / 8;
+}
+
+/* What a large access moves is moved in pieces that end anywhere: a word may be of two writes, or of one and what was there before. */
+static bool is_torn(const access_t *r, uint32_t i)
+{
+    uint64_t may[WORDS_TORN] = {0}, v = r->words[i];
+    uint32_t n = 1, at = r->first + i;
+    bool large = is_large(r);
+    for (uint32_t k = 1; k < n_writes && n < WORDS_TORN; k++) {
+        const access_t *w = &writes[k];
+        if (w->region != r->region || !is_of(w, at) || w->how == WORDS_NOTHING || w->start > r->end)
+            continue;
+        may[n++] = word_of(k, r->region, at);
+        large = large || is_large(w);
+    }
+    for (uint32_t a = 0; large && a < n; a++)
+        for (uint32_t b = 0; b < n; b++)
+            for (unsigned bits = 8; bits < 64; bits += 8) {
+                uint64_t low = (UINT64_C(1) << bits) - 1;
+                if (a != b && v == ((may[a] & low) | (may[b] & ~low)))
+                    return true;
+            }
+    return false;
+}
+
+static const access_t torn; /* the writer of what is of two */
+
 static const access_t *writer(const access_t *r, uint32_t i)
 {
     uint64_t v = r->words[i];
@@ -173,8 +229,10 @@ static const access_t *writer(const access_t *r, uint32_t i)
     const access_t *w = &writes[id < n_writes ? id : 0];
     if (!v)
         return NULL;
-    if (!id || id >= n_writes || v != word_of(id, r->region, at) || w->region != r->region || at < w->first ||
-        at >= w->first + w->n)
+    bool known = id && id < n_writes && v == word_of(id, r->region, at) && w->region == r->region && is_of(w, at);
+    if ((!known || w->how == WORDS_NOTHING || w->start > r->end) && is_torn(r, i))
+        return &torn;
+    if (!known)
         sim_bad(&m->net, "word %u of region %d, read by %d, is %016llx: nobody wrote that there", at, r->region, r->remote,
                 (unsigned long long)v);
     if (w->how == WORDS_NOTHING)
@@ -191,7 +249,7 @@ static void look_at_epochs(const access_t *r)
     memset(seen_epoch, 0, sizeof seen_epoch);
     for (uint32_t i = 0; r->at_once && i < r->n; i++) {
         const access_t *w = r->first + i < WORDS_ATOMIC ? NULL : writer(r, i);
-        if (w && w->remote != WORDS_OWNER && w->epoch > seen_epoch[w->remote])
+        if (w && w != &torn && w->remote != WORDS_OWNER && w->epoch > seen_epoch[w->remote])
             seen_epoch[w->remote] = w->epoch;
     }
 }
@@ -200,7 +258,7 @@ static void check_run(const access_t *r, uint32_t from, uint32_t to, const acces
 {
     for (uint32_t k = 1; k < n_writes; k++) {
         const access_t *o = &writes[k];
-        if (o->region != r->region || o->how != WORDS_OK || o == w || r->first + to <= o->first ||
+        if (o->region != r->region || o->how != WORDS_OK || o == w || !o->n || r->first + to <= o->first ||
             o->first + o->n <= r->first + from)
             continue;
         bool there = there_before(o, r);
@@ -227,7 +285,7 @@ typedef struct run {
 /* Small and checked. */
 static bool whole(const access_t *a)
 {
-    return a->checked && a->n <= WEFT_RMA_WHOLE / 8;
+    return a->checked && !is_large(a);
 }
 
 /* Runs a and b of one moment: w of a covers both places. */
@@ -258,6 +316,8 @@ static void check_read(const access_t *r)
         const access_t *w = writer(r, i);
         while (to < r->n && writer(r, to) == w)
             to++;
+        if (w == &torn)
+            continue;
         check_run(r, i, to, w);
         if (n < 64)
             runs[n++] = (run_t){w, r->first + i, r->first + to};
