@@ -56,8 +56,7 @@ static void live(rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
     acc->seq = ++r->last_seq;
-    if (acc->fence)
-        r->fence_seq = acc->seq - 1;
+    acc->epoch = r->epoch += acc->epoch;
     acc->loose_link.next = NULL;
     acc->big = NULL;
     acc->id = 0;
@@ -143,7 +142,7 @@ static bool blocked(const rma_acc_t *acc)
     const weft_remote_t *r = acc->remote;
     wefti_list_each(l, &r->loose) {
         const rma_acc_t *loose = wefti_container_of(l, rma_acc_t, loose_link);
-        if (loose->seq < acc->seq && ((loose->seq <= r->fence_seq && acc->seq > r->fence_seq) || overtakes(acc, loose)))
+        if (loose->seq < acc->seq && (loose->epoch != acc->epoch || overtakes(acc, loose)))
             return true;
     }
     return false;

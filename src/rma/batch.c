@@ -7,6 +7,7 @@
 #include "rma/state.h"
 
 #define BATCH_MAX 65536u
+#define FENCED ((weft_status_t)1) /* of an item that has not begun: there was a fence before it */
 
 /* --- batches ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -72,9 +73,13 @@ static bool at_once(weft_rma_item_t *it)
     return true;
 }
 
-static weft_status_t item_fits(const weft_rma_item_t *it)
+/* Its turn: may it? The fence before it stands, whatever becomes of it. */
+static weft_status_t item_fits(weft_rma_item_t *it)
 {
-    return wefti_rma_fits(it->remote, it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE, it->offset, it->len);
+    if (it->status == FENCED)
+        it->remote->epoch++;
+    it->status = wefti_rma_fits(it->remote, it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE, it->offset, it->len);
+    return it->status;
 }
 
 static void item_begin(rma_batch_t *b, size_t i)
@@ -88,7 +93,6 @@ static void item_begin(rma_batch_t *b, size_t i)
                        .offset = it->offset,
                        .len = it->len,
                        .buf = it->buf,
-                       .fence = atomic_exchange(&it->remote->fence, false),
                        .device = it->len ? wefti_mem_device_of(it->buf, NULL) : NULL};
     weft_status_t st = item_fits(it);
     if (!st)
@@ -103,7 +107,7 @@ static weft_status_t batch_start(weft_op_t *op)
     rma_post_t *p = wefti_op_room(op, rma_post_t);
     weft_rma_item_t *items = p->items;
     size_t n = p->n, first = 0;
-    while (first < n && ((items[first].status = item_fits(&items[first])) || at_once(&items[first])))
+    while (first < n && (item_fits(&items[first]) || at_once(&items[first])))
         wefti_rma_came(items[first++].remote);
     if (first == n) {
         finish(op, items, n, WEFT_OK);
@@ -158,8 +162,11 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
         return st;
     *wefti_op_room(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
     op->from = items[0].remote->owner;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        /* a fence that is called from now on is not before it, whenever the driver begins */
+        items[i].status = atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
         wefti_rma_coming(items[i].remote);
+    }
     return wefti_op_go(rt, op); /* its start never fails */
 }
 

@@ -41,7 +41,7 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
         return st;
     *rma_acc(op) = *acc;
     if (__builtin_expect(atomic_load_explicit(&acc->remote->fence, memory_order_relaxed), 0))
-        rma_acc(op)->fence = atomic_exchange(&acc->remote->fence, false);
+        rma_acc(op)->epoch = atomic_exchange(&acc->remote->fence, false);
     op->len = acc->len;
     op->from = acc->remote->owner;
     wefti_rma_coming(acc->remote);
@@ -54,9 +54,8 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 static inline bool plain(const weft_remote_t *r, weft_op_t *op, uint32_t rights, uint64_t offset, uint64_t len)
 {
     return r->slot && len <= RMA_AT_ONCE && !atomic_load_explicit(&r->n_live, memory_order_relaxed) &&
-           !atomic_load_explicit(&r->coming, memory_order_relaxed) &&
-           !atomic_load_explicit(&r->state, memory_order_relaxed) && (r->rights & rights) == rights && offset <= r->len &&
-           len <= r->len - offset && wefti_op_plain(r->rt, op);
+           !atomic_load_explicit(&r->coming, memory_order_relaxed) && !atomic_load_explicit(&r->state, memory_order_relaxed) &&
+           (r->rights & rights) == rights && offset <= r->len && len <= r->len - offset && wefti_op_plain(r->rt, op);
 }
 
 static inline void done(weft_remote_t *r, weft_op_t *op, uint64_t len)

@@ -313,8 +313,8 @@ struct weft_remote {
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
     wefti_list_t loose;           /* of them, those that others could overtake: rma_acc_t.loose_link */
     uint64_t last_seq;
-    uint64_t fence_seq;           /* accesses after it wait for the loose ones up to it */
-    _Atomic bool fence;           /* weft_rma_fence() was called: the next access puts fence_seq before itself. Any thread */
+    uint32_t epoch;               /* fences so far: an access waits for the loose ones of earlier epochs */
+    _Atomic bool fence;           /* weft_rma_fence() was called: the next access begins an epoch. Any thread */
     wefti_list_t flushes;         /* operations, through opx->link */
     uint32_t refs;                /* the program's, and one per access and flush */
     wefti_call_t drop_call;
@@ -356,10 +356,10 @@ typedef struct rma_acc {
     rma_batch_t *batch;           /* NULL: it is in the room of its operation */
     const weft_mem_kind_t *device; /* of buf; NULL: the processor can touch it */
     uint16_t iov_n;
-    uint8_t what, state;          /* ACC_* */
-    uint8_t which, width;         /* ATOMIC */
-    bool notify;
-    bool fence;                   /* it is the first after a fence */
+    uint8_t what : 4, state : 4;  /* ACC_* */
+    uint8_t which : 3, width : 4; /* ATOMIC */
+    uint8_t notify : 1;
+    uint32_t epoch;               /* before it is live: 1 if it is the first after a fence */
 } rma_acc_t;
 _Static_assert(sizeof(rma_acc_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
 

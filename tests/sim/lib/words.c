@@ -8,7 +8,7 @@
 #include "seeds.h"
 
 #define NEVER UINT64_MAX
-#define WORDS_TORN 64 /* writes of one word that are tried together */
+#define WORDS_TORN 400 /* writes of one word that are tried together */
 
 typedef struct access {
     int region, remote;
@@ -208,7 +208,7 @@ static bool is_torn(const access_t *r, uint32_t i)
         if (w->region != r->region || !is_of(w, at) || w->how == WORDS_NOTHING || w->start > r->end)
             continue;
         may[n++] = word_of(k, r->region, at);
-        large = large || is_large(w);
+        large = large || is_large(w) || (!w->checked && w->how == WORDS_MAYBE); /* mapped, from a device that failed midway */
     }
     for (uint32_t a = 0; large && a < n; a++)
         for (uint32_t b = 0; b < n; b++)
