@@ -343,17 +343,14 @@ static void check_attach(act_t *a)
         weft_remote_drop(r);
         return;
     }
-    remotes[n_remotes++] = (remote_t){.r = r,
-                                      .node = a->node,
-                                      .end = a->end,
-                                      .holding = t->holding,
-                                      .generation = info.generation,
-                                      .first = t->first,
-                                      .n = n,
-                                      .rights = t->rights,
-                                      .expires = t->expires,
-                                      .checked = info.path == WEFT_RMA_CHECKED,
-                                      .failed = m.ends[a->end].hook_failed};
+    remote_t *mine = &remotes[n_remotes++];
+    *mine = (remote_t){.r = r, .node = a->node, .end = a->end, .holding = t->holding, .generation = info.generation};
+    mine->first = t->first;
+    mine->n = n;
+    mine->rights = t->rights;
+    mine->expires = t->expires;
+    mine->checked = info.path == WEFT_RMA_CHECKED;
+    mine->failed = m.ends[a->end].hook_failed;
 }
 
 static remote_t *some_remote(int node)
@@ -505,9 +502,7 @@ static void write_some(remote_t *r)
     out_new(about, 8ull * x->n);
     if (x->in_range)
         x->id = words_write(r->holding, (int)(r - remotes), r->generation, x->first, x->n, r->checked, r->epoch);
-    if (x->in_range && !x->id)
-        about->notify = false; /* the history is full: it is overwritten, so it must not be done at all */
-    if (x->in_range && !x->id) {
+    if (x->in_range && !x->id) { /* the history is full, and who writes must be in it */
         out_free(about);
         model_posted(&m, a, WEFT_ERR_LIMIT);
         return;
@@ -672,6 +667,13 @@ static void flush_some(remote_t *r)
         model_posted(&m, a, weft_rma_flush(r->r, &a->op));
 }
 
+static void fence(remote_t *r)
+{
+    if (weft_rma_fence(r->r))
+        sim_bad(&m.net, "a fence failed");
+    r->epoch++;
+}
+
 /* --- what comes of it ------------------------------------------------------------------------------------------------------------------ */
 
 static void check_buf(const act_t *a)
@@ -787,6 +789,8 @@ static void upset(int node)
 
 static void act(int node, end_t *e, unsigned what)
 {
+    static void (*const does[12])(remote_t *) = {write_some, write_some, write_some, write_some, read_some,  read_some,
+                                                 read_some,  read_some,  add_some,   batch_some, flush_some, fence};
     if (CHANCE(8) || (life_depth == 0 && CHANCE(15)))
         expose(node);
     if (what < 16) {
@@ -805,33 +809,7 @@ static void act(int node, end_t *e, unsigned what)
     }
     remote_t *r = some_remote(node);
     for (unsigned k = 1 + (unsigned)BELOW(how->at_once); r && r->r && k; k--) {
-        switch (BELOW(12)) {
-        case 0:
-        case 1:
-        case 2:
-        case 3:
-            write_some(r);
-            break;
-        case 4:
-        case 5:
-        case 6:
-        case 7:
-            read_some(r);
-            break;
-        case 8:
-            add_some(r);
-            break;
-        case 9:
-            batch_some(r);
-            break;
-        case 10:
-            flush_some(r);
-            break;
-        default:
-            if (weft_rma_fence(r->r))
-                sim_bad(&m.net, "a fence failed");
-            r->epoch++;
-        }
+        does[BELOW(12)](r);
         if (CHANCE(30))
             r = some_remote(node);
     }
@@ -855,10 +833,6 @@ static void look(void)
     for (int i = 0; i < n_holdings; i++)
         if (holdings[i].region && sim_node_runs(&m.net.nodes[holdings[i].node]) && CHANCE(holdings[i].words < 2000 ? 30 : 5))
             look_at(&holdings[i]);
-}
-
-static void parted(void)
-{
 }
 
 static void end(void)
@@ -910,8 +884,7 @@ static void set_up(void)
 
 uint64_t holdings_run(uint64_t seed, const holdings_how_t *given)
 {
-    static const life_program_t program = {
-        .set_up = set_up, .act = act, .drain = drain, .look = look, .parted = parted, .end = end};
+    static const life_program_t program = {.set_up = set_up, .act = act, .drain = drain, .look = look, .end = end};
     how = given;
     return life_run(seed, &program);
 }

@@ -528,7 +528,7 @@ static void part(void)
     }
     if (!all_ended(NULL))
         sim_bad(&m.net, "endpoints do not end");
-    if (m.peace)
+    if (m.peace && program->parted)
         program->parted();
 }
 

@@ -22,7 +22,7 @@ typedef struct life_program {
     void (*each_round)(void);             /* between turns; may be NULL */
     void (*look)(void);                   /* now and then: everything is as it should be */
     void (*rest)(void);                   /* the world is whole, nobody does anything, all links that can be are up; may be NULL */
-    void (*parted)(void);                 /* everything was closed in peace: was anything lost? */
+    void (*parted)(void);                 /* everything was closed in peace: was anything lost? May be NULL */
     void (*end)(void);                    /* the runtimes are about to be closed; may be NULL */
 } life_program_t;
 
