@@ -1,6 +1,7 @@
 /* tools/args.c - options from a table: the parser and the help come from the same lines, so that they cannot differ.
  *
- * Long options only, with `--name value` or `--name=value`. A wrong one gets a sentence with the nearest name.
+ * Long options with `--name value` or `--name=value`, and `-l` for those whose name is a letter, which take no value. A wrong one gets a sentence with the
+ * nearest name. Commands that take words besides options say so, and get them one by one; after `--` everything is a word.
  * tests/tools/tools_options.py holds it. */
 #include <string.h>
 
@@ -42,11 +43,21 @@ int tool_args_next(tool_args_t *a)
     const tool_opt_t *o;
     size_t len;
     a->value = NULL;
+    if (a->words && !a->only_words && a->at < a->argc && !strcmp(a->argv[a->at], "--")) {
+        a->only_words = true;
+        a->at++;
+    }
     if (a->at >= a->argc)
         return 0;
     word = a->argv[a->at++];
+    if (a->words && (a->only_words || word[0] != '-' || !word[1])) {
+        a->value = word;
+        return TOOL_WORD;
+    }
     if (!strcmp(word, "-h"))
         word = "--help";
+    if (word[0] == '-' && word[1] && !word[2] && find_opt(a->opts, word + 1, 1))
+        return find_opt(a->opts, word + 1, 1)->id;
     if (strncmp(word, "--", 2) || !word[2]) {
         tool_error("\"%s\" is not an option; options begin with --, and %s --help lists them", word, tool_name);
         return -1;
@@ -78,7 +89,8 @@ void tool_args_help(const tool_opt_t *opts, FILE *f)
 {
     for (; opts->name; opts++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", opts->name, opts->arg ? " " : "", opts->arg ? opts->arg : "");
+        snprintf(left, sizeof left, "%s%s%s%s", opts->name[1] ? "--" : "-", opts->name, opts->arg ? " " : "",
+                 opts->arg ? opts->arg : "");
         fprintf(f, "  %-22s ", left);
         if (strlen(left) > 22)
             fprintf(f, "\n%25s", "");

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 const char *tool_name = "weft";
@@ -120,6 +121,17 @@ const char *tool_size_text(uint64_t size, char *buf, size_t cap)
     return buf;
 }
 
+/* --- limits ---------------------------------------------------------------------------------------------- */
+
+void tool_raise_file_limit(void)
+{
+    struct rlimit r;
+    if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
 /* --- words ----------------------------------------------------------------------------------------------- */
 
 /* Edits (one letter put in, left out, changed, or swapped with its neighbour) from a to b; both shorter than 63. */
@@ -171,6 +183,22 @@ const char *tool_nearest(const char *word, const char *const *names, size_t n)
         }
     }
     return best;
+}
+
+size_t tool_utf8_len(const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    size_t n = s[0] < 0x80 ? (s[0] != 0) : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc2 ? 2 : 0;
+    if (s[0] >= 0xf5)
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    /* longer than it need be, a surrogate, or past the last character there is */
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return n;
 }
 
 /* --- terminals ------------------------------------------------------------------------------------------- */

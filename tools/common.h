@@ -33,16 +33,26 @@ bool tool_parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *ou
 /* "8", "4K", "1M": exact, or plain digits where it would not be. Returns buf. */
 const char *tool_size_text(uint64_t size, char *buf, size_t cap);
 
+/* --- limits ---------------------------------------------------------------------------------------------- */
+
+/* As many file descriptors as the system allows: a thousand endpoints need more than the usual soft limit. */
+void tool_raise_file_limit(void);
+
 /* --- words ----------------------------------------------------------------------------------------------- */
 
 /* The nearest of n names to a word that is none of them, or NULL if none is near. */
 const char *tool_nearest(const char *word, const char *const *names, size_t n);
 
+/* Bytes of the character that s begins with, in UTF-8; 0 if it begins with none, or at the end. */
+size_t tool_utf8_len(const char *s);
+
 /* --- options --------------------------------------------------------------------------------------------- */
 
+#define TOOL_WORD 1000 /* what tool_args_next() returns for a word that is no option */
+
 typedef struct tool_opt {
-    int id;           /* what tool_args_next() returns */
-    const char *name; /* "size": given as --size VALUE or --size=VALUE */
+    int id;           /* what tool_args_next() returns; less than TOOL_WORD */
+    const char *name; /* "size": given as --size VALUE or --size=VALUE; "l": given as -l */
     const char *arg;  /* NULL: takes none; "[URI]": may have one; "N": must have one */
     const char *help; /* lines by '\n' */
 } tool_opt_t;
@@ -51,7 +61,9 @@ typedef struct tool_args {
     int argc, at;
     char **argv;
     const tool_opt_t *opts; /* ends with a name of NULL */
-    const char *value;      /* of the option just returned; NULL if none was given */
+    const char *value;      /* of the option just returned, NULL if none was given; or the word */
+    bool words;             /* set by the command: it takes words that are no options. "-" is one, and all after "--" */
+    bool only_words;        /* "--" was seen */
 } tool_args_t;
 
 /* Reads argv[1...]. */
@@ -88,6 +100,8 @@ void tool_json_end(tool_json_t *j); /* newline and flush */
 
 int tool_info(int argc, char **argv);
 void tool_info_help(FILE *f);
+int tool_mem(int argc, char **argv);
+void tool_mem_help(FILE *f);
 int tool_perf(int argc, char **argv);
 void tool_perf_help(FILE *f);
 

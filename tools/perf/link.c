@@ -31,16 +31,6 @@ uint64_t perf_cpu_ns(void)
            ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * WEFT_MICROSECOND;
 }
 
-/* A thousand endpoints need more descriptors than the usual soft limit. */
-static void raise_file_limit(void)
-{
-    struct rlimit r;
-    if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &r);
-    }
-}
-
 bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
 {
     weft_runtime_opts_t ro = WEFT_RUNTIME_OPTS_INIT;
@@ -53,7 +43,7 @@ bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
     l->timeout_ns = opts->timeout_ns;
     /* On a single processor spinning only keeps the other side from answering. Pinned by us, the other side has its own. */
     l->yield = !opts->pin && !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) < 2;
-    raise_file_limit();
+    tool_raise_file_limit();
     if (opts->key_file && setenv("WEFT_KEY_FILE", opts->key_file, 1)) {
         tool_error("out of memory");
         return false;
