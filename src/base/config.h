@@ -38,7 +38,8 @@
     X(reg_cache,       SIZE,   "1G",      "0 1T",                      "bytes of registered memory kept at most, in use or for later use") \
     X(shm_ring,        SIZE,   "64k",     "16k 64M pow2",              "bytes of shared-memory ring per direction and peer; a power of two") \
     X(shm_copy,        CHOICE, "auto",    "auto kernel ring",          "how large messages move on one host: the kernel's cross-process copy, or in pieces through the ring") \
-    X(max_endpoints,   NUMBER, "65536",   "1 16777215",                "endpoints one runtime may have")
+    X(max_endpoints,   NUMBER, "65536",   "1 16777215",                "endpoints one runtime may have") \
+    X(mem_server,      TEXT,   "",        "",                          "where weft mem finds its server; several, for a mirror, separated by blanks")
 
 /* A snapshot of all variables, parsed. TEXT, PATH and CHOICE are strings owned by the snapshot; the others are numbers. */
 typedef struct wefti_config {
