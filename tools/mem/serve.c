@@ -1,0 +1,264 @@
+/* tools/mem/serve.c - `weft mem serve`: memory of this machine for whoever connects and may.
+ *
+ * The runtime's own thread does all the work; the main thread sleeps until a signal or the next line of statistics. Signals are
+ * blocked from before the first thread on, so that none is lost between two waits. A store that anyone on a network could read and write is
+ * not opened by accident: without a key it listens on this machine only, unless told otherwise.
+ * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mem.h"
+
+#define STATS_DEFAULT (10 * WEFT_SECOND)
+#define CLOSING (10 * WEFT_SECOND)
+
+typedef struct serve {
+    const mem_opts_t *opts;
+    weft_runtime_t *rt;
+    weft_store_server_t *server;
+    weft_listener_t *listeners[MEM_MAX_LISTEN];
+    unsigned n_listeners;
+    weft_store_stats_t last; /* as of the last line */
+    bool shown;              /* a line of statistics is on the terminal */
+} serve_t;
+
+/* --- who may connect --------------------------------------------------------------------------------------- */
+
+static bool begins(const char *s, const char *with)
+{
+    return !strncmp(s, with, strlen(with));
+}
+
+/* Only this machine can connect there, as far as the text tells: a name that has to be looked up could be anywhere. */
+static bool is_local(const char *uri)
+{
+    return begins(uri, "unix://") || begins(uri, "tcp://127.") || begins(uri, "tcp://[::1]") || begins(uri, "tcp://localhost:");
+}
+
+static const char *first_open_to_others(const char *uris)
+{
+    while (is_local(uris)) {
+        const char *comma = strchr(uris, ',');
+        if (!comma)
+            return NULL;
+        uris = comma + 1 + strspn(comma + 1, " ");
+    }
+    return uris;
+}
+
+static bool may_listen(const mem_opts_t *o)
+{
+    if (o->no_key_needed || mem_has_key())
+        return true;
+    for (unsigned i = 0; i < o->n_listen; i++) {
+        const char *uri = first_open_to_others(o->listen[i]);
+        if (uri) {
+            tool_error(
+                "%.*s is open to other machines, and there is no key: whoever connects could read and write every block; give "
+                "--key-file PATH, or --no-key-needed if all who can connect may",
+                (int)strcspn(uri, ","), uri);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
+{
+    (void)listener;
+    (void)ep; /* the store serves it; gone() closes it */
+    (void)user;
+}
+
+static void gone(weft_ep_t *ep, weft_status_t why, void *user)
+{
+    (void)why;
+    (void)user;
+    weft_ep_close(ep, NULL);
+}
+
+/* --- statistics --------------------------------------------------------------------------------------------- */
+
+static void wipe(serve_t *s)
+{
+    if (s->shown)
+        fputs("\r\033[K", stderr);
+    s->shown = false;
+}
+
+static void stats_json(const weft_store_stats_t *st, const char *what)
+{
+    tool_json_t j = {.f = stdout};
+    tool_json_open(&j, NULL, '{');
+    tool_json_open(&j, what, '{');
+    mem_stats_json(&j, st);
+    tool_json_close(&j, '}');
+    tool_json_close(&j, '}');
+    tool_json_end(&j);
+}
+
+static void stats_line(serve_t *s, const weft_store_stats_t *st)
+{
+    char used[32], all[32], in[32], out[32];
+    double seconds = (double)(st->uptime_ns - s->last.uptime_ns) / 1e9;
+    bool terminal = tool_is_terminal(stderr);
+    FILE *f = terminal ? stderr : stdout;
+    if (seconds <= 0)
+        return;
+    wipe(s);
+    fprintf(f, "%s of %s in %llu blocks, %llu clients; in %s/s, out %s/s, %.0f accesses/s, %llu refused%s",
+            mem_size_text((double)st->used_bytes, used, sizeof used), mem_size_text((double)st->bytes, all, sizeof all),
+            (unsigned long long)st->blocks, (unsigned long long)st->clients,
+            mem_size_text((double)(st->bytes_written - s->last.bytes_written) / seconds, in, sizeof in),
+            mem_size_text((double)(st->bytes_read - s->last.bytes_read) / seconds, out, sizeof out),
+            (double)(st->reads + st->writes + st->atomics - s->last.reads - s->last.writes - s->last.atomics) / seconds,
+            (unsigned long long)st->refused, terminal ? "" : "\n");
+    s->shown = terminal;
+    fflush(f);
+}
+
+static void tell_stats(serve_t *s)
+{
+    weft_store_stats_t st = WEFT_STORE_STATS_INIT;
+    if (weft_store_server_get_stats(s->server, &st))
+        return;
+    if (s->opts->json)
+        stats_json(&st, "stats");
+    else
+        stats_line(s, &st);
+    s->last = st;
+}
+
+static void tell_summary(serve_t *s)
+{
+    weft_store_stats_t st = WEFT_STORE_STATS_INIT;
+    char in[32], out[32], age[32];
+    wipe(s);
+    if (weft_store_server_get_stats(s->server, &st))
+        return;
+    if (s->opts->json) {
+        stats_json(&st, "summary");
+        return;
+    }
+    printf("served for %s: %llu clients, %llu blocks given out, %llu of them left; %s written, %s read, %llu leases ran out, "
+           "%llu refused\n",
+           mem_age_text(st.uptime_ns, age, sizeof age), (unsigned long long)st.opens, (unsigned long long)st.allocs,
+           (unsigned long long)st.blocks, mem_size_text((double)st.bytes_written, in, sizeof in),
+           mem_size_text((double)st.bytes_read, out, sizeof out), (unsigned long long)st.expired_clients,
+           (unsigned long long)st.refused);
+    fflush(stdout);
+}
+
+/* --- serving ------------------------------------------------------------------------------------------------ */
+
+static void announce(const serve_t *s)
+{
+    if (s->opts->json) {
+        tool_json_t j = {.f = stdout};
+        tool_json_open(&j, NULL, '{');
+        tool_json_open(&j, "listening", '[');
+        for (unsigned i = 0; i < s->n_listeners; i++)
+            tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
+        tool_json_close(&j, ']');
+        tool_json_count(&j, "bytes", s->opts->bytes);
+        tool_json_close(&j, '}');
+        tool_json_end(&j);
+        return;
+    }
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        printf("listening on %s\n", weft_listener_uri(s->listeners[i]));
+    fflush(stdout);
+}
+
+static bool open_all(serve_t *s)
+{
+    const mem_opts_t *o = s->opts;
+    weft_store_server_opts_t so = WEFT_STORE_SERVER_OPTS_INIT;
+    weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
+    weft_ep_hooks_t hooks = {.closed = gone};
+    weft_status_t st;
+    so.bytes = o->bytes;
+    so.client_bytes = o->quota_bytes;
+    so.client_blocks = (uint32_t)o->quota_blocks;
+    so.blocks = (uint32_t)o->blocks;
+    so.clients = (uint32_t)o->clients;
+    so.lease_ns = o->lease_ns;
+    so.unmapped = o->unmapped;
+    st = weft_store_serve(s->rt, &so, &s->server);
+    if (st) {
+        tool_error_status(st, "the memory cannot be served");
+        return false;
+    }
+    lo.accept = accepted;
+    lo.hooks = &hooks;
+    for (unsigned i = 0; i < o->n_listen; i++) {
+        st = weft_listen(s->rt, o->listen[i], &lo, &s->listeners[s->n_listeners]);
+        if (st) {
+            tool_error_status(st, "cannot listen on %s", o->listen[i]);
+            return false;
+        }
+        s->n_listeners++;
+    }
+    return true;
+}
+
+/* Until a signal comes. */
+static void serve(serve_t *s, const sigset_t *signals)
+{
+    uint64_t every = s->opts->stats_ns;
+    if (every == UINT64_MAX)
+        every = s->opts->json || tool_is_terminal(stderr) ? STATS_DEFAULT : 0;
+    while (true) {
+        struct timespec ts = {.tv_sec = (time_t)(every / WEFT_SECOND), .tv_nsec = (long)(every % WEFT_SECOND)};
+        if (sigtimedwait(signals, NULL, every ? &ts : NULL) > 0)
+            return;
+        if (errno == EAGAIN)
+            tell_stats(s);
+        if (ferror(stdout))
+            return; /* whoever read the statistics is gone */
+    }
+}
+
+static void close_all(serve_t *s)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    op.timeout_ns = CLOSING;
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        weft_listener_close(s->listeners[i], NULL);
+    if (s->server && !weft_store_server_close(s->server, &op))
+        weft_op_wait(&op, WEFT_FOREVER);
+    weft_runtime_close(s->rt);
+}
+
+int mem_serve(const mem_opts_t *opts)
+{
+    serve_t s = {.opts = opts, .last = WEFT_STORE_STATS_INIT};
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    sigset_t signals;
+    int rc = TOOL_FAILED;
+    if (!may_listen(opts))
+        return TOOL_USAGE;
+    if (pages > 0 && page > 0 && opts->bytes / (uint64_t)page > (uint64_t)pages)
+        tool_error("--size is more than the memory of this machine: when that is used up, the system ends processes, and perhaps "
+                   "this one");
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    if (mem_runtime_open(opts, &s.rt))
+        return TOOL_FAILED;
+    if (open_all(&s)) {
+        announce(&s);
+        serve(&s, &signals);
+        tell_summary(&s);
+        rc = TOOL_OK;
+    }
+    /* a second signal ends it at once */
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+    close_all(&s);
+    return rc;
+}
