@@ -61,6 +61,16 @@ def listen(*args):
     return server, json.loads(line)["listening"]
 
 
+def serve_memory(*args, size="256M", listen="tcp://127.0.0.1:0"):
+    """A memory server on a port of its own: the process and its URI."""
+    server = start("mem", "serve", "--size", size, "--listen", listen, "--json", *args)
+    line = server.stdout.readline()
+    if not line:
+        server.wait(timeout=10)
+        raise AssertionError("the server does not listen: " + server.stderr.read())
+    return server, json.loads(line)["listening"][0]
+
+
 def end(*processes):
     for p in processes:
         if p.poll() is None:
