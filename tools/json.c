@@ -1,6 +1,6 @@
 /* tools/json.c - JSON, one value a line: what a program reads of the commands.
  *
- * Values may come from anyone: what is no UTF-8 is written as U+FFFD, so that every line parses.
+ * Bytes that are no printable ASCII are escaped or passed as they are: values are UTF-8 or come from our own tables.
  * tests/tools/tools_perf.py and tests/tools/tools_info.py parse every line. */
 #include <inttypes.h>
 #include <math.h>
@@ -18,14 +18,8 @@ static void put_quoted(FILE *f, const char *s)
             fputs("\\n", f);
         else if (c < 0x20 || c == 0x7f)
             fprintf(f, "\\u%04x", c);
-        else if (c < 0x80)
+        else
             fputc(c, f);
-        else if (tool_utf8_len(s)) {
-            size_t n = tool_utf8_len(s);
-            fwrite(s, 1, n, f);
-            s += n - 1;
-        } else
-            fputs("\\ufffd", f);
     }
     fputc('"', f);
 }

@@ -199,7 +199,11 @@ static int get(get_t *g)
     if (!mem_flow_init(&g->flow, &g->link))
         return TOOL_FAILED;
     st = source_open(g);
-    if (st)
+    if (st == WEFT_ERR_STATE && !mem_signal())
+        rc = (tool_error("%s was put %s --mirror, so get it %s", g->name, g->opts->mirror ? "without" : "with",
+                         g->opts->mirror ? "without it" : "with it, and name its servers"),
+              TOOL_FAILED);
+    else if (st)
         rc = mem_failed(st, "getting %s failed", g->name);
     else if (!target_open(g))
         rc = TOOL_FAILED;

@@ -117,8 +117,7 @@ static int ls_one(const mem_opts_t *opts, const mem_server_t *s)
                    : e->ours ? "ours"
                              : "client's",
                    (unsigned long long)e->attached);
-        mem_put_name(stdout, e->name);
-        putchar('\n');
+        puts(e->name);
     }
     free(l.entries);
     return st ? mem_failed(st, "the blocks at %s cannot be listed", s->uri) : TOOL_OK;
@@ -145,10 +144,8 @@ static int stat_block(const mem_opts_t *opts, const mem_server_t *s)
     if (opts->json) {
         entry_json(s, l.entries);
     } else {
-        fputs("name      ", stdout);
-        mem_put_name(stdout, l.entries->name);
-        printf("\nbytes     %llu (%s)\nmost      %llu (%s)\nage       %s\nowner     %s\nopen      %llu\n",
-               (unsigned long long)l.entries->len, mem_size_text((double)l.entries->len, size, sizeof size),
+        printf("name      %s\nbytes     %llu (%s)\nmost      %llu (%s)\nage       %s\nowner     %s\nopen      %llu\n",
+               l.entries->name, (unsigned long long)l.entries->len, mem_size_text((double)l.entries->len, size, sizeof size),
                (unsigned long long)l.entries->max_len, mem_size_text((double)l.entries->max_len, most, sizeof most),
                mem_age_text(l.entries->age_ns, age, sizeof age),
                l.entries->shared ? "nobody: it is shared"

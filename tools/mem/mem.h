@@ -155,8 +155,6 @@ weft_status_t mem_mirror_open(mem_link_t *l, const char *name, uint64_t len, boo
 const char *mem_size_text(double bytes, char *buf, size_t cap);
 /* "3d 4h", "12 s". */
 const char *mem_age_text(uint64_t ns, char *buf, size_t cap);
-/* A name as it can be shown: what would move a cursor is written as \xNN. */
-void mem_put_name(FILE *f, const char *name);
 
 typedef struct mem_meter {
     const char *verb, *name;

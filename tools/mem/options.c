@@ -268,8 +268,17 @@ static bool finish_serve(mem_opts_t *o)
     return true;
 }
 
+/* What the server would refuse without saying why. */
 static bool name_is_fit(const char *name)
 {
+    for (const char *c = name; *c;) {
+        size_t n = tool_utf8_len(c);
+        if (!n || (unsigned char)*c < 0x20 || *c == 0x7f || (n == 2 && *c == '\xc2' && (unsigned char)c[1] < 0xa0)) {
+            tool_error("a block's name is UTF-8 without control characters, and this one is not so from byte %td on", c - name);
+            return false;
+        }
+        c += n;
+    }
     if (!*name || strlen(name) > WEFT_RMA_NAME_MAX) {
         tool_error("a block's name has 1 to %u bytes, and this one has %zu", WEFT_RMA_NAME_MAX, strlen(name));
         return false;

@@ -143,12 +143,13 @@ static void tell_summary(serve_t *s)
         stats_json(&st, "summary");
         return;
     }
-    printf("served for %s: %llu clients, %llu blocks given out, %llu of them left; %s written, %s read, %llu leases ran out, "
-           "%llu refused\n",
-           mem_age_text(st.uptime_ns, age, sizeof age), (unsigned long long)st.opens, (unsigned long long)st.allocs,
-           (unsigned long long)st.blocks, mem_size_text((double)st.bytes_written, in, sizeof in),
-           mem_size_text((double)st.bytes_read, out, sizeof out), (unsigned long long)st.expired_clients,
-           (unsigned long long)st.refused);
+    printf(
+        "served for %s: %llu blocks given out, %llu of them left, %llu times opened; %s written, %s read, %llu leases ran out, "
+        "%llu refused\n",
+        mem_age_text(st.uptime_ns, age, sizeof age), (unsigned long long)st.allocs, (unsigned long long)st.blocks,
+        (unsigned long long)st.opens, mem_size_text((double)st.bytes_written, in, sizeof in),
+        mem_size_text((double)st.bytes_read, out, sizeof out), (unsigned long long)st.expired_clients,
+        (unsigned long long)st.refused);
     fflush(stdout);
 }
 

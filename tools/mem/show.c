@@ -1,7 +1,7 @@
 /* tools/mem/show.c - sizes and names as people read them, the bar of a transfer, and statistics as JSON.
  *
- * Names come from other clients: what could move a terminal's cursor is never written as it is. The names in the JSON are an
- * interface: new ones may be added, none renamed. tests/tools/tools_mem.py holds both. */
+ * Names of blocks are written as they are: the library lets none through that could move a terminal's cursor. The names in the JSON are an
+ * interface: new ones may be added, none renamed. tests/tools/tools_mem.py holds them. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -41,22 +41,6 @@ const char *mem_age_text(uint64_t ns, char *buf, size_t cap)
     return buf;
 }
 
-void mem_put_name(FILE *f, const char *name)
-{
-    const unsigned char *s = (const unsigned char *)name;
-    while (*s) {
-        size_t n = tool_utf8_len((const char *)s);
-        bool control = *s < 0x20 || *s == 0x7f || (*s == 0xc2 && n == 2 && s[1] < 0xa0);
-        if (!n || control) {
-            fprintf(f, "\\x%02x", *s);
-            n = 1;
-        } else {
-            fwrite(s, 1, n, f);
-        }
-        s += n;
-    }
-}
-
 /* --- the bar ---------------------------------------------------------------------------------------------- */
 
 #define BAR_EVERY (100 * WEFT_MILLISECOND)
@@ -84,8 +68,7 @@ void mem_meter_show(mem_meter_t *m, uint64_t done)
     seconds = (double)(now - m->start_ns) / 1e9;
     mem_size_text((double)done, a, sizeof a);
     mem_size_text(seconds > 0 ? (double)done / seconds : 0, rate, sizeof rate);
-    fprintf(stderr, "\r\033[K%s ", m->verb);
-    mem_put_name(stderr, m->name);
+    fprintf(stderr, "\r\033[K%s %s", m->verb, m->name);
     if (!m->total) {
         fprintf(stderr, "  %s  %s/s", a, rate);
         fflush(stderr);
@@ -132,8 +115,7 @@ void mem_report_transfer(const mem_opts_t *opts, FILE *f, const char *verb, cons
         tool_json_end(&j);
         return;
     }
-    mem_put_name(f, name);
-    fprintf(f, ": %s in %.3f s, %s/s (%s)\n", mem_size_text((double)bytes, size, sizeof size), seconds,
+    fprintf(f, "%s: %s in %.3f s, %s/s (%s)\n", name, mem_size_text((double)bytes, size, sizeof size), seconds,
             mem_size_text(per_second, rate, sizeof rate), path);
 }
 
