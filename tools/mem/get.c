@@ -57,13 +57,11 @@ static bool target_check(get_t *g)
             return false;
         }
     }
-    g->part = malloc(strlen(g->file) + sizeof ".part");
-    if (!g->part) {
+    if (asprintf(&g->part, "%s.part", g->file) < 0) {
+        g->part = NULL;
         tool_error("out of memory");
         return false;
     }
-    strcpy(g->part, g->file);
-    strcat(g->part, ".part");
     return true;
 }
 

@@ -14,10 +14,10 @@ void tool_mem_help(FILE *f)
         fprintf(f, "  %-7s %s\n", mem_commands[i].name, mem_commands[i].summary);
     fputs("\n"
           "  weft mem COMMAND --help    what a command does, with all of its options\n\n"
-          "A server gives out memory in blocks that have names. The other commands are its clients: they find it by\n"
-          "--server URI or by the variable WEFT_MEM_SERVER. Exit status: 0 done, 1 it could not be done, 2 the\n"
-          "command line was not understood, 3 there is no such block, 4 no server answers or it was lost, 128 and\n"
-          "its number after a signal.\n",
+          "A server gives out memory in blocks that have names. The other commands are its clients: they find\n"
+          "it by --server URI or by the variable WEFT_MEM_SERVER. Exit status: 0 done, 1 it could not be done,\n"
+          "2 the command line was not understood, 3 there is no such block, 4 no server answers or it was\n"
+          "lost, 128 and its number after a signal.\n",
           f);
 }
 
