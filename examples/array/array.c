@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <weft/rma.h>
 #include <weft/weft.h>
 
 enum { COUNT = 100000, SLICE = 4096, SCATTERED = 100 };

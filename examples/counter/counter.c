@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <weft/rma.h>
 #include <weft/weft.h>
 
 enum { CLIENTS = 4, TICKETS = 10000, AT_ONCE = 64, OURS = 1000 };

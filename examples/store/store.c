@@ -78,8 +78,8 @@ static void serve(int tell, int until)
     if (read(until, &end, 1) < 0)
         perror("read");
     MUST(weft_store_server_get_stats(server, &stats));
-    printf("server: %" PRIu64 " blocks given out, %" PRIu64 " came back, %" PRIu64 " with a lease that ran out\n", stats.allocs,
-           stats.frees + stats.expired_blocks, stats.expired_blocks);
+    printf("server: %" PRIu64 " blocks given out, %" PRIu64 " came back, %" PRIu64 " of them with a lease that ran out\n",
+           stats.allocs, stats.frees, stats.expired_blocks);
     MUST(weft_listener_close(listener, NULL));
     MUST(weft_store_server_close(server, &op));
     WAIT(op);
