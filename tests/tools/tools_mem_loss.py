@@ -88,7 +88,12 @@ def a_killed_server_leaves_no_file():
                 server.kill()
                 server.wait()
                 os.kill(get.pid, signal.SIGCONT)
-                said = ends(get, 20, 4)
+                # a block that is mapped can be read to its end before the loss is noticed
+                said = ends(get, 20, *((4,) if args else (0, 4)))
+                if get.returncode == 0:
+                    with open(target, "rb") as f:
+                        assert f.read() == DATA, "the file is whole, but it is another one"
+                    continue
                 assert "large" in said and len(said.splitlines()) == 1, said
                 assert not os.listdir(folder), os.listdir(folder)
 
