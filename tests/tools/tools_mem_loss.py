@@ -123,6 +123,22 @@ def a_signal_leaves_no_file():
             assert names(uri) == ["large"]
 
 
+def a_block_that_is_removed_meanwhile_leaves_no_file():
+    for args in ((), ("--unmapped",)):
+        with weft.scratch() as folder, a_server(*args) as (_, uri):
+            target = os.path.join(folder, "target")
+            put(uri, "large", DATA)
+            with a_get_in_the_middle(uri, target) as get:
+                rm = weft.start("mem", "rm", "large", "--server", uri)  # it ends when what is under way has ended
+                until(20, lambda: not names(uri))
+                os.kill(get.pid, signal.SIGCONT)
+                said = ends(get, 20, 1)
+                assert "removed" in said, said
+                ends(rm, 20, 0)
+                weft.end(rm)
+                assert not os.listdir(folder), os.listdir(folder)
+
+
 @contextlib.contextmanager
 def a_put_in_the_middle(uri):
     """A put whose pipe has brought some, and is held open."""
@@ -227,6 +243,7 @@ def a_mirror_survives_a_server():
         assert names(two) == []
 
 
-weft.main(a_killed_server_leaves_no_file, a_stopped_server_is_given_up, a_signal_leaves_no_file, a_signal_takes_a_put_back,
-          a_put_into_a_killed_server_says_so, a_put_to_a_slow_pipe_keeps_its_lease, a_client_that_is_killed_is_forgotten,
+weft.main(a_killed_server_leaves_no_file, a_stopped_server_is_given_up, a_signal_leaves_no_file,
+          a_block_that_is_removed_meanwhile_leaves_no_file, a_signal_takes_a_put_back, a_put_into_a_killed_server_says_so,
+          a_put_to_a_slow_pipe_keeps_its_lease, a_client_that_is_killed_is_forgotten,
           a_restart_after_a_crash_finds_nothing_in_its_way, a_mirror_survives_a_server)
