@@ -288,6 +288,20 @@ def a_server_tells_what_it_does_and_ends_when_asked():
     fails(1, "serve", "--size", "1M", "--listen", "tcp://203.0.113.1:0", "--no-key-needed", says=["203.0.113.1"])
 
 
+def a_server_that_is_to_outlive_its_terminal_does():
+    server = subprocess.Popen(["nohup", weft.command(), "mem", "serve", "--size", "1M", "--listen", "tcp://127.0.0.1:0", "--json"],
+                              env=weft.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              preexec_fn=weft.as_at_a_terminal)
+    try:
+        uri = json.loads(server.stdout.readline())["listening"][0]
+        server.send_signal(signal.SIGHUP)
+        assert names(uri) == [] and server.poll() is None, "it ended"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=15) == 0, server.stderr.read()
+    finally:
+        weft.end(server)
+
+
 def on_a_terminal(*args):
     """What the command writes to a terminal, and its exit status."""
     ours, theirs = pty.openpty()
@@ -382,6 +396,7 @@ def the_shell_of_the_guide_works():
 weft.main(files_come_back_as_they_were, pipes_carry_what_files_do, a_reader_that_goes_away_is_said,
           what_is_there_is_not_overwritten_unasked, wrong_names_and_files_are_said, no_server_is_said, blocks_are_listed,
           statistics_count, a_quota_is_kept_and_nothing_is_left, clients_do_not_disturb_each_other,
-          a_key_is_needed_where_others_can_connect, a_server_tells_what_it_does_and_ends_when_asked, progress_is_for_terminals,
+          a_key_is_needed_where_others_can_connect, a_server_tells_what_it_does_and_ends_when_asked,
+          a_server_that_is_to_outlive_its_terminal_does, progress_is_for_terminals,
           a_command_line_that_is_not_understood_is_refused, help_fits_in_100_columns, words_after_two_dashes_are_names,
           the_shell_of_the_guide_works)

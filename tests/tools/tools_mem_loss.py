@@ -143,7 +143,7 @@ def a_block_that_is_removed_meanwhile_leaves_no_file():
 def a_put_in_the_middle(uri):
     """A put whose pipe has brought some, and is held open."""
     p = subprocess.Popen([weft.command(), "mem", "put", "-", "half", "--server", uri], env=weft.environment(), stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=weft.as_at_a_terminal)
     try:
         p.stdin.write(DATA[:3 * CHUNK + 1])
         p.stdin.flush()

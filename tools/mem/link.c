@@ -3,7 +3,6 @@
  * SIGINT, SIGTERM and SIGHUP reach the main thread only, and only set a number: every wait looks at it, so that whoever began something
  * also undoes it. Waits are in slices, since a signal does not end one of the library's. A second signal changes nothing: what is
  * undone after the first is bounded in time. tests/tools/tools_mem_loss.py holds it. */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,12 +23,25 @@ int mem_signal(void)
     return signalled;
 }
 
-static void the_signals(sigset_t *set)
+void mem_signals(sigset_t *set)
 {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
-    sigaddset(set, SIGHUP);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction act;
+        if (!sigaction(numbers[i], NULL, &act) && act.sa_handler != SIG_IGN)
+            sigaddset(set, numbers[i]);
+    }
+}
+
+static void handle_signals(void)
+{
+    struct sigaction act = {.sa_handler = on_signal}; /* no SA_RESTART: reads and writes are to end */
+    sigset_t set;
+    mem_signals(&set);
+    for (int number = 1; number < NSIG; number++)
+        if (sigismember(&set, number) == 1)
+            sigaction(number, &act, NULL);
 }
 
 weft_status_t mem_runtime_open(const mem_opts_t *opts, weft_runtime_t **rt_out)
@@ -42,7 +54,7 @@ weft_status_t mem_runtime_open(const mem_opts_t *opts, weft_runtime_t **rt_out)
     ro.heartbeat_ns = opts->heartbeat_ns;
     tool_raise_file_limit();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of write() */
-    the_signals(&set);
+    mem_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, &before); /* threads inherit it */
     st = weft_runtime_open(&ro, rt_out);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -93,15 +105,12 @@ static weft_status_t server_open(mem_link_t *l, mem_server_t *s)
 
 int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some)
 {
-    struct sigaction act = {.sa_handler = on_signal}; /* no SA_RESTART: reads and writes are to end */
     int rc = TOOL_FAILED;
     memset(l, 0, sizeof *l);
     l->opts = opts;
     if (mem_runtime_open(opts, &l->rt))
         return TOOL_FAILED;
-    sigaction(SIGINT, &act, NULL);
-    sigaction(SIGTERM, &act, NULL);
-    sigaction(SIGHUP, &act, NULL);
+    handle_signals();
     for (unsigned i = 0; i < opts->n_servers; i++) {
         mem_server_t *s = &l->servers[l->n_servers];
         weft_status_t st;

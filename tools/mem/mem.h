@@ -11,6 +11,7 @@
 #ifndef WEFT_TOOLS_MEM_H
 #define WEFT_TOOLS_MEM_H
 
+#include <signal.h>
 #include <weft/mirror.h>
 #include <weft/weft.h>
 
@@ -94,7 +95,9 @@ void mem_link_close(mem_link_t *l, bool clean);
 /* Options and key for a runtime of this command, which is then opened. Signals are blocked in its threads. */
 weft_status_t mem_runtime_open(const mem_opts_t *opts, weft_runtime_t **rt_out);
 
-/* The signal that asks us to end, 0 for none yet. */
+/* The signals that ask a program to end; not those that whoever started it had it ignore, as nohup does. */
+void mem_signals(sigset_t *set);
+/* The one that asked a client to, 0 for none yet. */
 int mem_signal(void);
 
 /* Wait for an operation until it is complete or a signal came; then it is cancelled, and waited for to its end. */

@@ -5,7 +5,6 @@
  * not opened by accident: without a key it listens on this machine only, unless told otherwise.
  * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -245,10 +244,7 @@ int mem_serve(const mem_opts_t *opts)
     if (pages > 0 && page > 0 && opts->bytes / (uint64_t)page > (uint64_t)pages)
         tool_error("--size is more than the memory of this machine: when that is used up, the system ends processes, and perhaps "
                    "this one");
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
+    mem_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     if (mem_runtime_open(opts, &s.rt))
         return TOOL_FAILED;

@@ -4,6 +4,7 @@ The command is TEST_WEFT_COMMAND, else `weft` in the build folder given as the f
 """
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,9 +30,15 @@ def environment(**more):
     return env
 
 
+def as_at_a_terminal():
+    """For a child before it becomes the command: signals end it, also where a shell had this process ignore them."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*args, env=None):
     return subprocess.Popen([command(), *args], env=env or environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+                            stderr=subprocess.PIPE, text=True, preexec_fn=as_at_a_terminal)
 
 
 def run(*args, env=None, timeout=60):
