@@ -191,7 +191,8 @@ static weft_status_t start(weft_op_t *op)
     if (!state)
         state = store->ep ? wefti_ep_may_wait(store->ep) : WEFT_ERR_CLOSED;
     if (state && !must)
-        return wefti_fail(state, "the store cannot be used any more; open it again");
+        return wefti_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
+                                                       : "the store cannot be used any more; open it again");
     a->op = op;
     if (a->kind == STORE_CLOSE)
         wefti_store_closing(store);

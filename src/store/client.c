@@ -13,6 +13,8 @@
 
 #include "store/state.h"
 
+#define LEASE_MIN WEFT_MILLISECOND
+
 /* --- life -------------------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_unref(weft_store_t *store)
@@ -108,9 +110,10 @@ static void opened(store_ask_t *a, const store_reply_t *p)
         wefti_store_ask_end(a, p->status);
         return;
     }
-    store->lease_ns = p->lease_ns;
+    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN; /* whatever it says: renewing is not all we do */
     memcpy(store->server, p->server, sizeof store->server);
-    weft_status_t st = store->manual ? WEFT_OK : wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + p->lease_ns / 3);
+    weft_status_t st =
+        store->manual ? WEFT_OK : wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + store->lease_ns / 3);
     if (st) {
         if (store->fresh)
             give_lease_back(store);
