@@ -1,5 +1,7 @@
 /* A memory server and its clients: allocating, finding, extending, freeing; leases, quotas, tokens for others; over every transport, driven by the
- * caller and by threads. */
+ * caller and by threads.
+ *
+ * ctest: label=thread */
 #include <sys/resource.h>
 
 #include "lib/keeper.h"
