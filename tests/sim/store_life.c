@@ -837,5 +837,5 @@ static uint64_t scenario(uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    return sim_seeds_main(argc, argv, 2000, scenario);
+    return sim_seeds_main(argc, argv, 10000, scenario);
 }
