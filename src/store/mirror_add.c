@@ -6,7 +6,7 @@
  * it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it is lost before it
  * joins there is nobody to be fenced, and nothing to wait for.
  *
- * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_refill.c hold us to it. */
+ * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold us to it. */
 #include "store/mirror_state.h"
 
 typedef struct mir_add {

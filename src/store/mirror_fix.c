@@ -10,7 +10,7 @@
  * others are not held up by it.
  *
  * What fails is done again from where it was: nothing here depends on how often a block is read or written.
- * tests/sim/mirror_history.c and tests/fault/mirror_refill.c hold it to that. */
+ * tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold it to that. */
 #include "store/mirror_state.h"
 
 static void end(mir_piece_t *p)
