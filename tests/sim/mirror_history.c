@@ -752,16 +752,10 @@ static uint64_t scenario(uint64_t seed)
     }
     finish();
     net.alloc_fails_ppm = 0;
-    for (int i = s.n_lines - 1; i >= 0; i--) {
-        if (!net.nodes[client_node(s.lines[i]->client)].dead)
-            line_free(i);
-        else {
-            free(s.lines[i]);
-            s.lines[i] = s.lines[--s.n_lines];
-        }
-    }
     for (int i = 0; i < NODES; i++)
         sim_net_close(&net, i);
+    for (int i = 0; i < s.n_lines; i++)
+        free(s.lines[i]);
     for (int i = 0; i < s.n_acts; i++) {
         if (s.acts[i]->live)
             sim_bad(&net, "an operation (kind %d) did not end with its runtime", s.acts[i]->kind);
