@@ -69,28 +69,32 @@ size_t wefti_sim_expose(wefti_lane_t *base, int fd, size_t n, void *ticket)
     return (size_t)(wr.at - (uint8_t *)ticket);
 }
 
-/* It is all there or the machine itself is at its end, which is no event of the run. */
-static void *must_map(void *at, size_t n, int prot, int flags, int fd)
+/* The machine itself at its end is no event of the run. */
+static void must(bool mapped)
 {
-    void *got = mmap(at, n, prot, flags | (at ? MAP_FIXED : 0), fd, 0);
-    if (got == MAP_FAILED) {
-        perror("sim: the machine itself cannot map memory");
-        abort();
-    }
-    return got;
+    if (mapped)
+        return;
+    perror("sim: the machine itself cannot map memory");
+    abort();
 }
+
+/* Addresses at which nothing is. */
+#define NOTHING (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
 
 static void *map_new(sim_host_t *h, int fd, size_t n)
 {
     size_t reserved = page() + (n + page() - 1) / page() * page();
-    uint8_t *at = must_map(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-    sim_map_t *m = must_map(at, page(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-    must_map(at + page(), n, PROT_READ | PROT_WRITE, MAP_SHARED, fd);
+    uint8_t *at = mmap(NULL, reserved, PROT_NONE, NOTHING, -1, 0);
+    must(at != MAP_FAILED);
+    must(!mprotect(at, page(), PROT_READ | PROT_WRITE));
+    void *bytes = mmap(at + page(), n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    must(bytes != MAP_FAILED);
+    sim_map_t *m = (sim_map_t *)(void *)at;
     *m = (sim_map_t){MAP_MAGIC, h->maps, h, h->maps ? h->maps->id + 1 : 1, false, n, reserved};
     h->maps = m;
     h->mapped++;
     wefti_sim_trace(h->world, h, SIM_T_MAP, m->id, n);
-    return at + page();
+    return bytes;
 }
 
 weft_status_t wefti_sim_map(wefti_lane_t *base, const void *ticket, size_t ticket_n, size_t n, void **ptr_out)
@@ -137,7 +141,8 @@ void wefti_sim_unmap(void *ptr, size_t n)
                                         : "of a mapping of another length");
     m->gone = true;
     h->mapped--;
-    must_map(ptr, m->reserved - page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    void *nothing = mmap(ptr, m->reserved - page(), PROT_NONE, NOTHING | MAP_FIXED, -1, 0);
+    must(nothing != MAP_FAILED);
     wefti_sim_trace(h->world, h, SIM_T_UNMAP, m->id, 0);
 }
 
