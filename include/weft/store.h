@@ -16,7 +16,7 @@
  *     WEFT_ERR_LIMIT     a quota, or no memory left at the server
  *     WEFT_ERR_NOTFOUND  no block of that name
  *     WEFT_ERR_STATE     the name is taken; or the block is another client's
- *     WEFT_ERR_STALE     the lease is over: its blocks are gone. Open the store again
+ *     WEFT_ERR_STALE     the lease is over: its blocks are gone. Open the store again. Or its id was opened over another endpoint
  *     WEFT_ERR_PEER      the server is lost. Within the lease a client can come back to its blocks: weft_store_open() with its id
  *     WEFT_ERR_UNSUPPORTED the peer is no server
  *
@@ -132,7 +132,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_token(const weft_block_t *bloc
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_extend(weft_block_t *block, uint64_t len, weft_op_t *op);
 /* Free it at the server, everyone's tokens and remotes with it, and drop the handle. Only what is ours, or shared. op may be NULL. */
 WEFT_API weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op);
-/* Forget the handle; the block stays. NULL is allowed. */
+/* Forget the handle; the block stays. NULL is allowed. Handles are dropped before the runtime closes. */
 WEFT_API void weft_block_drop(weft_block_t *block);
 /* Free a block of that name, ours or shared. WEFT_ERR_NOTFOUND. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_store_remove(weft_store_t *store, const char *name, weft_op_t *op);
