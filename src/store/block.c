@@ -1,7 +1,8 @@
 /* store/block.c - a client's blocks: from the reply that tells of one to the remote that reaches it, and their end.
  *
- * A reply with a token is not the end of a request: the token is attached first, and then the operation completes with a block that can be read and written. A
- * block that was allocated for nobody (its operation was cancelled, or it could not be attached) is freed at the server.
+ * A reply with a token is not the end of a request: the token is attached first, and then the operation completes with a block that can be
+ * read and written. A block that was allocated for nobody (its operation was cancelled, or it could not be attached) is freed at the
+ * server.
  *
  * After an extension the block has a new reach: a remote and a token of the new length. The ones from before stay until the block is dropped, since
  * others may be using them; what the block says is always the longest. Readers of `reach` need no lock: it only ever moves on, and nothing of

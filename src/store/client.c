@@ -3,8 +3,9 @@
  *     (open) --> OK --lease over--> STALE
  *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for. A close tells the server;
- * leaving tells nobody. Either way the store goes when the last request and the last block of it have gone: blocks can be dropped later.
+ * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for. A close
+ * tells the server; leaving tells nobody. Either way the store goes when the last request and the last block of it have gone: blocks can be
+ * dropped later.
  *
  * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
  *

@@ -96,6 +96,7 @@ static void tell_block(weft_store_server_t *s, weft_ep_t *ep, store_held_t *b, s
     if (st)
         refuse(s, p, st);
     wefti_store_reply(s->ss, ep->id, p);
+    p->token = NULL;
 }
 
 static void on_alloc(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
@@ -184,6 +185,7 @@ static void on_list(weft_store_server_t *s, const store_client_t *c, weft_ep_t *
     p->entries = entries;
     p->entries_len = (uint32_t)(w.at - entries);
     wefti_store_reply(s->ss, ep->id, p);
+    p->entries = NULL; /* ours no longer */
 }
 
 static void sum_up(weft_store_server_t *s, weft_store_stats_t *out)

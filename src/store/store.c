@@ -1,6 +1,7 @@
 /* store/store.c - the room: what it tells conn and core about itself.
  *
- * It has no records of its own: requests and replies are active messages, and to conn it is traffic that only wants to know when endpoints come and go. */
+ * It has no records of its own: requests and replies are active messages, and to conn it is traffic that only wants to know when endpoints
+ * come and go. */
 #include "store/store.h"
 
 #include "store/mirror_state.h"

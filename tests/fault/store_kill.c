@@ -1,5 +1,5 @@
-/* A memory server's client is killed: what was its own goes after its lease, what it shared stays. A server is killed or stopped: every operation of its
- * client ends with WEFT_ERR_PEER, within the heartbeat bound.
+/* A memory server's client is killed: what was its own goes after its lease, what it shared stays. A server is killed or stopped: every
+ * operation of its client ends with WEFT_ERR_PEER, within the heartbeat bound.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 120

@@ -1,10 +1,11 @@
-/* tests/sim/store_life.c - a memory server and up to three clients that allocate, extend, free, remove, open, read, write, list, renew, leave, come back, close,
- * cancel and run out of time, in every order; and everything that can befall them.
+/* tests/sim/store_life.c - a memory server and up to three clients that allocate, extend, free, remove, open, read, write, list, renew,
+ * leave, come back, close, cancel and run out of time, in every order; and everything that can befall them.
  *
  * Every block has a value that only its owner writes. Checked at each completion: once; not too late; memory that was allocated is zero;
- * what is read is the block's own value, and the value once a write of it is complete. A block may only be missing if somebody freed it, or if its owner's
- * lease may have run out: it was silent for that long, as far as its program can know. Who comes back within its lease finds its blocks.
- * At the end, when all clients are gone for longer than a lease, nothing is left but what is shared, to the byte; and nothing after the close.
+ * what is read is the block's own value, and the value once a write of it is complete. A block may only be missing if somebody freed it, or
+ * if its owner's lease may have run out: it was silent for that long, as far as its program can know. Who comes back within its lease finds
+ * its blocks. At the end, when all clients are gone for longer than a lease, nothing is left but what is shared, to the byte; and nothing
+ * after the close.
  *
  * About half of the seeds are at peace (delays only): there nothing is ever missing, and nothing fails. */
 #include <stdio.h>
