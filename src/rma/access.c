@@ -275,8 +275,8 @@ static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
     weft_remote_t *r = acc->remote;
     if (ep->lane && acc->what == ACC_ATTACH && !can_rma(ep))
         return WEFT_ERR_UNSUPPORTED;
-    if (!ep->lane || e->n_asked >= RMA_REQUESTS || (e->asked_bytes && e->asked_bytes + cost(acc) > RMA_REPLY_BYTES) ||
-        (!wefti_list_empty(&r->loose) && blocked(acc)))
+    if (!ep->lane || e->n_asked + e->pulling >= RMA_REQUESTS ||
+        (e->asked_bytes && e->asked_bytes + cost(acc) > RMA_REPLY_BYTES) || (!wefti_list_empty(&r->loose) && blocked(acc)))
         return WEFT_ERR_AGAIN;
     weft_status_t st = wefti_slots_add(&e->requests, acc, &acc->id);
     if (st)
@@ -387,7 +387,7 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     rma_big_acc_t *big = wefti_container_of(x, rma_big_acc_t, x);
     rma_acc_t *acc = big->acc;
     weft_ep_t *ep = big->ep;
-    rma_ep(ep)->serving--;
+    rma_ep(ep)->pulling--;
     if (status)
         status = big->why ? big->why : wefti_ep_why(ep, status);
     wefti_rma_end(acc, status);
@@ -553,7 +553,7 @@ void wefti_rma_payload(weft_ep_t *ep, const uint8_t *rec, size_t n, wefti_in_t *
         } else {
             big->ep = ep;
             acc->state = ACC_PULL;
-            rma_ep(ep)->serving++;
+            rma_ep(ep)->pulling++;
         }
     }
     if (ep->lane && !wefti_list_empty(&rma_ep(ep)->pending))

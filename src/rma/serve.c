@@ -93,6 +93,10 @@ static void reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
 
 static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
 {
+    if (rma_ep(ep)->serving >= RMA_SERVING) {
+        wefti_ep_protocol_error(ep, "more payloads of remote memory than may be under way");
+        return NULL;
+    }
     serve_t *s = (serve_t *)wefti_calloc(1, sizeof *s);
     if (!s)
         return NULL;

@@ -94,6 +94,7 @@ typedef struct rma_drop {
 
 /* What a peer may ask without having been answered, both sides count with it: so much the owner holds at most for a lane without room. */
 #define RMA_REQUESTS 1024u
+#define RMA_SERVING (4 * RMA_REQUESTS) /* payloads: the peer may know of the end of one before we do */
 #define RMA_REPLY_BYTES (2u << 20)
 #define RMA_INLINE 8192u       /* of a read: what may come back in a record, and counts against RMA_REPLY_BYTES */
 #define RMA_GRANTS 4096u       /* remotes of one endpoint */
@@ -262,6 +263,7 @@ typedef struct rma_ep {
     /* ours: what we ask of the peer */
     uint32_t record_max;          /* largest record of this lane, and at most what is worth copying */
     uint32_t n_asked;             /* requests not answered */
+    uint32_t pulling;             /* and reads whose bytes are on their way here: together RMA_REQUESTS at most */
     uint64_t asked_bytes;         /* and what may come back for them in records */
     wefti_slots_t requests;       /* id -> rma_acc_t, or what is left of one that was cancelled: RMA_LEFT */
     bool flushing;                /* of `pending`, now */
@@ -275,7 +277,7 @@ typedef struct rma_ep {
     wefti_list_t replies;         /* that found no room: rma_owed_t */
     uint32_t n_replies;
     uint64_t reply_bytes;
-    uint32_t serving;             /* payloads under way, from and to our regions; and, ours, those of reads on their way here */
+    uint32_t serving;             /* payloads under way, from and to our regions: RMA_SERVING at most */
 } rma_ep_t;
 
 static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->traffic[WEFTI_TRAFFIC_RMA]; }
