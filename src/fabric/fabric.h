@@ -222,11 +222,12 @@ typedef struct wefti_rail_ops {
 
     /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the rail cannot, and where its fabric is not
      * marked as trusted (the variable "trusted"). Both sides must have them. */
-    /* Let the peer of this lane at [base, base+n), which is ordinary memory and stays until key_free(): `buf` gets the key for it, at most
+    /* Let the peer of this lane at [base, base+n), which is ordinary memory and stays until it is taken back: `buf` gets the key for it, at most
      * WEFTI_KEY_MAX bytes; *len_out says how many. WEFT_ERR_NOMEM, _UNSUPPORTED (it cannot be registered, or its key is longer). */
     weft_status_t (*key_new)(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
-    /* The peer's accesses to it are done; where the lane is down, they are. */
-    void (*key_free)(wefti_rail_t *rail, void *key);
+    /* Take it back. x NULL: the peer says that it is done with it, and it is gone when this returns. Else the lane is about to be closed,
+     * and x is done, with WEFT_OK and before lane_closed, when the peer can touch the range no more. One or the other for each, before lane_closed. */
+    void (*key_free)(void *key, wefti_xfer_t *x);
     /* What the peer's key is for, reached over this lane. WEFT_ERR_PROTOCOL (nonsense), _NOMEM, _UNREACHABLE. */
     weft_status_t (*key_open)(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
     /* Transfers under way go on. The lane may be gone. */

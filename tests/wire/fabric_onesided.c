@@ -45,7 +45,7 @@ static void reach_open(reach_t *r, lanes_t *l, void *base, size_t n)
 static void reach_close(reach_t *r)
 {
     r->l->a.lane->ops->key_close(r->remote);
-    r->l->b.lane->ops->key_free(r->l->b.rail, r->key);
+    r->l->b.lane->ops->key_free(r->key, NULL);
 }
 
 static void get(reach_t *r, uint64_t offset, void *buf, size_t n)
@@ -301,7 +301,7 @@ TEST(many_puts_and_gets_in_flight_are_each_done_once_and_their_key_may_be_closed
         CHECK_OK(x[i].status);
     }
     CHECK(!memcmp(back, mine, sizeof mine));
-    l.b.lane->ops->key_free(l.b.rail, r.key);
+    l.b.lane->ops->key_free(r.key, NULL);
     lanes_close(&l);
 }
 
@@ -406,8 +406,12 @@ TEST(closing_the_lane_ends_what_is_under_way)
         l.a.lane = NULL;
         if (!(rounds % 2))
             l.a.rail->ops->key_close(r.remote);
-        l.b.rail->ops->key_free(l.b.rail, r.key);
+        lanes_xfer_t taken;
+        lanes_xfer_init(&taken);
+        l.b.rail->ops->key_free(r.key, &taken.x);
+        CHECK(!taken.done);
         lanes_close(&l);
+        CHECK(taken.done && !taken.status);
         munmap(theirs, BIG);
     }
 }
@@ -424,11 +428,15 @@ TEST(an_owner_that_closes_its_lane_in_the_middle_costs_no_more_than_what_was_und
     mixed_post(&m, &l.a, r.remote, BIG);
     for (int i = 0; i < 10; i++)
         lanes_progress(&l);
+    lanes_xfer_t taken;
+    lanes_xfer_init(&taken);
+    l.b.lane->ops->key_free(r.key, &taken.x);
     l.b.lane->ops->lane_close(l.b.lane);
+    LANES_UNTIL(&l, taken.done);
+    CHECK_OK(taken.status);
+    munmap(theirs, BIG); /* nothing touches it any more */
     LANES_UNTIL(&l, l.b.closed && l.a.failed);
     l.b.lane = NULL;
-    l.b.rail->ops->key_free(l.b.rail, r.key);
-    munmap(theirs, BIG); /* nothing touches it any more */
     for (int i = 0; i < 200; i++)
         lanes_progress(&l);
     l.a.lane->ops->lane_close(l.a.lane);
@@ -618,8 +626,11 @@ static void kill_user(int rounds, int done)
     }
     LANES_SIDE_UNTIL(&two.s, two.s.failed);
     CHECK_EQ(two.s.why, WEFT_ERR_PEER);
+    lanes_xfer_t taken;
+    lanes_xfer_init(&taken);
+    two.s.lane->ops->key_free(two.own, &taken.x);
     lanes_side_close_lane(&two.s);
-    two.s.rail->ops->key_free(two.s.rail, two.own);
+    CHECK(taken.done);
     munmap(two.bytes, BIG);
     lanes_side_close(&two.s);
     CHECK_EQ(write(done, "x", 1), 1);

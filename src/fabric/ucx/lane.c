@@ -183,6 +183,7 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, 
     wefti_list_init(&l->pump_link);
     wefti_list_init(&l->offers);
     wefti_list_init(&l->pulling);
+    wefti_list_init(&l->keys);
     wefti_list_init(&l->ones);
     wefti_list_init(&l->unflushed);
     wefti_list_init(&l->waiting);
@@ -344,7 +345,8 @@ static bool said_bye(ux_lane_t *l)
         wefti_ux_control(l, UX_REC_BYE, 0);
         l->bye_until = wefti_clock_ns() + UX_BYE_NS;
     }
-    return !l->in_flight || wefti_clock_ns() >= l->bye_until;
+    /* An access that UCX emulates is better answered before we go: onesided.c. */
+    return (!l->in_flight && (!l->base.emulates || wefti_list_empty(&l->ones))) || wefti_clock_ns() >= l->bye_until;
 }
 
 void wefti_ux_lane_begin_close(ux_lane_t *l)
@@ -356,6 +358,7 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
         wefti_ux_adopt(l);
         l->state = UX_CLOSING;
     }
+    wefti_ux_ones_abandon(l);
     if (!said_bye(l)) {
         wefti_ux_event(l, UX_EV_CLOSE);
         return;
@@ -373,7 +376,6 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     /* Descriptors go back while their endpoint lives; BYE, sent before, tells the sender not to take that for a delivery. */
     wefti_ux_release_offers(l);
     wefti_ux_chunks_abandon(l);
-    wefti_ux_ones_abandon(l);
     if (l->ep)
         wefti_ux_ep_close(l->ep);
     wefti_ux_tell_withdrawn(l);

@@ -35,7 +35,10 @@
 
 /* What a peer may reach of ours. */
 typedef struct ux_key {
+    wefti_list_t link; /* lane->keys */
+    ux_lane_t *lane;
     ucp_mem_h mem;
+    wefti_xfer_t *x; /* done when the lane's endpoint is gone */
 } ux_key_t;
 
 /* What we may reach of a peer's. */
@@ -79,8 +82,9 @@ static ux_lane_t *ux_usable(wefti_lane_t *lane)
 
 weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
 {
-    ux_rail_t *r = ux_lane(lane)->rail;
-    ux_key_t *k = wefti_malloc(sizeof *k);
+    ux_lane_t *l = ux_lane(lane);
+    ux_rail_t *r = l->rail;
+    ux_key_t *k = wefti_calloc(1, sizeof *k);
     if (!k)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
     ucp_mem_map_params_t params = {
@@ -115,6 +119,8 @@ weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *b
     wefti_put_u64(&w, n);
     wefti_put_bytes(&w, packed, packed_n);
     ucp_rkey_buffer_release(packed);
+    k->lane = l;
+    wefti_list_push_back(&l->keys, &k->link);
     *len_out = KEY_HEAD + packed_n;
     *key_out = k;
     return WEFT_OK;
@@ -126,13 +132,34 @@ err_key:
     return status;
 }
 
-void wefti_ux_key_free(wefti_rail_t *rail, void *key)
+static void key_end(ux_key_t *k)
 {
-    ux_key_t *k = key;
-    ucs_status_t st = ucp_mem_unmap(ux_rail(rail)->context, k->mem);
+    ucs_status_t st = ucp_mem_unmap(k->lane->rail->context, k->mem);
     if (st != UCS_OK)
         wefti_warn("ucx: a key is not taken back: %s", ucs_status_string(st));
+    wefti_list_remove(&k->link);
     wefti_free(k);
+}
+
+/* Where UCX emulates, a packet that is on its way here needs no key: until the endpoint is gone the memory has to stay. */
+void wefti_ux_key_free(void *key, wefti_xfer_t *x)
+{
+    ux_key_t *k = key;
+    if (x)
+        k->x = x;
+    else
+        key_end(k);
+}
+
+void wefti_ux_keys_end(ux_lane_t *l)
+{
+    for (wefti_list_t *it; (it = wefti_list_first(&l->keys));) {
+        ux_key_t *k = wefti_container_of(it, ux_key_t, link);
+        wefti_xfer_t *x = k->x;
+        key_end(k);
+        if (x)
+            x->done(x, WEFT_OK);
+    }
 }
 
 weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out)

@@ -268,6 +268,7 @@ static void tell_lane(ux_lane_t *l)
         wefti_ux_lane_begin_close(l);
     if (l->state == UX_DRAINING) {
         if (wefti_ux_lane_drained(l)) {
+            wefti_ux_keys_end(l);
             void *user = l->base.user;
             wefti_ux_lane_free(l);
             up->lane_closed(user);

@@ -131,6 +131,7 @@ struct ux_lane {
     wefti_list_t offers;    /* of ux_pull_t, not yet pulled or refused */
     wefti_list_t pulling;
     wefti_map_t offer_ids;
+    wefti_list_t keys;      /* of ux_key_t: what the peer may reach */
     wefti_list_t ones;      /* of ux_one_t that UCX has */
     wefti_list_t unflushed; /* of ux_one_t: puts after which no flush was posted */
     wefti_list_t waiting;   /* of ux_one_t: not done, in order, where they go one by one */
@@ -268,7 +269,9 @@ void wefti_ux_pump(ux_rail_t *r);
 
 /* onesided.c */
 weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
-void wefti_ux_key_free(wefti_rail_t *rail, void *key);
+void wefti_ux_key_free(void *key, wefti_xfer_t *x);
+/* The lane's endpoint is gone: take its keys back. */
+void wefti_ux_keys_end(ux_lane_t *l);
 weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
 void wefti_ux_key_close(void *remote);
 weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
