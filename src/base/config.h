@@ -26,7 +26,7 @@
     X(transports,      TEXT,   "all",     "",                          "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
     X(interfaces,      TEXT,   "all",     "",                          "network devices that may be used, comma separated") \
     X(key_file,        PATH,   "",        "",                          "file whose bytes are the pre-shared key; must not be readable by others") \
-    X(trusted,         CHOICE, "off",     "off on",                    "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
+    X(trusted,         CHOICE, "off",     "off on emulated",           "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
     X(heartbeat,       TIME,   "5s",      "100ms 1h",                  "a peer silent for this long is lost") \
     X(connect_timeout, TIME,   "10s",     "1ms 1h",                    "how long a connect may take") \
     X(close_timeout,   TIME,   "10s",     "1ms 1h",                    "how long a graceful close may take before it is forced") \
@@ -66,7 +66,9 @@ weft_status_t wefti_config_parse(const char *source, const void *bytes, size_t n
 const char *wefti_config_keep(wefti_config_t *config, const char *text);
 
 /* Is the fabric marked as trusted? */
-static inline bool wefti_trusted(const wefti_config_t *config) { return config->trusted && !strcmp(config->trusted, "on"); }
+static inline bool wefti_trusted(const wefti_config_t *config) { return config->trusted && strcmp(config->trusted, "off") != 0; }
+/* And are one-sided operations wanted even where UCX emulates them? */
+static inline bool wefti_trusted_emulated(const wefti_config_t *config) { return config->trusted && !strcmp(config->trusted, "emulated"); }
 
 /* Parsers, also for tools: whole string or WEFT_ERR_INVALID. Size: digits and k, M, G, T (any case, "iB" may follow), powers of
  * 1024. Time: digits and ns, us, ms, s, m, h; "0" needs no unit. */

@@ -100,7 +100,7 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     if ((st = merge_text(config, o.progress ? mode_names[o.progress] : NULL, &config->progress)) ||
         (st = merge_text(config, o.name, &config->name)) || (st = merge_text(config, o.transports, &config->transports)) ||
         (st = merge_text(config, o.interfaces, &config->interfaces)) ||
-        (st = merge_text(config, o.trusted ? "on" : NULL, &config->trusted)))
+        (st = merge_text(config, o.trusted && !wefti_trusted(config) ? "on" : NULL, &config->trusted)))
         return st;
     return WEFT_OK;
 }
@@ -203,7 +203,8 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
         return st;
     if (wefti_trusted(c) && !rt->has_key)
         return wefti_fail(WEFT_ERR_INVALID,
-                          "WEFT_TRUSTED is on, but there is no key that peers could prove: set WEFT_KEY_FILE, or "
-                          "WEFT_TRUSTED=off");
+                          "WEFT_TRUSTED is %s, but there is no key that peers could prove: set WEFT_KEY_FILE, or "
+                          "WEFT_TRUSTED=off",
+                          c->trusted);
     return WEFT_OK;
 }
