@@ -119,7 +119,7 @@ weft_status_t wefti_rma_begin(rma_acc_t *acc)
         return st;
     live(acc);
     if (acc->what != ACC_ATTACH)
-        r->rs->checked++;
+        ++*(wefti_rma_native_can(acc) ? &r->rs->native : &r->rs->checked);
     wefti_rma_count(acc);
     st = wefti_rma_ask(acc);
     if (st)
@@ -192,8 +192,10 @@ static weft_status_t put_record(weft_ep_t *ep, rma_acc_t *acc)
         at = (uint8_t *)lane->ops->reserve(lane, sizeof head + r->claim_len);
         if (!at)
             return WEFT_ERR_AGAIN;
-        if (r->wanted != WEFT_RMA_CHECKED && lane->ops->map)
+        if (r->wanted != WEFT_RMA_CHECKED && r->wanted != WEFT_RMA_NATIVE && lane->ops->map)
             head.flags |= F_MAP;
+        if (wefti_rma_native_wanted(r, ep))
+            head.flags |= F_NATIVE;
         memcpy(at, &head, sizeof head);
         memcpy(at + sizeof head, r->claim, r->claim_len);
         lane->ops->commit(lane, sizeof head + r->claim_len);
@@ -278,6 +280,8 @@ static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
     if (!ep->lane || e->n_asked + e->pulling >= RMA_REQUESTS ||
         (e->asked_bytes && e->asked_bytes + cost(acc) > RMA_REPLY_BYTES) || (!wefti_list_empty(&r->loose) && blocked(acc)))
         return WEFT_ERR_AGAIN;
+    if (wefti_rma_native_can(acc))
+        return wefti_rma_native_start(ep, acc);
     weft_status_t st = wefti_slots_add(&e->requests, acc, &acc->id);
     if (st)
         return st;
@@ -293,7 +297,8 @@ static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
     e->asked_bytes += cost(acc);
     acc->state = big ? ACC_OUT : ACC_ASKED;
     wefti_list_push_back(&e->asked, &acc->link);
-    if (big || (acc->what == ACC_READ && acc->len > WEFT_RMA_WHOLE)) /* a read that long may be announced, as the owner likes */
+    /* A read that long may be announced, as the owner likes. And what the fabric does itself overtakes any request. */
+    if (!acc->loose_link.next && (big || (acc->what == ACC_READ && acc->len > WEFT_RMA_WHOLE) || r->native))
         wefti_list_push_back(&r->loose, &acc->loose_link);
     return WEFT_OK;
 }
@@ -312,6 +317,18 @@ weft_status_t wefti_rma_ask(rma_acc_t *acc)
     if (!st && !acc->batch)
         (void)wefti_op_track(rma_op(acc));
     return st;
+}
+
+void wefti_rma_ask_first(rma_acc_t *acc)
+{
+    weft_ep_t *ep = acc->remote->ep;
+    weft_status_t st = put(ep, acc);
+    if (st == WEFT_ERR_AGAIN) {
+        acc->state = ACC_PENDING;
+        wefti_list_push_front(&rma_ep(ep)->pending, &acc->link);
+    } else if (st) {
+        wefti_rma_end(acc, st);
+    }
 }
 
 void wefti_rma_pending_flush(weft_ep_t *ep)
@@ -398,6 +415,10 @@ void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why)
 {
     weft_remote_t *r = acc->remote;
     weft_ep_t *ep = r->ep;
+    if (acc->state == ACC_NATIVE) {
+        wefti_rma_native_cancel(acc, why);
+        return;
+    }
     if (acc->state == ACC_OUT || acc->state == ACC_PULL) {
         if (!acc->big->why)
             acc->big->why = why;

@@ -127,6 +127,7 @@ void wefti_rma_grant_stale(rma_grant_t *g)
         wefti_rma_slot_stale(&g->region->share, g->slot);
         g->quiet = !wefti_rma_slot_busy(&g->region->share, g->slot);
     }
+    wefti_rma_native_stale(g);
 }
 
 static void let_go_of_slot(rma_grant_t *g, bool lost)
@@ -159,6 +160,7 @@ void wefti_rma_grant_drop(rma_grant_t *g, bool lost)
 {
     weft_region_t *region = g->region;
     rma_ep_t *e = rma_ep(g->ep);
+    wefti_rma_native_drop(g, lost);
     wefti_rma_grant_stale(g);
     wefti_slots_remove(&e->grants, g->id);
     wefti_list_remove(&g->ep_link);

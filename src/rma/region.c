@@ -169,6 +169,7 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
     weft_status_t st = WEFT_OK;
     r->share.fd = -1;
     r->own = !o->buf;
+    r->checked = o->unmapped;
     if (o->buf) {
         r->base = o->buf;
         r->device = wefti_mem_device_of(o->buf, o->kind);
@@ -390,8 +391,10 @@ static void settle_revokes(weft_region_t *region)
         busy = oldest_busy(region);
         bool stuck = busy != UINT64_MAX && region->look_until && wefti_now(region->rs->rt) >= region->look_until;
         if (stuck || any_lost(region)) {
-            st = move_away(region);
-            busy = UINT64_MAX;
+            /* Not under those who have a key: their accesses would still reach the old memory. */
+            bool held = wefti_rma_native_hold(region);
+            st = held ? WEFT_OK : move_away(region);
+            busy = held ? 0 : UINT64_MAX;
         }
     }
     if (!st) {

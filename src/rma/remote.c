@@ -35,17 +35,18 @@ static bool drop_put(weft_ep_t *ep, uint64_t grant)
     return true;
 }
 
-/* Tell the owner. What cannot be said for want of memory is said by the end of the endpoint. */
-static void drop_send(weft_ep_t *ep, uint64_t grant)
+/* Tell the owner. */
+bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant)
 {
     rma_ep_t *e = rma_ep(ep);
     if (!ep->lane || (wefti_list_empty(&e->drops) && drop_put(ep, grant)))
-        return;
+        return true;
     owed_drop_t *owed = (owed_drop_t *)wefti_malloc(sizeof *owed);
     if (!owed)
-        return;
+        return false;
     owed->grant = grant;
     wefti_list_push_back(&e->drops, &owed->link);
+    return true;
 }
 
 void wefti_rma_drops_flush(weft_ep_t *ep)
@@ -72,9 +73,10 @@ static void remote_free(weft_remote_t *r)
     weft_ep_t *ep = r->ep;
     if (ep) {
         wefti_list_remove(&r->ep_link);
-        if (r->grant)
-            drop_send(ep, r->grant);
+        if (r->grant) /* what cannot be said for want of memory is said by the end of the endpoint */
+            (void)wefti_rma_drop_send(ep, r->grant);
     }
+    wefti_rma_native_close(r);
     wefti_list_remove(&r->all_link);
     wefti_count_up(&rs->mapped, r->fast);
     wefti_count_up(&rs->fast_gone, r->fast);
@@ -120,6 +122,7 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
             continue; /* it closes gracefully: what is under way goes on */
         wefti_list_remove(l);
         r->ep = NULL;
+        wefti_rma_native_close(r);
         r->refs++;
         wefti_rma_steps_down(r, why);
         wefti_rma_remote_unref(r);
@@ -159,22 +162,24 @@ static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const 
 void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_t n)
 {
     rma_attached_t a;
-    uint8_t ticket[WEFTI_TICKET_MAX];
+    uint8_t ticket[WEFTI_KEY_MAX]; /* or a key */
+    _Static_assert(WEFTI_KEY_MAX >= WEFTI_TICKET_MAX, "it holds either");
     memcpy(&a, rec, sizeof a);
     size_t ticket_n = n - sizeof a;
     if (ticket_n <= sizeof ticket)
         memcpy(ticket, rec + sizeof a, ticket_n);
     __asm__ volatile("" : : : "memory"); /* from here on the copies, whatever the peer does to the originals */
     if (!a.grant || ticket_n > sizeof ticket || a.rights & ~WEFT_RMA_ALL ||
-        (a.stamp && (a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 || a.map_bytes < RMA_CONTROL ||
-                     a.map_offset < RMA_CONTROL || a.map_offset > a.map_bytes || a.len > a.map_bytes - a.map_offset))) {
+        (a.stamp &&
+         (ticket_n > WEFTI_TICKET_MAX || a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 || a.map_bytes < RMA_CONTROL ||
+          a.map_offset < RMA_CONTROL || a.map_offset > a.map_bytes || a.len > a.map_bytes - a.map_offset))) {
         wefti_rma_nonsense(ep);
         if (acc)
             wefti_rma_end(acc, WEFT_ERR_PROTOCOL);
         return;
     }
     if (!acc) { /* it was cancelled */
-        drop_send(ep, a.grant);
+        (void)wefti_rma_drop_send(ep, a.grant);
         return;
     }
     weft_remote_t *r = acc->remote;
@@ -183,7 +188,11 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_
     r->len = a.len;
     r->rights = a.rights;
     r->generation = a.generation;
-    r->path = map(ep, r, &a, ticket, ticket_n) ? WEFT_RMA_MAPPED : WEFT_RMA_CHECKED;
+    r->path = WEFT_RMA_CHECKED;
+    if (map(ep, r, &a, ticket, ticket_n))
+        r->path = WEFT_RMA_MAPPED;
+    else if (!a.stamp && ticket_n && wefti_rma_native_open(r, ep, ticket, ticket_n, a.slot != 0))
+        r->path = WEFT_RMA_NATIVE;
     if (r->wanted && r->wanted != r->path) {
         wefti_rma_end(acc, WEFT_ERR_UNSUPPORTED);
         return;

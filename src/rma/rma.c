@@ -17,6 +17,7 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->drops);
     wefti_list_init(&e->grant_list);
     wefti_list_init(&e->replies);
+    wefti_list_init(&e->revokes);
 }
 
 static void ep_up(weft_ep_t *ep)
@@ -29,6 +30,8 @@ static void ep_up(weft_ep_t *ep)
 static void ep_room(weft_ep_t *ep)
 {
     wefti_rma_replies_flush(ep);
+    if (ep->lane)
+        wefti_rma_revokes_flush(ep);
     if (ep->lane)
         wefti_rma_drops_flush(ep);
     if (ep->lane)
@@ -44,6 +47,9 @@ static void record(weft_ep_t *ep, const void *rec, size_t n)
     case REC_VALUE:
     case REC_ATTACHED:
         wefti_rma_answer(ep, bytes, n);
+        return;
+    case REC_REVOKED:
+        wefti_rma_revoked(ep, bytes, n);
         return;
     default:
         wefti_rma_serve(ep, bytes, n);

@@ -46,7 +46,7 @@ static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
 {
     rma_ep_t *e = rma_ep(ep);
     if (e->n_replies >= RMA_REQUESTS ||
-        e->reply_bytes + n > RMA_REPLY_BYTES + RMA_REQUESTS * sizeof(rma_attached_t) + RMA_INLINE) {
+        e->reply_bytes + n > RMA_REPLY_BYTES + RMA_REQUESTS * (sizeof(rma_attached_t) + WEFTI_KEY_MAX) + RMA_INLINE) {
         wefti_ep_protocol_error(ep, "more requests to remote memory than may be unanswered");
         return NULL;
     }
@@ -310,7 +310,7 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *by
     rma_state_t *rs = rma_state(ep->rt);
     struct {
         rma_attached_t a;
-        uint8_t ticket[WEFTI_TICKET_MAX];
+        uint8_t ticket[WEFTI_KEY_MAX]; /* or a key */
     } rec;
     uint8_t claim_bytes[WEFT_RMA_TOKEN_MAX];
     rma_claim_t claim;
@@ -344,6 +344,8 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *by
             rec.a.map_bytes = share->bytes;
             rec.a.map_offset = RMA_CONTROL + grant->offset;
         }
+    } else if (head->flags & F_NATIVE) {
+        ticket_n = wefti_rma_native_grant(grant, rec.ticket, &rec.a.slot);
     }
     wefti_count_up(&rs->served, 1);
     reply(ep, &rec, sizeof rec.a + ticket_n);
@@ -369,7 +371,7 @@ void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
             goto nonsense;
         memcpy(&attach, bytes, sizeof attach);
         __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
-        if (attach.flags & ~(F_NAME | F_MAP) || attach.zero || !attach.len || attach.len > WEFT_RMA_TOKEN_MAX ||
+        if (attach.flags & ~(F_NAME | F_MAP | F_NATIVE) || attach.zero || !attach.len || attach.len > WEFT_RMA_TOKEN_MAX ||
             attach.len != n - sizeof attach)
             goto nonsense;
         on_attach(ep, &attach, bytes + sizeof attach);

@@ -1,7 +1,7 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
  * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, grant.c, serve.c). The
- * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). Everything belongs to the driver of the
+ * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the driver of the
  * runtime, except what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
 #define WEFTI_RMA_STATE_H
@@ -33,10 +33,12 @@ enum {
     REC_DONE,                         /* rma_reply_t: it came to `status` */
     REC_DATA,                         /* rma_reply_t, the bytes */
     REC_VALUE,                        /* rma_reply_t, 8 bytes: the word before */
-    REC_PAYLOAD                       /* rma_payload_t: the bytes of a read are announced */
+    REC_PAYLOAD,                      /* rma_payload_t: the bytes of a read are announced */
+    REC_REVOKED                       /* rma_drop_t: the grant is stale. Whoever has a key for it answers with DROP, when its accesses have ended */
 };
 
-enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */ };
+enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */,
+       F_NATIVE = 8 /* ATTACH: the sender could use a key */ };
 
 typedef struct rma_request {
     uint8_t kind, what;       /* what: F_TELL, or weft_rma_atomic_t */
@@ -81,11 +83,11 @@ typedef struct rma_attach {
 typedef struct rma_attached {
     rma_reply_t reply;
     uint64_t grant, len, generation;
-    uint32_t rights, slot;    /* slot: of the control page */
+    uint32_t rights, slot;    /* slot: of the control page; with a key, 1 if the part does not begin at a whole word, else 0 */
     uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
     uint64_t map_bytes;       /* of the memfd, the control page included */
     uint64_t map_offset;      /* of the part's first byte in it */
-} rma_attached_t;             /* a ticket follows, where stamp is not 0 */
+} rma_attached_t;             /* a ticket follows, where stamp is not 0; else, with F_NATIVE, perhaps a key */
 
 typedef struct rma_drop {
     uint8_t kind, zero[7];
@@ -187,6 +189,7 @@ struct weft_region {
     weft_region_t *name_next;     /* under rs->lock */
     rma_share_t share;
     bool own;                     /* the library made the memory */
+    bool checked;                 /* every access is checked here: no keys */
     weft_region_notify_fn notify;
     void *user;
     wefti_list_t grants;          /* rma_grant_t.region_link */
@@ -219,6 +222,10 @@ struct rma_grant {
     wefti_list_t region_link, ep_link;
     uint64_t expires;             /* its token's time, in fabric time; 0: never */
     wefti_timer_t expiry;
+    void *key;                    /* native.c: what the peer's fabric was given; under way as long as there is one */
+    void (*key_free)(void *key, wefti_xfer_t *x);
+    wefti_xfer_t key_x;           /* its end, with the lane */
+    wefti_list_t revoke_link;     /* rma_ep_t.revokes */
 };
 
 /* What a token or a name says that its bearer may have. */
@@ -265,6 +272,7 @@ typedef struct rma_ep {
     uint32_t n_asked;             /* requests not answered */
     uint32_t pulling;             /* and reads whose bytes are on their way here: together RMA_REQUESTS at most */
     uint64_t asked_bytes;         /* and what may come back for them in records */
+    uint32_t n_native;            /* accesses that the fabric has */
     wefti_slots_t requests;       /* id -> rma_acc_t, or what is left of one that was cancelled: RMA_LEFT */
     bool flushing;                /* of `pending`, now */
     wefti_list_t pending;         /* accesses not yet on the lane, in order */
@@ -275,6 +283,7 @@ typedef struct rma_ep {
     wefti_slots_t grants;         /* id -> rma_grant_t */
     wefti_list_t grant_list;      /* rma_grant_t.ep_link */
     wefti_list_t replies;         /* that found no room: rma_owed_t */
+    wefti_list_t revokes;         /* REVOKEDs that found no room: rma_grant_t.revoke_link */
     uint32_t n_replies;
     uint64_t reply_bytes;
     uint32_t serving;             /* payloads under way, from and to our regions: RMA_SERVING at most */
@@ -311,6 +320,11 @@ struct weft_remote {
     void *map;
     size_t map_bytes;
     void (*unmap)(void *ptr, size_t n);
+    void *native;                 /* the fabric's way to it; NULL: none */
+    void (*native_close)(void *native);
+    uint32_t n_native;            /* accesses that the fabric has */
+    bool odd;                     /* it does not begin at a whole word: atomics are requests */
+    bool revoked;                 /* the owner said so, and waits for DROP */
     wefti_list_t all_link, ep_link;
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
     wefti_list_t loose;           /* of them, those that others could overtake: rma_acc_t.loose_link */
@@ -331,7 +345,8 @@ enum {
     ACC_ASKED,    /* in rma_ep_t.asked: `id` awaits its answer */
     ACC_OUT,      /* the same, and its bytes are announced: `big` has them */
     ACC_PULL,     /* its bytes are on their way here: `big` */
-    ACC_STEPS     /* in rma_state_t.stepping */
+    ACC_STEPS,    /* in rma_state_t.stepping */
+    ACC_NATIVE    /* the fabric has it: `native` */
 };
 
 typedef struct rma_batch rma_batch_t;
@@ -353,6 +368,7 @@ typedef struct rma_acc {
     union {
         uint64_t id;              /* in rma_ep_t.requests, from ASKED on */
         uint64_t stepped;         /* STEPS: bytes done */
+        struct rma_native *native; /* NATIVE: what the fabric has */
     };
     rma_big_acc_t *big;
     rma_batch_t *batch;           /* NULL: it is in the room of its operation */
@@ -399,6 +415,7 @@ weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t o
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
 weft_status_t wefti_rma_ask(rma_acc_t *acc);                        /* live: send its request, or let it wait */
+void wefti_rma_ask_first(rma_acc_t *acc);                           /* the same, before all that wait */
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status);           /* on no list but `live`: complete it */
 void wefti_rma_cancel(rma_acc_t *acc, weft_status_t why);
 weft_status_t wefti_rma_scatter(rma_acc_t *acc, uint64_t at, const uint8_t *bytes, uint64_t n); /* into its buffer, from byte `at` on */
@@ -457,6 +474,23 @@ static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width
 #undef RMA_APPLY
 }
 
+/* --- native.c -------------------------------------------------------------------------------------------------------------------- */
+
+/* A key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none. *odd_out: its first byte is not that of a word. */
+size_t wefti_rma_native_grant(rma_grant_t *grant, void *key, uint32_t *odd_out);
+void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
+void wefti_rma_native_drop(rma_grant_t *grant, bool lost);          /* its peer lets go, or its endpoint is down */
+bool wefti_rma_native_hold(weft_region_t *region);                  /* the memory is to be replaced: take all keys back. True: not all are */
+void wefti_rma_revokes_flush(weft_ep_t *ep);
+bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
+bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n, bool odd);
+void wefti_rma_native_close(weft_remote_t *r);
+void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access of it ended: the owner may wait for the last */
+void wefti_rma_revoked(weft_ep_t *ep, const uint8_t *rec, size_t n); /* REVOKED */
+bool wefti_rma_native_can(const rma_acc_t *acc);
+weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric: it is loose then. WEFT_ERR_AGAIN: not now */
+void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
+
 /* --- batch.c, remote.c ------------------------------------------------------------------------------------------------------------ */
 
 void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status);
@@ -469,6 +503,7 @@ void wefti_rma_remote_unref(weft_remote_t *r);
 static inline void wefti_rma_coming(weft_remote_t *r) { atomic_fetch_add(&r->coming, 1); }
 void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
+bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no memory to keep it until there is room */
 void wefti_rma_drops_flush(weft_ep_t *ep);
 void wefti_rma_drops_free(weft_ep_t *ep);
 

@@ -1,0 +1,310 @@
+/* rma/native.c - one-sided accesses by the fabric itself, where it is marked as trusted: both sides of them.
+ *
+ * The owner gives a grant a key for its part of the region, and from then on the peer reads and writes it without asking. Nobody checks these
+ * accesses but their poster, so both must have proved the key of their runtimes and both fabrics must be marked as trusted. Where the fabric would
+ * only emulate them there is nothing to gain: then someone has to insist on the path.
+ *
+ * The user's side: an access that waits its turn like every other (access.c) is given to the fabric instead of being sent as a request, is
+ * loose while it is there, and ends when the fabric says so. Accesses whose buffer is on a device or that have no bytes, atomics on a part that
+ * does not begin at a whole word, and notifications are requests as ever.
+ *
+ * The owner's side: a grant with a key counts as under way, since nobody can tell whether an access is. When it becomes stale its peer is told by
+ * REVOKED, and answers with DROP when its last access has ended; if the endpoint ends first, the key goes with the lane. Until then whoever
+ * revokes or frees the region waits.
+ *
+ *     owner:  KEYED --stale--> TOLD --DROP--> no key
+ *                 \---endpoint down--> CLOSING --the lane is closed--> no key
+ *
+ * Promise: no one-sided access touches a region after its revoke or its free has completed. tests/wire/rma_native.c holds us to it. */
+#include "rma/state.h"
+
+/* An access that the fabric has. */
+typedef struct rma_native {
+    wefti_xfer_t x;
+    rma_acc_t *acc;        /* NULL: it has ended before */
+    weft_remote_t *remote; /* a reference */
+    weft_ep_t *ep;
+    weft_status_t why; /* it was cancelled, or its time is over: what it ends with unless it succeeds */
+    bool copied;       /* through `bytes` */
+    weft_iov_t whole;
+    wefti_atomic_t atomic;
+    rma_acc_t left; /* in its place among the loose, when it has ended before */
+    uint8_t bytes[];
+} rma_native_t;
+
+/* Both have proved a key, and this end's fabric is trusted; if it only emulates, so that UCX may abort (fabric/ucx/onesided.c), by name. */
+static bool trusted(const weft_ep_t *ep)
+{
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    return ep->lane && ep->lane->ops->key_new && (!ep->lane->emulates || wefti_trusted_emulated(&ep->rt->config)) &&
+           !weft_ep_get_info(ep, &info) && info.authenticated;
+}
+
+/* --- the owner's side ---------------------------------------------------------------------------------------------------------- */
+
+size_t wefti_rma_native_grant(rma_grant_t *g, void *key, uint32_t *odd_out)
+{
+    weft_region_t *region = g->region;
+    uint8_t *at = region->base + g->offset;
+    size_t n;
+    /* Not if its memory may be about to be replaced, and a device's is for the checked path. */
+    if (!trusted(g->ep) || region->device || region->checked || !g->len || !wefti_list_empty(&region->waiting) ||
+        atomic_load(&region->coming))
+        return 0;
+    if (g->ep->lane->ops->key_new(g->ep->lane, at, (size_t)g->len, key, &n, &g->key)) {
+        wefti_info("a region has no key for one-sided access, every access is checked: %s", weft_last_error());
+        return 0;
+    }
+    *odd_out = (uintptr_t)at % 8 != 0;
+    g->key_free = g->ep->lane->ops->key_free;
+    wefti_rma_grant_begin(g);
+    return n;
+}
+
+static bool tell(weft_ep_t *ep, const rma_grant_t *g)
+{
+    rma_drop_t rec = {.kind = REC_REVOKED, .grant = g->id};
+    void *at = ep->lane->ops->reserve(ep->lane, sizeof rec);
+    if (!at)
+        return false;
+    memcpy(at, &rec, sizeof rec);
+    ep->lane->ops->commit(ep->lane, sizeof rec);
+    ep->spoke = 1;
+    return true;
+}
+
+/* Not before the answers that wait: one may be the ATTACHED it is about. */
+void wefti_rma_native_stale(rma_grant_t *g)
+{
+    weft_ep_t *ep = g->ep;
+    if (!g->key || !ep || !ep->lane)
+        return;
+    rma_ep_t *e = rma_ep(ep);
+    if (!wefti_list_empty(&e->replies) || !wefti_list_empty(&e->revokes) || !tell(ep, g))
+        wefti_list_push_back(&e->revokes, &g->revoke_link);
+}
+
+void wefti_rma_revokes_flush(weft_ep_t *ep)
+{
+    rma_ep_t *e = rma_ep(ep);
+    for (wefti_list_t *l; ep->lane && wefti_list_empty(&e->replies) && (l = wefti_list_first(&e->revokes));) {
+        if (!tell(ep, wefti_container_of(l, rma_grant_t, revoke_link)))
+            return;
+        wefti_list_remove(l);
+    }
+}
+
+static void key_gone(wefti_xfer_t *x, weft_status_t status)
+{
+    (void)status;
+    wefti_rma_grant_end(wefti_container_of(x, rma_grant_t, key_x));
+}
+
+void wefti_rma_native_drop(rma_grant_t *g, bool lost)
+{
+    void *key = g->key;
+    if (wefti_list_linked(&g->revoke_link))
+        wefti_list_remove(&g->revoke_link);
+    if (!key)
+        return;
+    g->key = NULL;
+    if (lost) { /* under way until the lane is closed */
+        g->key_x.done = key_gone;
+        g->key_free(key, &g->key_x);
+    } else {
+        g->key_free(key, NULL);
+        g->under_way--; /* whoever drops it looks at that next */
+    }
+}
+
+bool wefti_rma_native_hold(weft_region_t *region)
+{
+    bool any = false;
+    wefti_list_each(it, &region->grants) {
+        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        any |= g->key || g->key_x.done;
+        if (g->key)
+            wefti_rma_grant_stale(g);
+    }
+    return any;
+}
+
+/* --- the user's side: attaching --------------------------------------------------------------------------------------------------- */
+
+bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep)
+{
+    return trusted(ep) && (r->wanted == WEFT_RMA_NATIVE || (r->wanted == WEFT_RMA_ANY && !ep->lane->emulates));
+}
+
+bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n, bool odd)
+{
+    if (!wefti_rma_native_wanted(r, ep))
+        return false;
+    if (ep->lane->ops->key_open(ep->lane, key, n, &r->native)) {
+        wefti_info("a peer's region cannot be reached one-sidedly, every access asks its owner: %s", weft_last_error());
+        r->native = NULL;
+        return false;
+    }
+    r->native_close = ep->lane->ops->key_close;
+    r->odd = odd;
+    return true;
+}
+
+void wefti_rma_native_close(weft_remote_t *r)
+{
+    if (r->native)
+        r->native_close(r->native);
+    r->native = NULL;
+}
+
+void wefti_rma_revoked(weft_ep_t *ep, const uint8_t *rec, size_t n)
+{
+    rma_drop_t revoked;
+    if (n != sizeof revoked) {
+        wefti_rma_nonsense(ep);
+        return;
+    }
+    memcpy(&revoked, rec, sizeof revoked);
+    wefti_list_each(l, &rma_ep(ep)->remotes) {
+        weft_remote_t *r = wefti_container_of(l, weft_remote_t, ep_link);
+        int32_t ok = WEFT_OK;
+        if (r->grant != revoked.grant || !r->grant)
+            continue;
+        atomic_compare_exchange_strong(&r->state, &ok, WEFT_ERR_STALE);
+        r->revoked = true;
+        wefti_rma_native_quiet(r);
+        return;
+    }
+    /* We have let go of it, and the owner will hear. */
+}
+
+/* The owner waits for the last of our accesses: tell it when there is none. */
+void wefti_rma_native_quiet(weft_remote_t *r)
+{
+    if (!r->revoked || r->n_native || !r->ep || !r->grant)
+        return;
+    uint64_t grant = r->grant;
+    r->grant = 0; /* what is still pending is stale to the owner */
+    wefti_rma_native_close(r);
+    if (!wefti_rma_drop_send(r->ep, grant))
+        wefti_ep_protocol_error(r->ep, "no memory to say that a region is no longer used");
+}
+
+/* --- the user's side: an access ----------------------------------------------------------------------------------------------------- */
+
+bool wefti_rma_native_can(const rma_acc_t *acc)
+{
+    const weft_remote_t *r = acc->remote;
+    return r->native && !r->revoked &&
+           ((acc->what == ACC_ATOMIC && !r->odd) ||
+            ((acc->what == ACC_READ || acc->what == ACC_WRITE) && acc->len && !acc->device));
+}
+
+static void pass_on(rma_native_t *one, rma_acc_t *acc, weft_status_t status)
+{
+    weft_remote_t *r = one->remote;
+    if (!status && acc->what == ACC_READ && one->copied)
+        status = wefti_rma_scatter(acc, 0, one->bytes, acc->len);
+    if (!status && acc->what == ACC_ATOMIC)
+        wefti_op_of_room(acc)->tag = one->atomic.before;
+    acc->id = 0;
+    if (status || !acc->notify) {
+        wefti_rma_end(acc, status);
+        return;
+    }
+    /* The bytes are there: now the owner is told, before whoever waits for us. */
+    acc->what = ACC_NOTIFY;
+    if (one->why || !r->ep)
+        wefti_rma_end(acc, one->why ? one->why : (weft_status_t)atomic_load(&r->state));
+    else
+        wefti_rma_ask_first(acc);
+}
+
+static void native_done(wefti_xfer_t *x, weft_status_t status)
+{
+    rma_native_t *one = wefti_container_of(x, rma_native_t, x);
+    weft_ep_t *ep = one->ep;
+    weft_remote_t *r = one->remote;
+    rma_ep(ep)->serving--;
+    rma_ep(ep)->n_native--;
+    r->n_native--;
+    if (one->acc) {
+        pass_on(one, one->acc, !status ? WEFT_OK : one->why ? one->why : wefti_ep_why(ep, status));
+    } else {
+        wefti_list_remove(&one->left.loose_link);
+        if (r->ep && ep->lane)
+            wefti_rma_pending_flush(ep); /* somebody may have waited for it */
+    }
+    wefti_free(one);
+    wefti_rma_native_quiet(r);
+    wefti_rma_remote_unref(r);
+    wefti_ep_drained(ep);
+}
+
+/* What is small goes through a copy, so that it can end by its deadline while the fabric still has it. */
+static rma_native_t *one_new(weft_ep_t *ep, rma_acc_t *acc)
+{
+    bool copied = acc->what != ACC_ATOMIC && acc->len <= RMA_INLINE;
+    rma_native_t *one = (rma_native_t *)wefti_malloc(sizeof *one + (copied ? (size_t)acc->len : 0));
+    if (!one)
+        return NULL;
+    *one = (rma_native_t){.acc = acc, .remote = acc->remote, .ep = ep, .copied = copied, .x = {.done = native_done}};
+    one->whole =
+        copied ? (weft_iov_t){one->bytes, (size_t)acc->len} : (weft_iov_t){acc->iov_n ? NULL : acc->buf, (size_t)acc->len};
+    if (acc->what == ACC_ATOMIC)
+        one->atomic = (wefti_atomic_t){.what = acc->which, .width = acc->width, .operand = acc->operand, .compare = acc->compare};
+    if (copied && acc->what == ACC_WRITE && wefti_rma_gather(acc, 0, one->bytes, acc->len)) {
+        wefti_free(one); /* not a device's memory: it does not fail */
+        return NULL;
+    }
+    return one;
+}
+
+weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
+{
+    const wefti_rail_ops_t *ops = ep->lane->ops;
+    weft_remote_t *r = acc->remote;
+    weft_status_t st;
+    if (rma_ep(ep)->n_native >= RMA_REQUESTS)
+        return WEFT_ERR_AGAIN;
+    rma_native_t *one = one_new(ep, acc);
+    if (!one)
+        return WEFT_ERR_NOMEM;
+    bool pieces = acc->what != ACC_ATOMIC && acc->iov_n && !one->copied;
+    const weft_iov_t *iov = pieces ? acc->iov : &one->whole;
+    size_t iov_n = pieces ? acc->iov_n : 1, n = (size_t)acc->len;
+    if (acc->what == ACC_ATOMIC)
+        st = ops->atomic(ep->lane, r->native, acc->offset, &one->atomic, &one->x);
+    else if (acc->what == ACC_READ)
+        st = ops->get(ep->lane, r->native, acc->offset, iov, iov_n, n, &one->x);
+    else
+        st = ops->put(ep->lane, r->native, acc->offset, iov, iov_n, n, &one->x);
+    if (st) {
+        wefti_free(one);
+        return st;
+    }
+    acc->native = one;
+    acc->state = ACC_NATIVE;
+    wefti_list_push_back(&r->loose, &acc->loose_link);
+    r->refs++;
+    r->n_native++;
+    rma_ep(ep)->n_native++;
+    rma_ep(ep)->serving++;
+    return WEFT_OK;
+}
+
+void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why)
+{
+    rma_native_t *one = acc->native;
+    if (!one->copied && acc->what != ACC_ATOMIC) {
+        if (!one->why)
+            one->why = why; /* the fabric has the program's buffer */
+        return;
+    }
+    /* It ends; what is left of it keeps its place, so that nobody overtakes it. */
+    one->left = (rma_acc_t){.remote = acc->remote, .what = acc->what, .offset = acc->offset, .len = acc->len, .seq = acc->seq};
+    wefti_list_insert_before(&acc->loose_link, &one->left.loose_link);
+    one->acc = NULL;
+    acc->id = 0;
+    wefti_rma_end(acc, why);
+}
