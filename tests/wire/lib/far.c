@@ -6,7 +6,7 @@
 const far_way_t far_ways[FAR_WAYS] = {
     {&pair_ways[0], WEFT_RMA_MAPPED},  {&pair_ways[0], WEFT_RMA_CHECKED}, {&pair_ways[1], WEFT_RMA_CHECKED},
     {&pair_ways[2], WEFT_RMA_MAPPED},  {&pair_ways[2], WEFT_RMA_CHECKED}, {&pair_ways[3], WEFT_RMA_CHECKED},
-    {&pair_ways[4], WEFT_RMA_CHECKED},
+    {&pair_ways[4], WEFT_RMA_CHECKED}, {&pair_ways[4], WEFT_RMA_NATIVE},
 };
 
 far_t far;
@@ -17,7 +17,15 @@ void far_open(const far_way_t *way, const weft_runtime_opts_t *opts)
     if (getenv("TEST_TELL")) /* for whoever looks for the way on which it fails */
         fprintf(stderr, "# %s, %s, driven by %s\n", way->pair->transports, weft_rma_path_name(way->path),
                 way->pair->mode == WEFT_PROGRESS_CALLER ? "the caller" : "threads");
-    pair_open(&far.pair, way->pair, opts);
+    weft_runtime_opts_t o = opts ? *opts : (weft_runtime_opts_t)WEFT_RUNTIME_OPTS_INIT;
+    if (way->path == WEFT_RMA_NATIVE) {
+        o.key = "of both, sixteen";
+        o.key_len = 16;
+        setenv("WEFT_TRUSTED", "emulated", 1);
+    } else {
+        unsetenv("WEFT_TRUSTED");
+    }
+    pair_open(&far.pair, way->pair, &o);
 }
 
 void far_close(void)

@@ -13,7 +13,7 @@ typedef struct far_way {
     const pair_way_t *pair;
     weft_rma_path_t path;
 } far_way_t;
-enum { FAR_WAYS = 7 };
+enum { FAR_WAYS = 8 };
 extern const far_way_t far_ways[FAR_WAYS];
 #define each_far(way) for (const far_way_t *way = far_ways; way < far_ways + FAR_WAYS; way++)
 
@@ -24,6 +24,7 @@ typedef struct far {
 } far_t;
 extern far_t far;
 
+/* On the native path both runtimes have a key, and trust their fabric. */
 void far_open(const far_way_t *way, const weft_runtime_opts_t *opts);
 void far_close(void);
 
