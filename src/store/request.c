@@ -81,8 +81,8 @@ weft_status_t wefti_replica_renew(weft_store_t *store, const char *name, uint64_
 }
 
 /* The two requests that only say who asks. */
-static weft_status_t ask_as(weft_store_t *store, uint8_t kind, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
-                            wefti_replica_answer_t *out, weft_op_t *op)
+static weft_status_t ask_as(weft_store_t *store, uint8_t kind, const char *name, uint64_t epoch,
+                            const uint8_t writer[WEFT_STORE_ID], wefti_replica_answer_t *out, weft_op_t *op)
 {
     store_ask_t *a;
     weft_status_t st = ask(store, kind, name, out, op, &a);
