@@ -1,9 +1,10 @@
-/* tests/fuzz/records.c - a peer that has passed the hello sends any records at all: to conn, to msg, to am, announcements included.
+/* tests/fuzz/records.c - a peer that has passed the hello sends any records at all: to conn, to msg, to am, to rma, announcements included.
  *
  * Two runtimes on a simulated network; the input is what one of them puts on its lane, past its own library, in pieces of one byte and a
  * record: the high bit of the byte says that the record announces a payload, the others how long it is (up to 95 bytes, and then
  * in steps of 64). At the other there are receives, handlers that keep, pull, reject and view, and sends under way that the records may
- * answer, from memory of the processor's and of a device's. The sender's own library learns nothing of what comes back, so that it does not
+ * answer, from memory of the processor's and of a device's; a region that they may use, in the middle of memory that they may not; and a remote that
+ * is attached, and accesses on it, that they may answer. The sender's own library learns nothing of what comes back, so that it does not
  * mind. Whatever comes, the other holds no more than its windows, its endpoint is up or failed with WEFT_ERR_PROTOCOL or closed, every
  * operation ends, and both can be closed. */
 #include <stdlib.h>
@@ -251,6 +252,77 @@ static void send_some(weft_ep_t *ep, weft_op_t *ops)
     }
 }
 
+/* --- remote memory: ours, and what we believe to be theirs ------------------------------------------------------------------------ */
+
+enum { REGION = 2048, AROUND = 512, ACCESSES = 12 };
+static uint8_t exposed[AROUND + REGION + AROUND];
+static weft_op_t find_op, accesses[ACCESSES];
+static uint8_t taken[ACCESSES][PAYLOAD + 64];
+static weft_remote_t *remote;
+static weft_rma_item_t item;
+
+static void on_note(weft_region_t *region, uint64_t offset, uint64_t len, uint64_t value, weft_ep_id_t from, void *user)
+{
+    (void)region, (void)value, (void)from, (void)user;
+    must(offset <= REGION && len <= REGION - offset);
+}
+
+static weft_region_t *expose(weft_runtime_t *rt)
+{
+    weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
+    weft_region_t *region;
+    memset(exposed, 0x6b, sizeof exposed);
+    o.len = REGION;
+    o.buf = exposed + AROUND;
+    o.name = "r";
+    o.notify = on_note;
+    must(!weft_region_new(rt, &o, &region));
+    return region;
+}
+
+static void find(weft_ep_t *ep)
+{
+    remote = NULL;
+    memset(accesses, 0, sizeof accesses);
+    memset(taken, 0x6b, sizeof taken);
+    find_op = (weft_op_t)WEFT_OP_INIT;
+    must(!weft_remote_find(ep, "theirs", NULL, &find_op));
+}
+
+/* Once it has been answered: one access of each sort. */
+static void use(void)
+{
+    if (remote || !weft_op_done(&find_op) || find_op.status)
+        return;
+    weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
+    remote = find_op.buf;
+    must(!weft_remote_get_info(remote, &info) && info.len == find_op.len);
+    for (unsigned i = 0; i < ACCESSES; i++) {
+        uint8_t *buf = taken[i] + 32;
+        size_t n = i % 4 == 0 ? 16 : i % 4 == 1 ? PAYLOAD : 0;
+        weft_status_t st;
+        item = (weft_rma_item_t){.remote = remote, .what = WEFT_RMA_DO_READ, .buf = buf, .len = 8};
+        if (i % 4 == 2)
+            st = weft_rma_atomic(remote, WEFT_RMA_ADD, 0, 8, 1, 0, &accesses[i]);
+        else if (i == 3)
+            st = weft_rma_batch(&item, 1, &accesses[i]);
+        else if (i % 4 == 3)
+            st = weft_rma_write_notify(remote, 0, buf, 20, 1, &accesses[i]);
+        else
+            st = i % 8 < 4 ? weft_rma_read(remote, 0, buf, n, &accesses[i]) : weft_rma_write(remote, 0, buf, n, &accesses[i]);
+        must(!st || st == WEFT_ERR_RANGE || st == WEFT_ERR_RIGHTS || weft_op_done(&accesses[i]));
+    }
+}
+
+static void check_memory(void)
+{
+    for (unsigned i = 0; i < AROUND; i++)
+        must(exposed[i] == 0x6b && exposed[AROUND + REGION + i] == 0x6b);
+    for (unsigned i = 0; i < ACCESSES; i++)
+        for (unsigned k = 0; k < 32; k++)
+            must(taken[i][k] == 0x6b && taken[i][PAYLOAD + 32 + k] == 0x6b);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     wefti_sim_t *world;
@@ -286,6 +358,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     must(!weft_am_recv(rt[0], &ro, &am_recv));
     must(!weft_am_take(rt[0], NULL, TAKE, &take));
     send_some(victim, sends);
+    weft_region_t *region = expose(rt[0]);
+    find(victim);
     run(world, rt, 20);
 
     while (size > 1 && n_xfers < 64) {
@@ -303,6 +377,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data += 1 + n;
         size -= 1 + n;
         run(world, rt, 4);
+        use();
     }
     run(world, rt, ROUNDS);
     weft_runtime_get_stats(rt[0], &stats);
@@ -324,7 +399,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         weft_am_release(take.buf);
     else
         weft_op_cancel(&take);
+    use();
+    weft_op_t revoke = WEFT_OP_INIT;
+    must(!weft_region_revoke(region, &revoke));
+    run(world, rt, 100);
+    must(weft_op_done(&revoke)); /* nobody is there any more */
+    weft_remote_drop(remote);
     must(!weft_runtime_close(rt[0]));
+    must(weft_op_done(&find_op));
+    for (unsigned i = 0; i < ACCESSES; i++)
+        must(weft_op_done(&accesses[i]));
+    check_memory();
     must(weft_op_done(&recv) && weft_op_done(&am_recv) && weft_op_done(&take));
     for (unsigned i = 0; i < SENDS; i++)
         must(weft_op_done(&sends[i]));
