@@ -130,6 +130,10 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_token(const weft_block_t *bloc
 /* Make it longer; the new bytes are zero. The remote from before stays good for what it reached. op->len is the new length.
  * Only what is ours, or shared. Completes with WEFT_ERR_LIMIT, WEFT_ERR_STATE, WEFT_ERR_RANGE (shorter than it is). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_extend(weft_block_t *block, uint64_t len, weft_op_t *op);
+/* Give a block of ours to everyone, whole, under a name: from then on it is found by it, belongs to nobody and outlives our lease. replace: one of
+ * that name, ours or shared, is freed in the same moment, so that who opens the name finds the one or the other and never nothing.
+ * Completes with WEFT_ERR_STATE (the name is taken, or the block is not ours or shared already), WEFT_ERR_INVALID (the name). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_share(weft_block_t *block, const char *name, bool replace, weft_op_t *op);
 /* Free it at the server, everyone's tokens and remotes with it, and drop the handle. Only what is ours, or shared. op may be NULL. */
 WEFT_API weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op);
 /* Forget the handle; the block stays. NULL is allowed. Handles are dropped before the runtime closes. */

@@ -194,6 +194,21 @@ weft_status_t weft_block_extend(weft_block_t *block, uint64_t len, weft_op_t *op
     return wefti_store_ask_go(a, op);
 }
 
+weft_status_t weft_block_share(weft_block_t *block, const char *name, bool replace, weft_op_t *op)
+{
+    weft_status_t st = wefti_store_check(block ? block->store : NULL, op);
+    if (!st)
+        st = wefti_store_check_name(name, "a block");
+    if (st)
+        return st;
+    store_ask_t *a = wefti_store_ask_new(block->store, STORE_SHARE, name);
+    if (!a)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    a->q.block = block->id;
+    a->q.flags = replace ? STORE_REPLACE : 0;
+    return wefti_store_ask_go(a, op);
+}
+
 weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op)
 {
     if (!block)

@@ -108,7 +108,7 @@ weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, c
     uint64_t max_len = how_far(s, q->len, q->max_len);
     if (!max_len)
         return WEFT_ERR_LIMIT;
-    store_held_t *b = (store_held_t *)wefti_calloc(1, sizeof *b + q->name_len);
+    store_held_t *b = (store_held_t *)wefti_calloc(1, sizeof *b);
     if (!b)
         return WEFT_ERR_NOMEM;
     b->server = s;
@@ -263,6 +263,42 @@ void wefti_store_block_free(store_held_t *b, const store_asker_t *asker)
         s->n_freeing--;
         gone(b);
     }
+}
+
+/* --- sharing ------------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, const store_request_t *q)
+{
+    weft_store_server_t *s = b->server;
+    store_held_t *old = wefti_store_names_find(&s->names, q->name, q->name_len);
+    if (!wefti_store_name_ok(q->name, q->name_len))
+        return WEFT_ERR_INVALID;
+    if (b->shared || b->payer != c)
+        return WEFT_ERR_STATE;
+    if (old && old != b && (!(q->flags & STORE_REPLACE) || old->replica || !(old->shared || old->payer == c)))
+        return WEFT_ERR_STATE;
+    if (old != b) {
+        char was[WEFT_RMA_NAME_MAX];
+        uint8_t was_len = b->name_len;
+        memcpy(was, b->name, was_len);
+        if (old) /* its place is then there for the new one: nothing can fail */
+            wefti_store_names_remove(&s->names, old);
+        if (was_len)
+            wefti_store_names_remove(&s->names, b);
+        memcpy(b->name, q->name, q->name_len);
+        b->name_len = q->name_len;
+        weft_status_t st = wefti_store_names_add(&s->names, b);
+        if (st) { /* it had no name, and there is no memory for one more */
+            memcpy(b->name, was, was_len);
+            b->name_len = was_len;
+            return st;
+        }
+    }
+    b->shared = true;
+    s->stats.shared_blocks++;
+    if (old && old != b)
+        wefti_store_block_free(old, NULL);
+    return WEFT_OK;
 }
 
 void wefti_store_block_forget(store_held_t *b)

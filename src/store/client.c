@@ -163,6 +163,7 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
     case STORE_CLOSE:
     case STORE_FREE:
     case STORE_REMOVE:
+    case STORE_SHARE:
     case STORE_R_UNMAKE:
         wefti_store_ask_end(a, p->status);
         break;

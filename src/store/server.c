@@ -151,6 +151,15 @@ static void on_free(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, co
     wefti_store_reply(s->ss, ep->id, p);
 }
 
+static void on_share(weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+{
+    store_held_t *b = (store_held_t *)wefti_slots_get(&s->blocks, q->block);
+    weft_status_t st = b ? wefti_store_block_share(b, c, q) : WEFT_ERR_NOTFOUND;
+    if (st)
+        refuse(s, p, st);
+    wefti_store_reply(s->ss, ep->id, p);
+}
+
 static void on_list(weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
 {
     uint8_t entries[STORE_ENTRIES_MAX];
@@ -260,6 +269,9 @@ static void serve(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *
     case STORE_FREE:
     case STORE_REMOVE:
         on_free(s, c, ep, q, p);
+        break;
+    case STORE_SHARE:
+        on_share(s, c, ep, q, p);
         break;
     case STORE_LIST:
         on_list(s, c, ep, q, p);

@@ -127,7 +127,7 @@ struct store_held {
     weft_op_t free_op;
     store_asker_t asker;         /* .ep 0: nobody */
     uint8_t name_len;            /* 0: it has none */
-    char name[];
+    char name[WEFT_RMA_NAME_MAX];
 };
 
 /* server.c */
@@ -152,6 +152,8 @@ void wefti_store_clients_down(weft_ep_t *ep); /* the endpoint is down; under the
 weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared, bool unmapped,
                                     store_held_t **block_out);  /* WEFT_ERR_INVALID, _STATE, _LIMIT, _NOMEM */
 weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len); /* WEFT_ERR_STATE, _RANGE, _LIMIT */
+/* It gets that name and belongs to nobody. WEFT_ERR_INVALID, _STATE, _NOMEM. */
+weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, const store_request_t *q);
 /* Give its memory back. `asker` (may be NULL) gets its reply when that is done. */
 void wefti_store_block_free(store_held_t *b, const store_asker_t *asker);
 void wefti_store_block_forget(store_held_t *b); /* the runtime closes, and its region with it */

@@ -44,6 +44,7 @@ static const struct {
     [STORE_R_RENEW] = {HAS_NAME | HAS_EPOCH | HAS_STAMP | HAS_WRITER, HAS_REPLICA, 0, STORE_BODY},
     [STORE_R_SEAL] = {HAS_NAME | HAS_EPOCH | HAS_WRITER, HAS_REPLICA, 0, STORE_BODY},
     [STORE_R_UNMAKE] = {HAS_NAME | HAS_EPOCH | HAS_WRITER, 0, 0, STORE_BODY},
+    [STORE_SHARE] = {HAS_BLOCK | HAS_NAME, 0, STORE_REPLACE, STORE_BODY},
 };
 
 /* --- pieces ------------------------------------------------------------------------------------------------------------------- */

@@ -32,11 +32,12 @@ enum {
     STORE_R_RENEW,
     STORE_R_SEAL,
     STORE_R_UNMAKE,
+    STORE_SHARE,     /* block, name */
     STORE_KINDS
 };
 
 /* Flags of a request, of a reply, of an entry. */
-enum { STORE_SHARED = 1 /* ALLOC */ };
+enum { STORE_SHARED = 1 /* ALLOC */, STORE_REPLACE = 2 /* SHARE */ };
 enum {
     STORE_BODY = 1,       /* the fields are there: with WEFT_OK always, with others where replica.h says (+rec) */
     STORE_LEASE_OVER = 2, /* why it is WEFT_ERR_STALE */

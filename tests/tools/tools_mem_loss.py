@@ -139,15 +139,21 @@ def a_block_that_is_removed_meanwhile_leaves_no_file():
                 assert not os.listdir(folder), os.listdir(folder)
 
 
+def used(uri):
+    return weft.json_lines(weft.must("mem", "stat", "--server", uri, "--json"))[0]["used_bytes"]
+
+
 @contextlib.contextmanager
-def a_put_in_the_middle(uri):
-    """A put whose pipe has brought some, and is held open."""
-    p = subprocess.Popen([weft.command(), "mem", "put", "-", "half", "--server", uri], env=weft.environment(), stdin=subprocess.PIPE,
+def a_put_in_the_middle(uri, *more):
+    """A put whose pipe has brought some, and is held open: nobody sees what it has brought."""
+    before = used(uri)
+    p = subprocess.Popen([weft.command(), "mem", "put", "-", "half", "--server", uri, *more], env=weft.environment(), stdin=subprocess.PIPE,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=weft.as_at_a_terminal)
     try:
         p.stdin.write(DATA[:3 * CHUNK + 1])
         p.stdin.flush()
-        until(30, lambda: "half" in names(uri))
+        until(30, lambda: used(uri) >= before + 3 * CHUNK)
+        assert "--replace" in more or "half" not in names(uri), names(uri)
         assert p.poll() is None, p.stderr.read()
         yield p
     finally:
@@ -165,6 +171,27 @@ def a_signal_takes_a_put_back():
                 said = ends(p, 20, 128 + number)
                 assert not said, said
             assert names(uri) == [], names(uri)
+
+
+def a_put_that_is_killed_leaves_nothing():
+    with a_server("--lease", "1s") as (_, uri):
+        with a_put_in_the_middle(uri) as p:
+            p.kill()
+            p.wait()
+        until(20, lambda: used(uri) == 0)
+        assert names(uri) == [], names(uri)
+
+
+def a_replacement_that_fails_leaves_the_old_one():
+    with weft.scratch() as folder, a_server() as (_, uri):
+        put(uri, "half", b"the old one")
+        with a_put_in_the_middle(uri, "--replace") as p:
+            p.send_signal(signal.SIGINT)
+            ends(p, 20, 128 + signal.SIGINT)
+        target = os.path.join(folder, "target")
+        weft.must("mem", "get", "half", target, "--server", uri)
+        with open(target, "rb") as f:
+            assert f.read() == b"the old one"
 
 
 def a_put_into_a_killed_server_says_so():
@@ -244,6 +271,7 @@ def a_mirror_survives_a_server():
 
 
 weft.main(a_killed_server_leaves_no_file, a_stopped_server_is_given_up, a_signal_leaves_no_file,
-          a_block_that_is_removed_meanwhile_leaves_no_file, a_signal_takes_a_put_back, a_put_into_a_killed_server_says_so,
+          a_block_that_is_removed_meanwhile_leaves_no_file, a_signal_takes_a_put_back, a_put_that_is_killed_leaves_nothing,
+            a_replacement_that_fails_leaves_the_old_one, a_put_into_a_killed_server_says_so,
           a_put_to_a_slow_pipe_keeps_its_lease, a_client_that_is_killed_is_forgotten,
           a_restart_after_a_crash_finds_nothing_in_its_way, a_mirror_survives_a_server)

@@ -69,6 +69,51 @@ TEST(blocks_are_found_by_name_and_names_are_taken_once)
     }
 }
 
+TEST(a_block_of_ours_can_be_given_to_everyone_whole_and_in_place_of_another)
+{
+    each_way(way) {
+        weft_op_t op = WEFT_OP_INIT;
+        weft_status_t st;
+        char in[6] = "";
+        keeper_open(&k, way, NULL, 0);
+        weft_store_t *other = keeper_store(&k, NULL);
+        weft_block_t *old = keeper_alloc(&k, k.store, "thing", 100, true, NULL);
+        weft_block_t *b = keeper_alloc(&k, other, NULL, 100, false, NULL),
+                     *mine = keeper_alloc(&k, k.store, "mine", 100, false, NULL);
+        CHECK_OK(keeper_write(&k, weft_block_remote(b), 0, "hello", 6));
+        CHECK_OK(weft_block_share(b, "thing", false, &op));
+        CHECK_EQ(pair_wait(&k.pair, &op, 5), WEFT_ERR_STATE);
+        CHECK_OK(weft_block_share(b, "mine", true, &op)); /* it belongs to another client */
+        CHECK_EQ(pair_wait(&k.pair, &op, 5), WEFT_ERR_STATE);
+        CHECK_EQ(weft_block_share(b, "", true, &op), WEFT_ERR_INVALID);
+        CHECK_OK(weft_block_share(b, "thing", true, &op));
+        CHECK_OK(pair_wait(&k.pair, &op, 5));
+        CHECK_EQ(keeper_read(&k, weft_block_remote(old), 0, in, 1), WEFT_ERR_STALE);
+        CHECK_OK(weft_block_share(b, "again", true, &op));
+        CHECK_EQ(pair_wait(&k.pair, &op, 5), WEFT_ERR_STATE);
+        CHECK_EQ(keeper_stats(&k).shared_blocks, 1);
+        /* it outlives its maker */
+        CHECK_OK(weft_store_close(other, &op));
+        CHECK_OK(pair_wait(&k.pair, &op, 5));
+        weft_block_t *found = keeper_find(&k, k.store, "thing", NULL);
+        CHECK_OK(keeper_read(&k, weft_block_remote(found), 0, in, 6));
+        CHECK_STR(in, "hello");
+        /* one that has a name can have another */
+        CHECK_OK(weft_block_share(mine, "yours", false, &op));
+        CHECK_OK(pair_wait(&k.pair, &op, 5));
+        keeper_find(&k, k.store, "mine", &st);
+        CHECK_EQ(st, WEFT_ERR_NOTFOUND);
+        CHECK_OK(keeper_remove(&k, k.store, "yours"));
+        CHECK_OK(keeper_remove(&k, k.store, "thing"));
+        PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == 0, 5);
+        weft_block_drop(old);
+        weft_block_drop(b);
+        weft_block_drop(mine);
+        weft_block_drop(found);
+        keeper_close(&k);
+    }
+}
+
 TEST(an_extended_block_keeps_its_bytes_and_its_new_ones_are_zero)
 {
     each_way(way) {

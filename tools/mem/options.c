@@ -71,7 +71,7 @@ static const tool_opt_t serve_options[] = {
 };
 
 static const tool_opt_t put_options[] = {
-    {OPT_REPLACE, "replace", NULL, "remove a block of that name first; what it held is gone even if this put then fails"},
+    {OPT_REPLACE, "replace", NULL, "in place of a block of that name, once all of it is there"},
     {OPT_MIRROR, "mirror", NULL, "put it on all of two or three servers, so that none of them can lose it"},
     {OPT_CHECKSUMS, "checksums", NULL, "with --mirror: every 4 KiB carry a checksum that is verified when they are read"},
     OPTIONS_OF_CLIENTS,

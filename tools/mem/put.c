@@ -1,7 +1,8 @@
 /* tools/mem/put.c - `weft mem put`: a file, or whatever a pipe brings, into a block or a mirror.
  *
- * All or nothing: a block that could not be filled is removed, whatever it was that failed here; only a server that is lost, or a client
- * that is killed, leaves one behind, and the former is said. The length of a file is taken when it is opened; a pipe's is not known,
+ * All or nothing: the block is this client's alone until it is whole, and only then gets its name, in place of the one that had it if that
+ * is wanted; whatever happens before, nobody sees it, and it goes with the lease. A mirror is made under its name and removed if it could
+ * not be filled; a client that is killed leaves it behind. The length of a file is taken when it is opened; a pipe's is not known,
  * so its block grows by what has come. A mirror has to know it first: a pipe is kept in a temporary file then.
  * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
 #include <errno.h>
@@ -147,8 +148,6 @@ static weft_status_t make(put_t *p, uint64_t len)
     }
     bo.len = len;
     bo.max_len = p->stream ? 0 : len;
-    bo.name = p->name;
-    bo.shared = true;
     op.timeout_ns = p->opts->timeout_ns;
     st = mem_do_through(weft_block_alloc(p->link.servers[0].store, &bo, &op), &op);
     if (!st) {
@@ -169,15 +168,34 @@ static weft_status_t grow(put_t *p, uint64_t len)
     return st;
 }
 
+/* Is the name free? Asked before everything is sent for nothing; who takes it meanwhile is found out at the end. */
+static weft_status_t name_free(put_t *p)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_status_t st;
+    op.timeout_ns = p->opts->timeout_ns;
+    st = mem_do_through(weft_block_open(p->link.servers[0].store, p->name, &op), &op);
+    if (!st)
+        weft_block_drop(op.buf);
+    return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st ? st : WEFT_ERR_STATE;
+}
+
+static weft_status_t publish(put_t *p)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    op.timeout_ns = p->opts->timeout_ns;
+    return mem_do_through(weft_block_share(p->block, p->name, p->opts->replace, &op), &op);
+}
+
 /* Take back what was made, and tell if that cannot be done. */
 static void undo(put_t *p)
 {
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st = WEFT_OK;
     op.timeout_ns = UNDOING;
-    if (p->block)
-        st = mem_do_through(weft_block_free(p->block, &op), &op);
-    else if (p->mirror) {
+    if (p->block) {
+        mem_do_through(weft_block_free(p->block, &op), &op); /* it goes with the lease otherwise */
+    } else if (p->mirror) {
         mem_do_through(weft_mirror_close(p->mirror, &op), &op);
         st = remove_old(p);
     }
@@ -249,12 +267,15 @@ static int put(put_t *p)
     int rc;
     if (!mem_flow_init(&p->flow, &p->link))
         return TOOL_FAILED;
-    if (p->opts->replace && (st = remove_old(p))) {
+    st = p->opts->mirror ? p->opts->replace ? remove_old(p) : WEFT_OK : p->opts->replace ? WEFT_OK : name_free(p);
+    if (st) {
         mem_flow_free(&p->flow);
         return say(p, st);
     }
     mem_meter_start(&p->meter, "put", p->name, p->len, p->opts->json);
     rc = fill(p, &bytes);
+    if (!rc && p->block && (st = publish(p)))
+        rc = say(p, st);
     mem_flow_free(&p->flow);
     if (rc) {
         mem_meter_end(&p->meter);
