@@ -8,7 +8,7 @@
  * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. */
 #include "rma/state.h"
 
-#define STEP (UINT64_C(4) << 20)
+uint64_t wefti_rma_step_bytes = UINT64_C(4) << 20;
 
 /* --- one step ------------------------------------------------------------------------------------------------------------------ */
 
@@ -28,7 +28,7 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
 static weft_status_t step(rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
-    uint64_t left = acc->len - acc->stepped, n = left < STEP ? left : STEP;
+    uint64_t left = acc->len - acc->stepped, n = left < wefti_rma_step_bytes ? left : wefti_rma_step_bytes;
     weft_status_t st = rma_enter(r);
     if (st)
         return st;

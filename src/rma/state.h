@@ -434,6 +434,7 @@ void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer 
 void wefti_rma_step(rma_acc_t *acc);                                /* live: begin to touch the mapped memory, in its turn */
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
+extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */
 
 /* Enter the mapped memory: WEFT_OK (leave it soon), WEFT_ERR_AGAIN (another thread is there), WEFT_ERR_STALE. Any thread. */
 static inline weft_status_t rma_enter(weft_remote_t *r)

@@ -7,7 +7,7 @@
 #include "lib/far.h"
 #include "test.h"
 
-enum { THREADS = 4, EACH = 600, PART = 1 << 16, WINDOW = 8, LEN = (THREADS + 1) * PART };
+enum { THREADS = 4, EACH = 300, PART = 1 << 16, WINDOW = 8, LEN = (THREADS + 1) * PART };
 
 static weft_region_t *region;
 static weft_remote_t *shared;

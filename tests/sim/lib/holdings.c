@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fakedev.h"
+#include "rma/state.h"
 #include "words.h"
 
 enum { REGIONS = 48, REMOTES = 120, TOKENS = 64, ITEMS = 12, GUARD = 16, OWN_GUARD = 64 };
@@ -874,7 +875,8 @@ static void set_up(void)
     for (int i = 0; i < m.net.n; i++)
         for (int k = 0; k <= i; k++)
             wefti_sim_shares_memory(m.net.nodes[i].f, m.net.nodes[k].f, CHANCE(60));
-    wefti_sim_payloads_change(m.net.w); /* what is read at length is written to meanwhile, by others */
+    wefti_sim_payloads_change(m.net.w);                           /* what is read at length is written to meanwhile, by others */
+    wefti_rma_step_bytes = CHANCE(50) ? 8 + 8 * BELOW(80) : 4 << 20; /* mapped accesses in many steps, or in one */
     words_init(&m);
     n_holdings = n_remotes = n_tokens = 0;
     memset(told, 0, sizeof told);
