@@ -671,6 +671,24 @@ static void operate(int c, int mirror)
     settle("an operator's opening");
 }
 
+/* Whoever took over has made the copies the same, and every write since has gone to all. */
+static void compare_copies(const weft_mirror_t *m)
+{
+    const uint8_t *first = NULL;
+    for (int i = 0; i < SERVERS; i++) {
+        for (unsigned k = 0; k < WEFT_MIRROR_MAX; k++) {
+            const mir_member_t *mb = &m->at[k];
+            if (mb->state != WEFT_MEMBER_UP || net.nodes[i].dead || memcmp(mb->server, s.ids[i], WEFT_STORE_ID))
+                continue;
+            const store_held_t *b = wefti_store_names_find(&s.servers[i]->names, m->name, strlen(m->name));
+            const uint8_t *bytes = weft_region_base(b->region);
+            if (first && memcmp(first, bytes, mir_bytes(LEN, s.checksums)))
+                sim_bad(&net, "the copies of %s are not the same", m->name);
+            first = bytes;
+        }
+    }
+}
+
 /* All is well again. Everything that was acknowledged is there, and the mirror works. */
 static void final_look(int c, int mirror)
 {
@@ -680,12 +698,14 @@ static void final_look(int c, int mirror)
     operate(c, mirror);
     if (!h->m)
         sim_bad(&net, "mirror %d, of which %d members were left, does not open", mirror, s.n_members[mirror]);
+    compare_copies(h->m);
     read_some(c, mirror, 0, LEN, true);
     write_some(c, mirror, 0, LEN, true);
     settle("the last write");
     unsigned long failed = counts[READ][1];
     read_some(c, mirror, 0, LEN, true);
     settle("the last read");
+    compare_copies(h->m);
     if (counts[READ][1] != failed)
         sim_bad(&net, "mirror %d cannot be read", mirror);
     close_mirror(c, mirror);
