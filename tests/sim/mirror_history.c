@@ -72,7 +72,7 @@ static struct {
     int hosts;
     bool died; /* a server, once: whoever does not answer though all that live can be reached is dead */
     bool cut[NODES][NODES];
-    bool checksums;
+    bool checksums, lazy; /* lazy: the last client reads when it is told to */
     uint64_t lease_ns;
     bool quiet; /* the end: nothing befalls anyone */
 } s;
@@ -426,6 +426,8 @@ static void act_on(int c)
             open_mirror(c, mirror, CHANCE(!s.had[mirror] || c == 0 ? 70 : 12), false, false);
         return;
     }
+    if (s.lazy && c == CLIENTS - 1 && what < 90)
+        return;
     if (what < 40 && h->writer)
         write_some(c, mirror, offset, len, false);
     else if (what < 80)
@@ -536,6 +538,17 @@ static void kill_node(int i)
     s.died = true;
 }
 
+/* Who has not read for long does not know which servers are silent, and asks one that is stopped and about to go on, with what it had then. */
+static void wake_lazy(void)
+{
+    int c = CLIENTS - 1;
+    for (int k = 0; s.lazy && client_runs(c) && k < MIRRORS; k++)
+        for (int i = 0; i < 3 && s.holds[c][k].m; i++)
+            read_some(c, k, 0, LEN, true);
+    if (s.lazy)
+        sim_net_run(&net, sim_now(&net) + BELOW(s.lease_ns / 8));
+}
+
 static void befall(void)
 {
     int a = (int)BELOW(NODES), b = (int)BELOW(NODES);
@@ -556,6 +569,7 @@ static void befall(void)
     case 4:
     case 5:
     case 6:
+        wake_lazy();
         for (int i = 0; i < NODES; i++)
             if (!net.nodes[i].dead && CHANCE(50))
                 sim_net_resume(&net, i);
@@ -739,6 +753,7 @@ static uint64_t scenario(uint64_t seed)
     net.each_round = each_round;
     s.hosts = NODES;
     s.checksums = CHANCE(50);
+    s.lazy = CHANCE(40);
     s.lease_ns = (40 + BELOW(100)) * WEFT_MILLISECOND;
     bool peace = CHANCE(15);
     wefti_sim_faults_t *f = wefti_sim_faults(net.w);
