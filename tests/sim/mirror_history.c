@@ -538,15 +538,21 @@ static void kill_node(int i)
     s.died = true;
 }
 
-/* Who has not read for long does not know which servers are silent, and asks one that is stopped and about to go on, with what it had then. */
+/* Who has not read for long does not know which servers are silent, and asks one that was stopped for longer than its lease, and is about to go on
+ * with what it had then. */
 static void wake_lazy(void)
 {
-    int c = CLIENTS - 1;
-    for (int k = 0; s.lazy && client_runs(c) && k < MIRRORS; k++)
+    int c = CLIENTS - 1, server = -1;
+    for (int i = 0; i < SERVERS; i++)
+        if (net.nodes[i].paused_at && sim_now(&net) - net.nodes[i].paused_at > s.lease_ns + s.lease_ns / 4)
+            server = i;
+    if (server < 0 || !client_runs(c))
+        return;
+    for (int k = 0; k < MIRRORS; k++)
         for (int i = 0; i < 3 && s.holds[c][k].m; i++)
             read_some(c, k, 0, LEN, true);
-    if (s.lazy)
-        sim_net_run(&net, sim_now(&net) + BELOW(s.lease_ns / 8));
+    sim_net_run(&net, sim_now(&net) + BELOW(s.lease_ns / 8));
+    sim_net_resume(&net, server);
 }
 
 static void befall(void)
@@ -569,7 +575,6 @@ static void befall(void)
     case 4:
     case 5:
     case 6:
-        wake_lazy();
         for (int i = 0; i < NODES; i++)
             if (!net.nodes[i].dead && CHANCE(50))
                 sim_net_resume(&net, i);
@@ -781,6 +786,8 @@ static uint64_t scenario(uint64_t seed)
         }
         if (!peace && CHANCE(35))
             befall();
+        if (s.lazy && CHANCE(20))
+            wake_lazy();
         if (s.died && CHANCE(3))
             operate((int)BELOW(CLIENTS), (int)BELOW(MIRRORS));
         run_for(CHANCE(80) ? BELOW(4 * WEFT_MILLISECOND) : BELOW(s.lease_ns));
