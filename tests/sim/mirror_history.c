@@ -571,6 +571,9 @@ static void befall(void)
     case 2:
     case 3:
         sim_net_pause(&net, a);
+        for (int c = 0; s.lazy && a < SERVERS && CHANCE(50) && c < CLIENTS - 1;
+             c++) /* so that no word of theirs wakes it first */
+            wefti_sim_partition(fa, net.nodes[client_node(c)].f);
         break;
     case 4:
     case 5:
