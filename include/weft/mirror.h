@@ -47,11 +47,14 @@ typedef struct weft_mirror_opts {
  * brings the members' copies into agreement first. Completes with WEFT_ERR_NOTFOUND, WEFT_ERR_STATE (it is there already), WEFT_ERR_STALE (not enough
  * of its members answer: see force), WEFT_ERR_LIMIT, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op);
-/* The writer leaves: members answer readers without a lease from then on. op may be NULL; `mirror` may not be used any more. */
+/* The writer leaves, when its writes are complete: members answer readers without a lease from then on. op may be NULL; `mirror` may not be used
+ * any more, and its stores stay until op completes. Completes with WEFT_ERR_STALE, WEFT_ERR_PEER: it had ended already, or a member did not hear
+ * of this. */
 WEFT_API weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op);
 
 /* As weft_rma_read() and weft_rma_write(), for host memory. Reads fail over within the operation's deadline; without one they try for
- * as long as a member is left. WEFT_ERR_STALE: this writer or reader was fenced: open it again; WEFT_ERR_CORRUPT: no member has a copy that
+ * as long as a member is left. A write that is cancelled or too late happens all the same, unless it had not begun. WEFT_ERR_STALE: this writer
+ * was fenced, or nobody has written for two leases and no member may answer: open it again; WEFT_ERR_CORRUPT: no member has a copy that
  * matches its checksum; WEFT_ERR_PEER: no member is left; WEFT_ERR_RIGHTS: only the writer writes. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mirror_read(weft_mirror_t *mirror, uint64_t offset, void *buf, size_t len, weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mirror_write(weft_mirror_t *mirror, uint64_t offset, const void *buf, size_t len, weft_op_t *op);

@@ -2,9 +2,9 @@
  *
  *     PLACE --a place is free--> ASK --> TAKE --> COPY --every block is there--> JOIN --the next configuration has it--> done
  *
- * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it, so that nobody counts on
- * it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it is lost before it
- * joins there is nobody to be fenced, and nothing to wait for.
+ * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it, so that nobody
+ * counts on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it
+ * is lost before anyone was told of a configuration with it there is nobody to be fenced, and nothing to wait for.
  *
  * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold us to it. */
 #include "store/mirror_state.h"

@@ -105,7 +105,7 @@ static void agree_step(mir_piece_t *p)
     if (p->out || (m->phase != MIR_AGREEING && !wefti_mirror_settled(m)))
         return;
     if (p->stage == STAGE_PEEK) {
-        if (at_each(p, up & (uint8_t)~p->have, false, NULL))
+        if (at_each(p, (uint8_t)(up & ~p->have), false, NULL))
             return;
         if (all_same(p, up, WEFT_MIRROR_BLOCK)) {
             end(p);
@@ -115,7 +115,7 @@ static void agree_step(mir_piece_t *p)
         p->have = 0;
     }
     if (p->stage == STAGE_READ) {
-        if (at_each(p, up & (uint8_t)~p->have, false, NULL))
+        if (at_each(p, (uint8_t)(up & ~p->have), false, NULL))
             return;
         uint8_t *best = choose(p, up);
         if (!p->differs) {
@@ -126,7 +126,7 @@ static void agree_step(mir_piece_t *p)
         p->stage = STAGE_WRITE;
         p->have = 0;
     }
-    if (at_each(p, p->differs & up & (uint8_t)~p->have, true, p->user))
+    if (at_each(p, (uint8_t)(p->differs & up & ~p->have), true, p->user))
         return;
     m->mended += (uint64_t)__builtin_popcount(p->bad & p->have);
     end(p);

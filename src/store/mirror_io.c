@@ -1,8 +1,8 @@
 /* store/mirror_io.c - reads and writes, block by block.
  *
- * An operation is cut into pieces of one block, of which so many are under way at a time (MIR_READS, MIR_WRITES). A piece has bytes of its own: those of
- * a write are copied when the piece is made, those of a read when they have come and match. So an operation that is cancelled ends at once, and
- * what its pieces have begun goes on to its end: a write that reached one member reaches all.
+ * An operation is cut into pieces of one block, of which so many are under way at a time (MIR_READS, MIR_WRITES). A piece has bytes of its own:
+ * those of a write are copied when the piece is made, those of a read when they have come and match. So an operation that is cancelled ends at
+ * once, and what its pieces have begun goes on to its end: a write that reached one member reaches all.
  *
  *     read:   ask one member, another one if it is lost, silent, or has a copy that does not match
  *     write:  wait for the block -> (a part of it: read it, put the part in) -> write to every member -> all have it, and nobody is being fenced

@@ -8,6 +8,10 @@
  * the new token. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
  * lease is waited out like any other's: its server may have accepted, and only its answer be lost.
  *
+ * One that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and cannot tell whether we
+ * are still the writer. But from the moment on that anyone was told of a configuration with it, it counts (`listed`): if it is lost then, another one
+ * without it has to follow. docs/design/mirrors.md has the whole of it.
+ *
  * What is waited for. A server serves until stamp + lease_ns, for the last stamp that we handed back. It made that stamp before it came here
  * (`heard`), so at heard + lease_ns it is over, whatever is still on its way there. An eighth more, for clocks.
  *

@@ -43,8 +43,8 @@ enum {
 typedef struct wefti_replica {
     uint64_t epoch;
     uint64_t len;                /* of the mirror: the writer's, kept, not looked at */
-    uint64_t origin;             /* which mirror of that name: made up by who makes it; kept, not looked at. Two may be made at once, on servers that are
-                                    not all the same */
+    uint64_t origin;             /* which mirror of that name: made up by who makes it; kept, not looked at. Two may be made at once, on servers
+                                    that are not all the same */
     uint64_t lease_ns;           /* WEFTI_REPLICA_LEASE_MIN to _MAX */
     uint32_t flags;              /* WEFTI_REPLICA_* */
     uint32_t n_members;          /* 0 to WEFT_MIRROR_MAX */

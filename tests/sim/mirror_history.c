@@ -1,9 +1,9 @@
 /* tests/sim/mirror_history.c - mirrors under everything that can befall servers, writers and readers.
  *
  * Three servers and three clients. Clients make, open, read, write, add, close and take over two mirrors, with deadlines and cancellations; servers
- * and clients are killed and come back with empty memory, are stopped and go on; any two hosts are cut off from each other, one way or both, lanes break,
- * memory runs out. tests/lib/history.h judges what reads return; besides, every operation ends once, and when all is well again whoever opens a
- * mirror finds every write that was acknowledged, as long as one member lives that has it.
+ * and clients are killed and come back with empty memory, are stopped and go on; any two hosts are cut off from each other, one way or both,
+ * lanes break, memory runs out. tests/lib/history.h judges what reads return; besides, every operation ends once, and when all is well again
+ * whoever opens a mirror finds every write that was acknowledged, as long as one member lives that has it.
  *
  * `force` is an operator's word that those who do not answer are dead: here it is given when they are, and all others can be reached. */
 #include <stdio.h>
