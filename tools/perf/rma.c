@@ -21,7 +21,8 @@
 
 /* Accesses of mapped memory never make anyone call progress; heartbeats need it, and so does what is packed. */
 #define BATCH 256
-#define FILL 0x5a /* what run.c puts into what is written, and into what is read */
+#define TOUCH_STEP ((size_t)1 << 20) /* complete at once */
+#define FILL 0x5a                    /* what run.c puts into what is written, and into what is read */
 
 /* --- regions and remotes --------------------------------------------------------------------------------- */
 
@@ -76,6 +77,27 @@ static weft_status_t attach_one(perf_link_t *l, weft_ep_t *ep, const perf_offer_
     return st;
 }
 
+/* The first touch of a page of a mapping is a fault, which is no part of an access: ucx_perftest has it in its warm-up, and a run of ours
+ * has a mapping of its own. */
+static weft_status_t touch_mapping(perf_link_t *l, weft_remote_t *remote, uint64_t len)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_status_t st = WEFT_OK;
+    char *stage = malloc(TOUCH_STEP);
+    if (!stage)
+        return WEFT_ERR_NOMEM;
+    for (uint64_t at = 0; at < len && !st; at += TOUCH_STEP) {
+        st = weft_rma_read(remote, at, stage, len - at < TOUCH_STEP ? len - at : TOUCH_STEP, &op);
+        if (!st && (st = weft_op_wait(&op, l->timeout_ns)) && !weft_op_done(&op)) {
+            weft_op_cancel(&op);
+            weft_op_wait(&op, WEFT_FOREVER);
+        }
+        weft_runtime_progress(l->rt);
+    }
+    free(stage);
+    return st;
+}
+
 weft_status_t perf_rma_attach(perf_run_t *run, const perf_offer_t *offer)
 {
     perf_rma_t *r = run->rma;
@@ -89,10 +111,13 @@ weft_status_t perf_rma_attach(perf_run_t *run, const perf_offer_t *offer)
         if (st)
             return st;
         r->n_remotes++;
+        if (weft_remote_get_info(r->remotes[i], &info) || info.len != run->plan.region)
+            return WEFT_ERR_PROTOCOL;
+        if (info.path == WEFT_RMA_MAPPED && (st = touch_mapping(l, r->remotes[i], info.len)))
+            return st;
+        if (!i)
+            r->path = info.path;
     }
-    if (weft_remote_get_info(r->remotes[0], &info) || info.len != run->plan.region)
-        return WEFT_ERR_PROTOCOL;
-    r->path = info.path;
     return WEFT_OK;
 }
 
