@@ -9,8 +9,8 @@
  *             weft_rma_write(remote, 0, "hello", 5, &op);
  *
  * Several paths, one API. A peer of the same user on the same host maps the region and touches it directly, without the owner's processor. Everyone
- * else asks the owner, which checks every access: bounds, rights, generation; or, where both have marked the fabric as trusted (WEFT_TRUSTED), lets RDMA
- * hardware do it. Results and errors are the same; weft_remote_get_info() tells which one it is.
+ * else asks the owner, which checks every access: bounds, rights, generation; or, where both have marked the fabric as trusted
+ * (WEFT_TRUSTED), lets RDMA hardware do it. Results and errors are the same; weft_remote_get_info() tells which one it is.
  *
  *     WEFT_ERR_RANGE    outside of the region, or of the part the token names. Nothing was touched.
  *     WEFT_ERR_RIGHTS   the token does not allow that. Nothing was touched.

@@ -19,7 +19,7 @@
  * Promises (tests/sim and tests/wire hold each implementation to them):
  *   - records and announcements of one lane arrive in the order they were committed or announced, each once or not at all,
  *     and not at all only at the end: when the lane fails or is closed;
- *   - every transfer started (announce, pull, get, put, atomic: WEFT_OK) is done exactly once, and only after the fabric has let go of the buffers;
+ *   - every transfer started (announce, pull, get, put: WEFT_OK) is done exactly once, and only after the fabric has let go of the buffers;
  *   - bytes from a peer never make the fabric touch memory outside what it was given: a peer that breaks the protocol
  *     fails its own lane or wire with WEFT_ERR_PROTOCOL. */
 #ifndef WEFTI_FABRIC_H
@@ -150,21 +150,13 @@ struct wefti_lane {
     wefti_rail_t *rail;
     void *user;
     uint32_t frame_max; /* largest record */
-    bool emulates;      /* get, put and atomic are done by the peer's processor, and slowly: there is no gain in them */
+    bool emulates;      /* get and put are done by the peer's processor, and slowly: there is no gain in them */
 };
 
 struct wefti_pull {
     const struct wefti_rail_ops *ops;
     void *user; /* the receiver's: set in `announced` */
 };
-
-/* What to do with one word of the peer's: `width` 4 or 8 bytes, at a multiple of that. The words of weft_rma_atomic_t. */
-typedef enum wefti_atomic_what { WEFTI_ADD = 1, WEFTI_SWAP, WEFTI_CAS, WEFTI_AND, WEFTI_OR, WEFTI_XOR } wefti_atomic_what_t;
-typedef struct wefti_atomic {
-    uint8_t what, width;
-    uint64_t operand, compare;
-    uint64_t before;     /* out */
-} wefti_atomic_t;
 
 typedef struct wefti_rail_ops {
     /* What a peer must know to tell whether this rail can reach us (host id, user, versions): at most WEFTI_CARD_MAX bytes; returns how many.
@@ -220,25 +212,24 @@ typedef struct wefti_rail_ops {
     weft_status_t (*map)(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
     void (*unmap)(void *ptr, size_t n);
 
-    /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the rail cannot, and where its fabric is not
-     * marked as trusted (the variable "trusted"). Both sides must have them. */
+    /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the rail cannot, and where its fabric
+     * is not marked as trusted (the variable "trusted"). Both sides must have them. */
     /* Let the peer of this lane at [base, base+n), which is ordinary memory and stays until it is taken back: `buf` gets the key for it, at most
      * WEFTI_KEY_MAX bytes; *len_out says how many. WEFT_ERR_NOMEM, _UNSUPPORTED (it cannot be registered, or its key is longer). */
     weft_status_t (*key_new)(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
-    /* Take it back. x NULL: the peer says that it is done with it, and it is gone when this returns. Else the lane is about to be closed,
-     * and x is done, with WEFT_OK and before lane_closed, when the peer can touch the range no more. One or the other for each, before lane_closed. */
+    /* Take it back. x NULL: the peer says that it is done with it, and it is gone when this returns. Else the lane is about to be closed, and
+     * x is done, with WEFT_OK and before lane_closed, when the peer can touch the range no more. One or the other for each key of a lane. */
     void (*key_free)(void *key, wefti_xfer_t *x);
     /* What the peer's key is for, reached over this lane. WEFT_ERR_PROTOCOL (nonsense), _NOMEM, _UNREACHABLE. */
     weft_status_t (*key_open)(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
     /* Transfers under way go on. The lane may be gone. */
     void (*key_close)(void *remote);
-    /* Read n > 0 bytes of it, from offset on, into the pieces, or write them. Pieces are ordinary memory and stay untouched, and the iov array valid, until x is done: with WEFT_OK
-     * when the bytes are here, or in the peer's memory; WEFT_ERR_PEER, _CANCELLED (lane_close), _NOMEM: any part of them may be. In no
-     * order, neither among themselves nor with records. At once, and x is not done: WEFT_ERR_RANGE, _NOMEM, _PEER (the lane has failed). */
+    /* Read n > 0 bytes of it, from offset on, into the pieces, or write them. Pieces are ordinary memory and stay untouched, and the iov array
+     * valid, until x is done: with WEFT_OK when the bytes are here, or in the peer's memory; WEFT_ERR_PEER, _CANCELLED (lane_close), _NOMEM: any
+     * part of them may be. In no order, neither among themselves nor with records. At once, and x is not done: WEFT_ERR_RANGE, _NOMEM, _PEER
+     * (the lane has failed). */
     weft_status_t (*get)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
     weft_status_t (*put)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
-    /* One atomic, also to the processor there. As above; a->before is set before x is done with WEFT_OK. a stays until then. */
-    weft_status_t (*atomic)(wefti_lane_t *lane, void *remote, uint64_t offset, wefti_atomic_t *a, wefti_xfer_t *x);
 } wefti_rail_ops_t;
 
 /* The fabric of this machine: sockets, shared memory, TCP, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),

@@ -5,8 +5,8 @@
  * only emulate them there is nothing to gain: then someone has to insist on the path.
  *
  * The user's side: an access that waits its turn like every other (access.c) is given to the fabric instead of being sent as a request, is
- * loose while it is there, and ends when the fabric says so. Accesses whose buffer is on a device or that have no bytes, atomics on a part that
- * does not begin at a whole word, and notifications are requests as ever.
+ * loose while it is there, and ends when the fabric says so. Atomics, which have to be atomic to the owner's processor,
+ * notifications, and accesses that have no bytes or whose buffer is on a device are requests as ever.
  *
  * The owner's side: a grant with a key counts as under way, since nobody can tell whether an access is. When it becomes stale its peer is told by
  * REVOKED, and answers with DROP when its last access has ended; if the endpoint ends first, the key goes with the lane. Until then whoever
@@ -27,7 +27,6 @@ typedef struct rma_native {
     weft_status_t why; /* it was cancelled, or its time is over: what it ends with unless it succeeds */
     bool copied;       /* through `bytes` */
     weft_iov_t whole;
-    wefti_atomic_t atomic;
     rma_acc_t left; /* in its place among the loose, when it has ended before */
     uint8_t bytes[];
 } rma_native_t;
@@ -42,7 +41,7 @@ static bool trusted(const weft_ep_t *ep)
 
 /* --- the owner's side ---------------------------------------------------------------------------------------------------------- */
 
-size_t wefti_rma_native_grant(rma_grant_t *g, void *key, uint32_t *odd_out)
+size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
 {
     weft_region_t *region = g->region;
     uint8_t *at = region->base + g->offset;
@@ -55,7 +54,6 @@ size_t wefti_rma_native_grant(rma_grant_t *g, void *key, uint32_t *odd_out)
         wefti_info("a region has no key for one-sided access, every access is checked: %s", weft_last_error());
         return 0;
     }
-    *odd_out = (uintptr_t)at % 8 != 0;
     g->key_free = g->ep->lane->ops->key_free;
     wefti_rma_grant_begin(g);
     return n;
@@ -136,7 +134,7 @@ bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep)
     return trusted(ep) && (r->wanted == WEFT_RMA_NATIVE || (r->wanted == WEFT_RMA_ANY && !ep->lane->emulates));
 }
 
-bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n, bool odd)
+bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n)
 {
     if (!wefti_rma_native_wanted(r, ep))
         return false;
@@ -146,7 +144,6 @@ bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, siz
         return false;
     }
     r->native_close = ep->lane->ops->key_close;
-    r->odd = odd;
     return true;
 }
 
@@ -195,9 +192,7 @@ void wefti_rma_native_quiet(weft_remote_t *r)
 bool wefti_rma_native_can(const rma_acc_t *acc)
 {
     const weft_remote_t *r = acc->remote;
-    return r->native && !r->revoked &&
-           ((acc->what == ACC_ATOMIC && !r->odd) ||
-            ((acc->what == ACC_READ || acc->what == ACC_WRITE) && acc->len && !acc->device));
+    return r->native && !r->revoked && (acc->what == ACC_READ || acc->what == ACC_WRITE) && acc->len && !acc->device;
 }
 
 static void pass_on(rma_native_t *one, rma_acc_t *acc, weft_status_t status)
@@ -205,8 +200,6 @@ static void pass_on(rma_native_t *one, rma_acc_t *acc, weft_status_t status)
     weft_remote_t *r = one->remote;
     if (!status && acc->what == ACC_READ && one->copied)
         status = wefti_rma_scatter(acc, 0, one->bytes, acc->len);
-    if (!status && acc->what == ACC_ATOMIC)
-        wefti_op_of_room(acc)->tag = one->atomic.before;
     acc->id = 0;
     if (status || !acc->notify) {
         wefti_rma_end(acc, status);
@@ -244,15 +237,13 @@ static void native_done(wefti_xfer_t *x, weft_status_t status)
 /* What is small goes through a copy, so that it can end by its deadline while the fabric still has it. */
 static rma_native_t *one_new(weft_ep_t *ep, rma_acc_t *acc)
 {
-    bool copied = acc->what != ACC_ATOMIC && acc->len <= RMA_INLINE;
+    bool copied = acc->len <= RMA_INLINE;
     rma_native_t *one = (rma_native_t *)wefti_malloc(sizeof *one + (copied ? (size_t)acc->len : 0));
     if (!one)
         return NULL;
     *one = (rma_native_t){.acc = acc, .remote = acc->remote, .ep = ep, .copied = copied, .x = {.done = native_done}};
     one->whole =
         copied ? (weft_iov_t){one->bytes, (size_t)acc->len} : (weft_iov_t){acc->iov_n ? NULL : acc->buf, (size_t)acc->len};
-    if (acc->what == ACC_ATOMIC)
-        one->atomic = (wefti_atomic_t){.what = acc->which, .width = acc->width, .operand = acc->operand, .compare = acc->compare};
     if (copied && acc->what == ACC_WRITE && wefti_rma_gather(acc, 0, one->bytes, acc->len)) {
         wefti_free(one); /* not a device's memory: it does not fail */
         return NULL;
@@ -270,12 +261,10 @@ weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
     rma_native_t *one = one_new(ep, acc);
     if (!one)
         return WEFT_ERR_NOMEM;
-    bool pieces = acc->what != ACC_ATOMIC && acc->iov_n && !one->copied;
+    bool pieces = acc->iov_n && !one->copied;
     const weft_iov_t *iov = pieces ? acc->iov : &one->whole;
     size_t iov_n = pieces ? acc->iov_n : 1, n = (size_t)acc->len;
-    if (acc->what == ACC_ATOMIC)
-        st = ops->atomic(ep->lane, r->native, acc->offset, &one->atomic, &one->x);
-    else if (acc->what == ACC_READ)
+    if (acc->what == ACC_READ)
         st = ops->get(ep->lane, r->native, acc->offset, iov, iov_n, n, &one->x);
     else
         st = ops->put(ep->lane, r->native, acc->offset, iov, iov_n, n, &one->x);
@@ -296,7 +285,7 @@ weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
 void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why)
 {
     rma_native_t *one = acc->native;
-    if (!one->copied && acc->what != ACC_ATOMIC) {
+    if (!one->copied) {
         if (!one->why)
             one->why = why; /* the fabric has the program's buffer */
         return;

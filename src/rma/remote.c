@@ -191,7 +191,7 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_
     r->path = WEFT_RMA_CHECKED;
     if (map(ep, r, &a, ticket, ticket_n))
         r->path = WEFT_RMA_MAPPED;
-    else if (!a.stamp && ticket_n && wefti_rma_native_open(r, ep, ticket, ticket_n, a.slot != 0))
+    else if (!a.stamp && ticket_n && wefti_rma_native_open(r, ep, ticket, ticket_n))
         r->path = WEFT_RMA_NATIVE;
     if (r->wanted && r->wanted != r->path) {
         wefti_rma_end(acc, WEFT_ERR_UNSUPPORTED);

@@ -345,7 +345,7 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *by
             rec.a.map_offset = RMA_CONTROL + grant->offset;
         }
     } else if (head->flags & F_NATIVE) {
-        ticket_n = wefti_rma_native_grant(grant, rec.ticket, &rec.a.slot);
+        ticket_n = wefti_rma_native_grant(grant, rec.ticket);
     }
     wefti_count_up(&rs->served, 1);
     reply(ep, &rec, sizeof rec.a + ticket_n);

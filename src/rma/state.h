@@ -1,8 +1,8 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
  * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, grant.c, serve.c). The
- * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the driver of the
- * runtime, except what says otherwise. */
+ * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the
+ * driver of the runtime, except what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
 #define WEFTI_RMA_STATE_H
 
@@ -83,7 +83,7 @@ typedef struct rma_attach {
 typedef struct rma_attached {
     rma_reply_t reply;
     uint64_t grant, len, generation;
-    uint32_t rights, slot;    /* slot: of the control page; with a key, 1 if the part does not begin at a whole word, else 0 */
+    uint32_t rights, slot;    /* slot: of the control page */
     uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
     uint64_t map_bytes;       /* of the memfd, the control page included */
     uint64_t map_offset;      /* of the part's first byte in it */
@@ -323,7 +323,6 @@ struct weft_remote {
     void *native;                 /* the fabric's way to it; NULL: none */
     void (*native_close)(void *native);
     uint32_t n_native;            /* accesses that the fabric has */
-    bool odd;                     /* it does not begin at a whole word: atomics are requests */
     bool revoked;                 /* the owner said so, and waits for DROP */
     wefti_list_t all_link, ep_link;
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
@@ -477,14 +476,13 @@ static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width
 
 /* --- native.c -------------------------------------------------------------------------------------------------------------------- */
 
-/* A key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none. *odd_out: its first byte is not that of a word. */
-size_t wefti_rma_native_grant(rma_grant_t *grant, void *key, uint32_t *odd_out);
+size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none */
 void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
 void wefti_rma_native_drop(rma_grant_t *grant, bool lost);          /* its peer lets go, or its endpoint is down */
 bool wefti_rma_native_hold(weft_region_t *region);                  /* the memory is to be replaced: take all keys back. True: not all are */
 void wefti_rma_revokes_flush(weft_ep_t *ep);
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
-bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n, bool odd);
+bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n);
 void wefti_rma_native_close(weft_remote_t *r);
 void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access of it ended: the owner may wait for the last */
 void wefti_rma_revoked(weft_ep_t *ep, const uint8_t *rec, size_t n); /* REVOKED */

@@ -1,24 +1,30 @@
 /* tests/wire/fabric_onesided.c - one-sided access to a peer's memory, on a ucx rail that is marked as trusted: what arrives, when a put is
- * done, atomics beside the processor's own, and every way in which the other side or the lane can end in the middle.
+ * done, and every way in which the other side or the lane can end in the middle.
  *
  * ctest: timeout=240 */
 #define TEST_SECONDS 120
 #include "test.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "lanes.h"
 
+extern bool wefti_ux_rendezvous; /* fabric/ucx/ux.h */
+
 #define BIG ((size_t)48 << 20)
+
+/* As where there is hardware for it: UCX gets everything at once. */
+static void all_at_once(void)
+{
+    wefti_ux_rendezvous = true;
+}
 
 static void open_pair(lanes_t *l)
 {
     setenv("WEFT_TRUSTED", "on", 1);
     lanes_open(l, "ucx");
-    CHECK(l->a.lane->ops->key_new && l->a.lane->ops->get && l->a.lane->ops->put && l->a.lane->ops->atomic);
+    CHECK(l->a.lane->ops->key_new && l->a.lane->ops->get && l->a.lane->ops->put);
     /* both halves have their endpoint once a record went each way */
     lanes_send(l, &l->a, "a", 1);
     lanes_send(l, &l->b, "b", 1);
@@ -80,21 +86,21 @@ TEST(a_rail_that_is_not_trusted_has_none_of_it)
     unsetenv("WEFT_TRUSTED");
     lanes_open(&l, "ucx");
     const wefti_rail_ops_t *ops = l.a.lane->ops;
-    CHECK(!ops->key_new && !ops->key_open && !ops->get && !ops->put && !ops->atomic);
+    CHECK(!ops->key_new && !ops->key_open && !ops->get && !ops->put);
     lanes_close(&l);
 }
 
-TEST(bytes_of_every_size_are_read_and_written_where_they_should_be_and_nowhere_else)
+static void sizes(void)
 {
-    static const size_t sizes[] = {1, 7, 8, 64, 4096, 8191, 65536, 65537, 1 << 20, 5000003};
+    static const size_t lens[] = {1, 7, 8, 64, 4096, 8191, 65536, 65537, 1 << 20, 5000003};
     enum { CAP = 6 << 20, EDGE = 4096 };
     lanes_t l;
     reach_t r;
     uint8_t *theirs = calloc(1, CAP), *mine = malloc(CAP), *back = malloc(CAP);
     open_pair(&l);
     reach_open(&r, &l, theirs + EDGE, CAP - 2 * EDGE);
-    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        size_t n = sizes[i], at = i * 13;
+    for (unsigned i = 0; i < sizeof lens / sizeof lens[0]; i++) {
+        size_t n = lens[i], at = i * 13;
         fill(mine, n, i);
         memset(theirs, 0, CAP);
         put(&r, at, mine, n);
@@ -114,7 +120,18 @@ TEST(bytes_of_every_size_are_read_and_written_where_they_should_be_and_nowhere_e
     free(back);
 }
 
-TEST(pieces_are_filled_and_sent_in_order_up_to_the_length)
+TEST(bytes_of_every_size_are_read_and_written_where_they_should_be_and_nowhere_else)
+{
+    sizes();
+}
+
+TEST(all_at_once_bytes_of_every_size_are_read_and_written_where_they_should_be_and_nowhere_else)
+{
+    all_at_once();
+    sizes();
+}
+
+static void pieces(void)
 {
     lanes_t l;
     reach_t r;
@@ -141,13 +158,23 @@ TEST(pieces_are_filled_and_sent_in_order_up_to_the_length)
     lanes_close(&l);
 }
 
+TEST(pieces_are_filled_and_sent_in_order_up_to_the_length)
+{
+    pieces();
+}
+
+TEST(all_at_once_pieces_are_filled_and_sent_in_order_up_to_the_length)
+{
+    all_at_once();
+    pieces();
+}
+
 TEST(what_is_not_within_the_key_and_keys_that_are_none_are_refused_at_once)
 {
     lanes_t l;
     reach_t r;
     static uint8_t theirs[4096], mine[4096];
     weft_iov_t iov = {mine, sizeof mine};
-    wefti_atomic_t add = {.what = WEFTI_ADD, .width = 8};
     lanes_xfer_t x;
     void *remote;
     open_pair(&l);
@@ -159,7 +186,6 @@ TEST(what_is_not_within_the_key_and_keys_that_are_none_are_refused_at_once)
         CHECK_EQ(ops->get(l.a.lane, r.remote, offsets[i], &iov, 1, 4096, &x.x), WEFT_ERR_RANGE);
         CHECK_EQ(ops->put(l.a.lane, r.remote, offsets[i], &iov, 1, 4096, &x.x), WEFT_ERR_RANGE);
     }
-    CHECK_EQ(ops->atomic(l.a.lane, r.remote, 4092, &add, &x.x), WEFT_ERR_RANGE);
     for (size_t n = 0; n <= 20; n++)
         CHECK_EQ(ops->key_open(l.a.lane, r.bytes, n, &remote), WEFT_ERR_PROTOCOL);
     r.bytes[0] ^= 1;
@@ -171,103 +197,7 @@ TEST(what_is_not_within_the_key_and_keys_that_are_none_are_refused_at_once)
     lanes_close(&l);
 }
 
-static uint64_t atomic(reach_t *r, uint64_t offset, wefti_atomic_t a)
-{
-    lanes_xfer_t x;
-    lanes_xfer_init(&x);
-    CHECK_OK(r->l->a.lane->ops->atomic(r->l->a.lane, r->remote, offset, &a, &x.x));
-    LANES_UNTIL(r->l, x.done);
-    CHECK_OK(x.status);
-    return a.before;
-}
-
-TEST(atomics_of_every_sort_give_the_word_before_and_leave_the_one_after)
-{
-    static const struct {
-        uint8_t what;
-        uint64_t word, operand, compare, after;
-    } cases[] = {
-        {WEFTI_ADD, 0xfffffffffffffff0, 0x20, 0, 0x10},
-        {WEFTI_SWAP, 0x1122334455667788, 0x99aabbccddeeff00, 0, 0x99aabbccddeeff00},
-        {WEFTI_CAS, 5, 7, 5, 7},
-        {WEFTI_CAS, 5, 7, 6, 5},
-        {WEFTI_AND, 0xff00ff00ff00ff00, 0x0ff00ff00ff00ff0, 0, 0x0f000f000f000f00},
-        {WEFTI_OR, 0xff00ff00ff00ff00, 0x0ff00ff00ff00ff0, 0, 0xfff0fff0fff0fff0},
-        {WEFTI_XOR, 0xff00ff00ff00ff00, 0x0ff00ff00ff00ff0, 0, 0xf0f0f0f0f0f0f0f0},
-    };
-    lanes_t l;
-    reach_t r;
-    static _Alignas(64) uint64_t words[8];
-    open_pair(&l);
-    reach_open(&r, &l, words, sizeof words);
-    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        memset(words, 0xa5, sizeof words);
-        words[3] = cases[i].word;
-        wefti_atomic_t a = {.what = cases[i].what, .width = 8, .operand = cases[i].operand, .compare = cases[i].compare};
-        CHECK_EQ(atomic(&r, 24, a), cases[i].word);
-        CHECK_EQ(words[3], cases[i].after);
-        CHECK(words[2] == 0xa5a5a5a5a5a5a5a5 && words[4] == 0xa5a5a5a5a5a5a5a5);
-        /* the same with half a word, the second one */
-        uint32_t *half = (uint32_t *)(void *)words + 7;
-        words[3] = UINT64_C(0xdeadbeef);
-        *half = (uint32_t)cases[i].word;
-        a.width = 4;
-        CHECK_EQ(atomic(&r, 28, a), (uint32_t)cases[i].word);
-        CHECK_EQ(*half, (uint32_t)cases[i].after);
-        CHECK_EQ((uint32_t)words[3], 0xdeadbeef);
-    }
-    reach_close(&r);
-    lanes_close(&l);
-}
-
-/* --- many, and the processor beside them -------------------------------------------------------------------------------- */
-
-typedef struct beside {
-    _Atomic uint64_t word;
-    atomic_bool stop;
-    uint64_t added;
-} beside_t;
-
-static void *add_beside(void *arg)
-{
-    beside_t *b = arg;
-    while (!atomic_load(&b->stop)) {
-        atomic_fetch_add(&b->word, 1);
-        b->added++;
-    }
-    return NULL;
-}
-
-TEST(adds_of_the_peer_and_of_the_processor_lose_nothing)
-{
-    enum { ROUNDS = 100, EACH = 100 };
-    lanes_t l;
-    reach_t r;
-    static beside_t b;
-    static lanes_xfer_t x[EACH];
-    static wefti_atomic_t a[EACH];
-    pthread_t thread;
-    open_pair(&l);
-    reach_open(&r, &l, &b.word, sizeof b.word);
-    CHECK(!pthread_create(&thread, NULL, add_beside, &b));
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int i = 0; i < EACH; i++) {
-            lanes_xfer_init(&x[i]);
-            a[i] = (wefti_atomic_t){.what = WEFTI_ADD, .width = 8, .operand = UINT64_C(1) << 32};
-            CHECK_OK(l.a.lane->ops->atomic(l.a.lane, r.remote, 0, &a[i], &x[i].x));
-        }
-        for (int i = 0; i < EACH; i++)
-            LANES_UNTIL(&l, x[i].done && !x[i].status);
-    }
-    atomic_store(&b.stop, true);
-    pthread_join(thread, NULL);
-    CHECK_EQ(atomic_load(&b.word) >> 32, ROUNDS * EACH);
-    CHECK_EQ(atomic_load(&b.word) & UINT32_MAX, b.added & UINT32_MAX);
-    reach_close(&r);
-    lanes_close(&l);
-}
-
-TEST(many_puts_and_gets_in_flight_are_each_done_once_and_their_key_may_be_closed_under_them)
+static void many(void)
 {
     enum { N = 2000, SIZE = 512 };
     lanes_t l;
@@ -305,7 +235,18 @@ TEST(many_puts_and_gets_in_flight_are_each_done_once_and_their_key_may_be_closed
     lanes_close(&l);
 }
 
-TEST(a_put_is_not_done_while_its_owner_does_not_move)
+TEST(many_puts_and_gets_in_flight_are_each_done_once_and_their_key_may_be_closed_under_them)
+{
+    many();
+}
+
+TEST(all_at_once_many_puts_and_gets_in_flight_are_each_done_once_and_their_key_may_be_closed_under_them)
+{
+    all_at_once();
+    many();
+}
+
+static void not_done(void)
 {
     lanes_t l;
     reach_t r;
@@ -329,17 +270,27 @@ TEST(a_put_is_not_done_while_its_owner_does_not_move)
     lanes_close(&l);
 }
 
+TEST(a_put_is_not_done_while_its_owner_does_not_move)
+{
+    not_done();
+}
+
+TEST(all_at_once_a_put_is_not_done_while_its_owner_does_not_move)
+{
+    all_at_once();
+    not_done();
+}
+
 /* --- endings --------------------------------------------------------------------------------------------------------------- */
 
 enum { MIXED = 48 };
 typedef struct mixed {
     lanes_xfer_t x[MIXED];
-    wefti_atomic_t a[MIXED];
     weft_iov_t iov[MIXED];
     uint8_t *buf;
 } mixed_t;
 
-/* Gets, puts and atomics at once, large and small: more than the sockets hold. `n` of the buffer and of the remote. */
+/* Gets and puts at once, large and small: more than the sockets hold. `n` of the buffer and of the remote. */
 static void mixed_post(mixed_t *m, lanes_side_t *s, void *remote, size_t n)
 {
     const wefti_rail_ops_t *ops = s->lane->ops;
@@ -351,10 +302,7 @@ static void mixed_post(mixed_t *m, lanes_side_t *s, void *remote, size_t n)
         weft_iov_t *iov = &m->iov[i];
         *iov = (weft_iov_t){m->buf + i * part, i % 6 < 4 ? part : 64};
         lanes_xfer_init(&m->x[i]);
-        m->a[i] = (wefti_atomic_t){.what = WEFTI_ADD, .width = 8, .operand = 1};
-        if (i % 6 == 5)
-            CHECK_OK(ops->atomic(s->lane, remote, i * part, &m->a[i], &m->x[i].x));
-        else if (i % 2)
+        if (i % 2)
             CHECK_OK(ops->put(s->lane, remote, i * part, iov, 1, iov->len, &m->x[i].x));
         else
             CHECK_OK(ops->get(s->lane, remote, i * part, iov, 1, iov->len, &m->x[i].x));
@@ -382,7 +330,7 @@ static void mixed_ended(const mixed_t *m, weft_status_t status, size_t n)
     munmap(m->buf, n); /* UCX has let go of it */
 }
 
-TEST(closing_the_lane_ends_what_is_under_way)
+static void closing(void)
 {
     for (int rounds = 0; rounds < 6; rounds++) {
         lanes_t l;
@@ -414,6 +362,17 @@ TEST(closing_the_lane_ends_what_is_under_way)
         CHECK(taken.done && !taken.status);
         munmap(theirs, BIG);
     }
+}
+
+TEST(closing_the_lane_ends_what_is_under_way)
+{
+    closing();
+}
+
+TEST(all_at_once_closing_the_lane_ends_what_is_under_way)
+{
+    all_at_once();
+    closing();
 }
 
 TEST(an_owner_that_closes_its_lane_in_the_middle_costs_no_more_than_what_was_under_way)

@@ -73,7 +73,6 @@ static void ep_gone(ux_ep_t *e)
     e->rail->n_eps--;
     if (e->lane) {
         e->lane->ep = NULL;
-        wefti_ux_ones_lost(e->lane);
         wefti_ux_event(e->lane, UX_EV_DRAINED);
     }
     wefti_free(e);

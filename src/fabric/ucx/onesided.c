@@ -1,23 +1,23 @@
 /* fabric/ucx/onesided.c - access to the peer's memory without the peer, where the fabric is marked as trusted.
  *
- * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by UCX's get, put and
- * atomics. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet says at the address it says, in any
- * range, key or no key. So this exists only on rails whose configuration says "trusted".
+ * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by UCX's get
+ * and put. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet says at the
+ * address it says, in any range, key or no key. So this exists only on rails whose configuration says "trusted".
  *
- * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the endpoint, since UCX calls a
- * put complete when the buffer is free and not when the bytes have arrived. It ends when the last part has ended, with the first error
- * there was, and is told at the end of progress.
+ * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the endpoint, since
+ * UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last part has ended, with the
+ * first error there was, and is told at the end of progress.
  *
  *     on lane->ones --the last part--> rail->ones --told--> free
  *
  * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of progress. Where UCX
  * emulates it (nothing but TCP: rail->chunked), one packet at a time, the others waiting in lane->waiting, because UCX 1.13 aborts the
  * OWNER's process where it has to answer a request of a peer whose loss it has found while sending something else. So a user that is killed in
- * the middle of an access can take the owner with it; one packet at a time makes that rare, and nothing above UCX can make it impossible. It is slow, too:
- * lane->emulates tells the rooms above not to use it unless someone insists.
+ * the middle of an access can take the owner with it; one packet at a time makes that rare, and nothing above UCX can make it impossible.
+ * It is slow, too: lane->emulates tells the rooms above not to use it unless someone insists.
  *
- * UCX 1.13 also forgets atomics that wait for room when their endpoint is closed. They are ended when the endpoint is gone; their memory, which UCX could
- * still write to, is kept until the worker is.
+ * UCX's atomics are not used. Where it emulates them, 1.13 crashes when their endpoint ends in the middle; and where the hardware has them,
+ * they are not atomic to the processor.
  *
  * Promise: each operation is done once, after UCX has let go of its buffers; lane_close() ends them all.
  * tests/wire/fabric_onesided.c holds us to it. */
@@ -48,10 +48,10 @@ typedef struct ux_remote {
     unsigned refs; /* one of key_open()'s, and one of each operation */
 } ux_remote_t;
 
-enum { GET, PUT, ATOMIC };
+enum { GET, PUT };
 
 typedef struct ux_one {
-    wefti_list_t link; /* lane->ones, then rail->ones, then rail->free_ones or rail->lost_ones */
+    wefti_list_t link; /* lane->ones, then rail->ones, then rail->free_ones */
     wefti_list_t turn; /* lane->unflushed, then flush->puts; or lane->waiting */
     ux_lane_t *lane;
     ux_remote_t *remote;
@@ -59,12 +59,9 @@ typedef struct ux_one {
     unsigned parts; /* that have not ended: one of ours while there are more to post, and what UCX has */
     weft_status_t status;
     uint8_t kind;
-    bool lost;             /* UCX forgot it, or may still call back */
-    const weft_iov_t *iov; /* where it is: GET and PUT */
+    const weft_iov_t *iov; /* where it is */
     size_t piece_at, left;
     uint64_t at; /* the peer's address */
-    wefti_atomic_t *atomic;
-    uint64_t operand, reply; /* of an atomic: UCX reads and writes them */
 } ux_one_t;
 
 /* A flush that UCX has, and the puts that wait for it. */
@@ -242,8 +239,7 @@ static void part_done(void *request, ucs_status_t status, void *user)
 {
     ux_one_t *o = user;
     ucp_request_free(request);
-    if (!o->lost)
-        part_end(o, outcome(o->lane, status));
+    part_end(o, outcome(o->lane, status));
 }
 
 /* What a call of UCX returned for a part that was counted before it. */
@@ -253,13 +249,9 @@ static void part_posted(ux_one_t *o, ucs_status_ptr_t p)
         part_end(o, outcome(o->lane, UCS_PTR_STATUS(p)));
 }
 
-/* Give UCX the next part: what is left of a piece of memory, at most `most` bytes; or the atomic. */
+/* Give UCX the next part: what is left of a piece of memory, at most `most` bytes. */
 static void part_post(ux_one_t *o, size_t most)
 {
-    static const ucp_atomic_op_t ops[] = {
-        [WEFTI_ADD] = UCP_ATOMIC_OP_ADD, [WEFTI_SWAP] = UCP_ATOMIC_OP_SWAP, [WEFTI_CAS] = UCP_ATOMIC_OP_CSWAP,
-        [WEFTI_AND] = UCP_ATOMIC_OP_AND, [WEFTI_OR] = UCP_ATOMIC_OP_OR,     [WEFTI_XOR] = UCP_ATOMIC_OP_XOR,
-    };
     ucp_ep_h ep = o->lane->ep->ucp;
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
@@ -267,14 +259,6 @@ static void part_post(ux_one_t *o, size_t most)
         .user_data = o,
     };
     o->parts++;
-    if (o->kind == ATOMIC) {
-        param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REPLY_BUFFER;
-        param.datatype = ucp_dt_make_contig(o->atomic->width);
-        param.reply_buffer = &o->reply;
-        o->left = 0;
-        part_posted(o, ucp_atomic_op_nbx(ep, ops[o->atomic->what], &o->operand, 1, o->at, o->remote->rkey, &param));
-        return;
-    }
     while (o->piece_at == o->iov->len) {
         o->iov++;
         o->piece_at = 0;
@@ -434,14 +418,6 @@ weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset,
     return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .iov = iov});
 }
 
-weft_status_t wefti_ux_atomic(wefti_lane_t *lane, void *remote, uint64_t offset, wefti_atomic_t *a, wefti_xfer_t *x)
-{
-    /* UCX's compare-and-swap takes what to compare with where the others have their operand, and the new value where the old one goes. */
-    bool cas = a->what == WEFTI_CAS;
-    ux_one_t what = {.kind = ATOMIC, .atomic = a, .operand = cas ? a->compare : a->operand, .reply = cas ? a->operand : 0};
-    return post(lane, remote, offset, a->width, x, what);
-}
-
 /* --- endings ----------------------------------------------------------------------------------------------------------------- */
 
 void wefti_ux_ones_abandon(ux_lane_t *l)
@@ -450,18 +426,6 @@ void wefti_ux_ones_abandon(ux_lane_t *l)
     wefti_list_remove(&l->flush_link);
     while ((it = wefti_list_pop(&l->unflushed)) || (it = wefti_list_pop(&l->waiting)))
         part_end(wefti_container_of(it, ux_one_t, turn), WEFT_ERR_CANCELLED);
-}
-
-void wefti_ux_ones_lost(ux_lane_t *l)
-{
-    wefti_list_each_safe(it, &l->ones) {
-        ux_one_t *o = wefti_container_of(it, ux_one_t, link);
-        if (o->kind != ATOMIC)
-            continue;
-        o->lost = true;
-        o->parts = 1;
-        part_end(o, WEFT_ERR_CANCELLED);
-    }
 }
 
 unsigned wefti_ux_tell_ones(ux_rail_t *r)
@@ -475,10 +439,8 @@ unsigned wefti_ux_tell_ones(ux_rail_t *r)
         ux_lane_t *l = o->lane;
         wefti_xfer_t *x = o->x;
         weft_status_t st = o->status;
-        if (o->kind == ATOMIC && !st)
-            o->atomic->before = o->atomic->width == 4 ? (uint32_t)o->reply : o->reply;
         wefti_ux_key_close(o->remote);
-        wefti_list_push_back(o->lost ? &r->lost_ones : &r->free_ones, &o->link);
+        wefti_list_push_back(&r->free_ones, &o->link);
         wefti_ux_told(l);
         x->done(x, st);
         n++;
@@ -489,6 +451,6 @@ unsigned wefti_ux_tell_ones(ux_rail_t *r)
 void wefti_ux_ones_free(ux_rail_t *r)
 {
     wefti_list_t *it;
-    while ((it = wefti_list_pop(&r->free_ones)) || (it = wefti_list_pop(&r->lost_ones)))
+    while ((it = wefti_list_pop(&r->free_ones)))
         wefti_free(wefti_container_of(it, ux_one_t, link));
 }

@@ -4,7 +4,7 @@
  * never opens UCX, which takes milliseconds and threads.
  *
  * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process. Only
- * where the variable "trusted" says that this is wanted it has them too (onesided.c).
+ * where the variable "trusted" says that this is wanted it has RMA too (onesided.c).
  * UCX's own keepalive is off: it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
  *
  * What UCX says outside an active message is put on one of three lists (events, sent, pulled) and told at the end of progress,
@@ -152,8 +152,6 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     configure_transport(config, "TCP_", "CONN_NB", "y");
     /* Frames must stay in order. */
     configure(config, "MAX_EAGER_LANES", "1");
-    if (r->trusted)
-        configure(config, "ATOMIC_MODE", "cpu"); /* atomic to the owner's processor too */
     if (chunked) {
         /* See chunk.c: nothing that UCX could still be holding when a peer dies. A chunk fits into what UCX sends at once. */
         configure(config, "ZCOPY_THRESH", "inf");
@@ -162,8 +160,7 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
 
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-        .features =
-            UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (r->trusted ? UCP_FEATURE_RMA | UCP_FEATURE_AMO32 | UCP_FEATURE_AMO64 : 0),
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (r->trusted ? UCP_FEATURE_RMA : 0),
         .mt_workers_shared = 1, /* there is one worker, but mem.c comes from other threads */
         .name = "weft",
     };
@@ -402,7 +399,6 @@ static const wefti_rail_ops_t ucx_trusted_ops = {
     .key_close = wefti_ux_key_close,
     .get = wefti_ux_get,
     .put = wefti_ux_put_to,
-    .atomic = wefti_ux_atomic,
 };
 
 weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, const char *tls, wefti_rail_t **rail_out)
@@ -439,7 +435,6 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     wefti_list_init(&r->flushes);
     wefti_list_init(&r->ones);
     wefti_list_init(&r->free_ones);
-    wefti_list_init(&r->lost_ones);
     wefti_list_init(&r->free_frames);
     *rail_out = &r->base;
     return WEFT_OK;

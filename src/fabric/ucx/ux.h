@@ -204,7 +204,7 @@ struct ux_rail {
     bool trusted;           /* with one-sided operations */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
     wefti_list_t ones;      /* ux_one_t that are done */
-    wefti_list_t free_ones, lost_ones;
+    wefti_list_t free_ones;
     wefti_list_t free_frames;
     unsigned n_free_frames;
     uint64_t strangers;     /* frames with no token of ours */
@@ -276,13 +276,10 @@ weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t le
 void wefti_ux_key_close(void *remote);
 weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
 weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
-weft_status_t wefti_ux_atomic(wefti_lane_t *lane, void *remote, uint64_t offset, wefti_atomic_t *a, wefti_xfer_t *x);
 /* Go on with what the lanes have to post. */
 void wefti_ux_flush_puts(ux_rail_t *r);
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_ones_abandon(ux_lane_t *l);
-/* Its endpoint is gone: end what UCX has forgotten. */
-void wefti_ux_ones_lost(ux_lane_t *l);
 unsigned wefti_ux_tell_ones(ux_rail_t *r);
 void wefti_ux_ones_free(ux_rail_t *r);
 
