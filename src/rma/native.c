@@ -218,7 +218,6 @@ static void native_done(wefti_xfer_t *x, weft_status_t status)
     rma_native_t *one = wefti_container_of(x, rma_native_t, x);
     weft_ep_t *ep = one->ep;
     weft_remote_t *r = one->remote;
-    rma_ep(ep)->serving--;
     rma_ep(ep)->n_native--;
     r->n_native--;
     if (one->acc) {
@@ -278,7 +277,6 @@ weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
     r->refs++;
     r->n_native++;
     rma_ep(ep)->n_native++;
-    rma_ep(ep)->serving++;
     return WEFT_OK;
 }
 

@@ -91,7 +91,7 @@ static bool ep_sends_pending(weft_ep_t *ep)
 {
     const rma_ep_t *e = rma_ep(ep);
     if (!wefti_list_empty(&e->pending) || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->replies) ||
-        !wefti_list_empty(&e->drops) || e->serving || e->pulling)
+        !wefti_list_empty(&e->drops) || e->serving || e->pulling || e->n_native)
         return true;
     wefti_list_each(l, &e->remotes)
         if (wefti_container_of(l, weft_remote_t, ep_link)->n_live)
@@ -102,7 +102,7 @@ static bool ep_sends_pending(weft_ep_t *ep)
 static bool ep_busy(weft_ep_t *ep)
 {
     const rma_ep_t *e = rma_ep(ep);
-    return e->serving || e->pulling || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->pending);
+    return e->serving || e->pulling || e->n_native || !wefti_list_empty(&e->asked) || !wefti_list_empty(&e->pending);
 }
 
 static uint64_t none(weft_ep_t *ep)
