@@ -8,6 +8,8 @@
  * the new token. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
  * lease is waited out like any other's: its server may have accepted, and only its answer be lost.
  *
+ * A member that says that it is stale is not lost yet: see doubt().
+ *
  * One that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and cannot tell whether we
  * are still the writer. But from the moment on that anyone was told of a configuration with it, it counts (`listed`): if it is lost then, another one
  * without it has to follow. docs/design/mirrors.md has the whole of it.
@@ -150,7 +152,7 @@ void wefti_mirror_leave_store(mir_member_t *mb)
         wefti_store_unref(mb->store);
     mb->store = NULL;
     mb->state = 0;
-    mb->served = mb->listed = mb->left_out = mb->resetting = false;
+    mb->served = mb->listed = mb->left_out = mb->resetting = mb->lapsed = false;
     mb->epoch = mb->stamp = mb->heard = 0;
 }
 
@@ -163,29 +165,47 @@ void wefti_mirror_drop_remote(mir_member_t *mb)
 
 /* --- losing ---------------------------------------------------------------------------------------------------------------------- */
 
-void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
+static void stop_accesses(mir_member_t *mb)
 {
     weft_mirror_t *m = mb->m;
     unsigned i = mir_index(mb);
-    if (!mir_gets(mb))
-        return;
-    wefti_info("mirror %s: member %u is lost: %s", m->name, i, weft_status_name(why));
-    mb->why = why;
-    mb->state = mb->listed ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
-    mb->left_out = mb->resetting = false;
     wefti_mirror_drop_remote(mb);
-    if (mb->asking)
-        weft_op_cancel(&mb->op);
-    if (mb->renewing)
-        weft_op_cancel(&mb->renew_op);
     wefti_list_each(l, &m->pieces) {
         mir_piece_t *p = wefti_container_of(l, mir_piece_t, link);
         if (p->out & mir_bit(mb))
             weft_op_cancel(&p->to[i].op);
     }
+    mir_wake(m);
+}
+
+void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
+{
+    weft_mirror_t *m = mb->m;
+    if (!mir_gets(mb))
+        return;
+    wefti_info("mirror %s: member %u is lost: %s", m->name, mir_index(mb), weft_status_name(why));
+    mb->why = why;
+    mb->state = mb->listed ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
+    mb->left_out = mb->resetting = mb->lapsed = false;
+    if (mb->asking)
+        weft_op_cancel(&mb->op);
+    if (mb->renewing)
+        weft_op_cancel(&mb->renew_op);
+    stop_accesses(mb);
     if (mb == m->added)
         wefti_mirror_add_lost(m, why);
-    mir_wake(m);
+}
+
+/* It is stale. Perhaps only because one of us was held up for longer than the lease: then it has answered nobody since, lacks nothing that is
+ * complete, and goes on with the next configuration. If somebody else is its writer by now it refuses that. */
+static void doubt(mir_member_t *mb, weft_status_t why)
+{
+    if (mb->state != WEFT_MEMBER_UP || !mb->served || why != WEFT_ERR_STALE) {
+        wefti_mirror_lose(mb, why);
+        return;
+    }
+    mb->lapsed = true;
+    stop_accesses(mb);
 }
 
 bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
@@ -205,7 +225,7 @@ bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
     if (use != mb->use || mb->resetting)
         return false;
     if (mb->m->writer) {
-        wefti_mirror_lose(mb, st);
+        doubt(mb, st);
     } else {
         wefti_mirror_drop_remote(mb);
         mb->state = WEFT_MEMBER_LOST;
@@ -245,7 +265,7 @@ bool wefti_mirror_settled(const weft_mirror_t *m)
 {
     bool up = false;
     for (unsigned i = 0; i < WEFT_MIRROR_MAX; i++) {
-        if (m->at[i].state == WEFT_MEMBER_LOST)
+        if (m->at[i].state == WEFT_MEMBER_LOST || m->at[i].lapsed)
             return false;
         up = up || m->at[i].state == WEFT_MEMBER_UP;
     }
@@ -273,6 +293,7 @@ void wefti_mirror_set(weft_mirror_t *m)
         if (mb->state == WEFT_MEMBER_UP)
             mb->resetting = mb->served = true;
         mb->again = 0;
+        mb->lapsed = false;
         mb->left_out = mb->state == WEFT_MEMBER_LOST;
     }
     mir_at(m, &m->renew_at, wefti_now(m->rt) + m->lease_ns / 4);
@@ -295,13 +316,14 @@ static void accepted(weft_mirror_t *m)
 
 void wefti_mirror_config_turn(weft_mirror_t *m)
 {
-    bool resetting = false, up = false, lost = false, more = false, stale = false;
+    bool resetting = false, lapsed = false, up = false, lost = false, more = false, stale = false;
     uint64_t when = 0;
     if (!m->writer || m->phase < MIR_FIRST || m->phase >= MIR_SEALING || m->state)
         return;
     mir_each(mb, m) {
         uint64_t over = mb->served ? mb->heard + m->lease_ns + m->lease_ns / 8 : 0;
         resetting = resetting || mb->resetting;
+        lapsed = lapsed || mb->lapsed;
         up = up || mb->state == WEFT_MEMBER_UP;
         stale = stale || (mb->state >= WEFT_MEMBER_LOST && mb->why == WEFT_ERR_STALE);
         if (mb->state != WEFT_MEMBER_LOST)
@@ -331,7 +353,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
             return;
         }
     }
-    if (!lost)
+    if (!lost && !lapsed)
         return;
     if (wefti_now(m->rt) < when)
         mir_at(m, &m->fence_at, when);
@@ -360,7 +382,7 @@ static void on_renewed(weft_op_t *op, void *user)
             mir_at(m, &m->renew_at, wefti_now(m->rt) + m->lease_ns / 32);
     } else if (mb->epoch == mb->renew_epoch && mb->state == WEFT_MEMBER_UP && !mb->resetting && st != WEFT_ERR_NOMEM &&
                st != WEFT_ERR_CANCELLED) {
-        wefti_mirror_lose(mb, st);
+        doubt(mb, st);
     }
     wefti_mirror_turn(m);
 }
@@ -369,7 +391,7 @@ void wefti_mirror_renew(weft_mirror_t *m)
 {
     m->renew_at = wefti_now(m->rt) + m->lease_ns / 4;
     mir_each(mb, m) {
-        if (mb->state != WEFT_MEMBER_UP || !mb->served || mb->resetting || mb->renewing)
+        if (mb->state != WEFT_MEMBER_UP || !mb->served || mb->lapsed || mb->resetting || mb->renewing)
             continue;
         mb->renew_op.fn = on_renewed;
         mb->renew_op.user = mb;

@@ -48,6 +48,7 @@ typedef struct mir_member {
     uint8_t asking;              /* ASK_*: op is under way */
     uint8_t again;               /* sets that were answered with WEFT_ERR_AGAIN */
     bool resetting;              /* a set is under way: accesses fail meanwhile, and are done again */
+    bool lapsed;                 /* UP, and it said that its lease is over, or somebody else is its writer: the next set tells */
     bool served;                 /* it may answer readers until heard + lease, if nothing is done */
     bool listed;                 /* a configuration that has it was sent to someone: another one without it has to follow before anything is complete
                                     that it does not have */

@@ -7,8 +7,8 @@
 #include "lib/netns.h"
 #include "test.h"
 
-#define LEASE (400 * WEFT_MILLISECOND)
-#define HEARTBEAT (900 * WEFT_MILLISECOND)
+#define LEASE (800 * WEFT_MILLISECOND)
+#define HEARTBEAT (2 * WEFT_SECOND)
 
 static mirrored_t t;
 
