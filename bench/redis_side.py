@@ -24,7 +24,8 @@ def serving(on_core):
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
         path = os.path.join(folder, "redis.sock")
         # the name it is called by decides what it is; it goes when we do, however we go
-        command = ["setpriv", "--pdeathsig", "KILL", "bash", "-c", 'exec -a redis-server "$@"', "bash", program(), "--port", "0", "--unixsocket", path, "--save", "",
+        command = ["setpriv", "--pdeathsig", "KILL", "bash", "-c", 'exec -a redis-server "$@"', "bash", program(),
+                   "--port", "0", "--unixsocket", path, "--save", "",
                    "--appendonly", "no", "--dir", folder, "--daemonize", "no"]
         with subprocess.Popen(on_core(0, command), env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
             try:

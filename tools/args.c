@@ -1,7 +1,7 @@
 /* tools/args.c - options from a table: the parser and the help come from the same lines, so that they cannot differ.
  *
- * Long options with `--name value` or `--name=value`, and `-l` for those whose name is a letter, which take no value. A wrong one gets a sentence with the
- * nearest name. Commands that take words besides options say so, and get them one by one; after `--` everything is a word.
+ * Long options with `--name value` or `--name=value`, and `-l` for those whose name is a letter, which take no value. A wrong one gets a sentence
+ * with the nearest name. Commands that take words besides options say so, and get them one by one; after `--` everything is a word.
  * tests/tools/tools_options.py holds it. */
 #include <string.h>
 

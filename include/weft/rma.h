@@ -204,8 +204,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_atomic(weft_remote_t *remote, we
 typedef enum weft_rma_what { WEFT_RMA_DO_READ = 1, WEFT_RMA_DO_WRITE = 2 } weft_rma_what_t;
 
 /* Many accesses in one post, to one or several remotes of one runtime; in order where they touch the same bytes. The array is borrowed until op
- * completes: with WEFT_OK if all succeeded, else with the status of the first in the array that did not, the others done all the same.
- * op->len is how many succeeded. At most 65536. */
+ * completes: with WEFT_OK if all succeeded, else with the status of the first in the array that did not, the others done all the
+ * same; cancelled or out of time: with that. op->len is how many succeeded. At most 65536. */
 typedef struct weft_rma_item {
     weft_remote_t *remote;
     weft_rma_what_t what;

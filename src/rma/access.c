@@ -11,6 +11,7 @@
  * fabric has let go of its buffer.
  *
  * Promise: every access ends once, and no buffer is touched after that. tests/sim/rma_exactly_once.c holds us to it. */
+#include "base/copy.h"
 #include "rma/state.h"
 
 void wefti_rma_nonsense(weft_ep_t *ep)
@@ -32,7 +33,10 @@ static weft_status_t move(const rma_acc_t *acc, uint64_t at, uint8_t *bytes, uin
         }
         uint64_t part = iov->len - at < n ? iov->len - at : n;
         uint8_t *ours = (uint8_t *)iov->base + at;
-        st = in ? wefti_mem_move(acc->device, ours, bytes, part) : wefti_mem_move(acc->device, bytes, ours, part);
+        if (acc->len >= WEFTI_PAST_CACHE && !acc->device)
+            wefti_copy_past_cache(in ? ours : bytes, in ? bytes : ours, part);
+        else
+            st = in ? wefti_mem_move(acc->device, ours, bytes, part) : wefti_mem_move(acc->device, bytes, ours, part);
         bytes += part;
         n -= part;
         at = 0;

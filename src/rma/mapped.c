@@ -59,62 +59,59 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
 
 /* --- turns --------------------------------------------------------------------------------------------------------------------- */
 
-static void no_cancel(weft_op_t *op, weft_status_t why)
+/* One step for the first in line. */
+static void turn(rma_state_t *rs)
 {
-    (void)op;
-    (void)why;
-}
-
-static const wefti_op_kind_t step_kind = {"steps", NULL, no_cancel};
-
-/* By an operation of our own that completes at once: its callback comes from progress. */
-static void soon(rma_state_t *rs)
-{
-    if (rs->step_posted || wefti_op_prepare(rs->rt, &rs->step_op, &step_kind))
-        return; /* the runtime closes: endpoints go down, and with them what waits here */
-    rs->step_posted = true;
-    wefti_op_complete(&rs->step_op, WEFT_OK);
-}
-
-static void on_step(weft_op_t *op, void *user)
-{
-    rma_state_t *rs = (rma_state_t *)user;
     wefti_list_t *l = wefti_list_first(&rs->stepping);
-    (void)op;
-    rs->step_posted = false;
-    if (!l)
-        return;
     rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
     weft_status_t st = step(acc);
-    if (st != WEFT_ERR_AGAIN) {
-        wefti_list_remove(l);
-        stepped(acc, st);
+    if (st == WEFT_ERR_AGAIN)
+        return;
+    wefti_list_remove(l);
+    stepped(acc, st);
+}
+
+/* The next step comes with the next round of progress, and not in this one: who is looked at in each has to wait for every round. */
+static void next_round(rma_state_t *rs)
+{
+    while (!wefti_list_empty(&rs->stepping)) {
+        if (!wefti_timer_at(rs->rt, &rs->turn, rs->rt->now)) {
+            rs->rt->until_clock = 0;
+            return;
+        }
+        turn(rs); /* no memory for a timer: the others have to wait */
     }
+}
+
+static void on_turn(wefti_timer_t *t)
+{
+    rma_state_t *rs = wefti_container_of(t, rma_state_t, turn);
     if (!wefti_list_empty(&rs->stepping))
-        soon(rs);
+        turn(rs);
+    next_round(rs);
 }
 
 void wefti_rma_steps_init(rma_state_t *rs)
 {
     wefti_list_init(&rs->stepping);
-    rs->step_op.fn = on_step;
-    rs->step_op.user = rs;
+    rs->turn.fn = on_turn;
 }
 
 void wefti_rma_step(rma_acc_t *acc)
 {
     rma_state_t *rs = acc->remote->rs;
     weft_status_t st = wefti_list_empty(&rs->stepping) ? step(acc) : WEFT_ERR_AGAIN;
+    acc->state = ACC_STEPS;
     if (st != WEFT_ERR_AGAIN) {
-        acc->state = ACC_STEPS;
         stepped(acc, st);
         return;
     }
-    acc->state = ACC_STEPS;
+    bool first = wefti_list_empty(&rs->stepping);
     wefti_list_push_back(&rs->stepping, &acc->link);
     if (!acc->batch)
         (void)wefti_op_track(rma_op(acc)); /* without memory for its deadline it still ends with its last step */
-    soon(rs);
+    if (first)
+        next_round(rs);
 }
 
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)

@@ -143,13 +143,14 @@ static const wefti_traffic_t traffic = {
 
 static void shutdown(weft_runtime_t *rt)
 {
+    wefti_timer_stop(rt, &rma_state(rt)->turn); /* what takes steps ends with its endpoint */
     wefti_rma_regions_shutdown(rma_state(rt));
 }
 
 static bool idle(weft_runtime_t *rt)
 {
     const rma_state_t *rs = rma_state(rt);
-    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping) && !rs->step_posted;
+    return wefti_rma_regions_idle(rs) && wefti_list_empty(&rs->stepping);
 }
 
 static void room_free(weft_runtime_t *rt)

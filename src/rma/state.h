@@ -159,8 +159,7 @@ typedef struct rma_state {
     /* the other side's */
     wefti_list_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
     wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
-    weft_op_t step_op;
-    bool step_posted;
+    wefti_timer_t turn;           /* of the first of them, in the next round of progress */
     /* metrics, of what is gone and of the driver's paths */
     uint64_t mapped, checked, native;     /* operations by path, ours */
     uint64_t fast_gone;                   /* of the mapped, those of remotes that are gone and never saw the driver */

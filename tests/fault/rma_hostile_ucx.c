@@ -1,5 +1,5 @@
-/* fault/rma_hostile_ucx.c - a client written straight against UCX, and one with bare sockets, that never say a word of our hello: they connect to every TCP
- * port a process with a region has open and try to read, write and add to its memory, with forged, cut and garbage keys and with packets of
+/* fault/rma_hostile_ucx.c - a client written straight against UCX, and one with bare sockets, that never say a word of our hello: they connect to
+ * every TCP port a process with a region has open and try to read, write and add to its memory, with forged, cut and garbage keys and with packets of
  * their own making. It reads and changes nothing, the process lives on, and an honest client is served before, meanwhile and after.
  *
  * They know everything: the addresses, the ports, what is there. With transports = ucx_tcp, which shows UCX's own port to the network, UCX itself

@@ -174,8 +174,8 @@ TEST(a_part_is_all_that_its_token_shows)
             CHECK_EQ(memcmp(buf, base + at, n), 0);
             CHECK_EQ(far_read(r, 0, buf, n + 1), WEFT_ERR_RANGE);
             CHECK_EQ(far_read(r, n, buf, 1), WEFT_ERR_RANGE);
-            CHECK_EQ(far_read(r, UINT64_MAX, buf, 1), WEFT_ERR_RANGE);           /* the byte before it */
-            if (at) /* byte 0 of the region, if it wraps */
+            CHECK_EQ(far_read(r, UINT64_MAX, buf, 1), WEFT_ERR_RANGE); /* the byte before it */
+            if (at)                                                    /* byte 0 of the region, if it wraps */
                 CHECK_EQ(far_write(r, UINT64_MAX - at + 1, buf, 1), WEFT_ERR_RANGE);
             CHECK_EQ(far_write(r, n, buf, 1), WEFT_ERR_RANGE);
             memcpy(all, base, LEN);

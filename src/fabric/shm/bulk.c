@@ -18,11 +18,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/copy.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#define STREAM_BUDGET (256u << 10)   /* bytes streamed per lane and progress */
-#define STREAM_PAST_CACHE (8u << 20) /* payloads from here on are copied out of an arena past the cache */
+#define STREAM_BUDGET (256u << 10) /* bytes streamed per lane and progress */
 
 enum { ANSWER_OK = 0, ANSWER_REFUSED = 1, ANSWER_N = 2 };
 
@@ -272,7 +272,7 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
     }
     p->to = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
     p->left = want;
-    p->stream = want >= STREAM_PAST_CACHE;
+    p->stream = want >= WEFTI_PAST_CACHE;
     p->x = x;
     wefti_list_remove(&p->link);
     wefti_list_push_back(&lane->pulls, &p->link);

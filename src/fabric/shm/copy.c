@@ -10,18 +10,15 @@
  * list costs budget, so that a list of nothing but empty pieces cannot hold us up.
  *
  * Pieces that lie in an arena we can map (arena.c) are copied from there: no system call, and the bytes are those of that memory
- * whoever has died meanwhile. Large ones go past the cache: storing them would throw out everything else, and first read what
- * is about to be overwritten (64 MiB: 20 GB/s instead of 15, on a machine where process_vm_readv makes 8).
+ * whoever has died meanwhile. Large ones go past the cache (20 GB/s, on a machine where process_vm_readv makes 8).
  *
  * tests/wire/fabric_share.c and tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many
  * pieces) hold us to it. */
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
@@ -46,37 +43,13 @@ static void advance(wefti_shm_cursor_t *c, uint64_t n)
     }
 }
 
-/* memcpy with stores that go past the cache. */
-static void copy_past_cache(uint8_t *to, const uint8_t *from, size_t n)
-{
-#ifdef __SSE2__
-    size_t odd = -(uintptr_t)to & 63;
-    if (n >= 4096) {
-        memcpy(to, from, odd);
-        to += odd;
-        from += odd;
-        n -= odd;
-        for (; n >= 64; n -= 64, to += 64, from += 64) {
-            __m128i a = _mm_loadu_si128((const void *)from), b = _mm_loadu_si128((const void *)(from + 16));
-            __m128i c = _mm_loadu_si128((const void *)(from + 32)), d = _mm_loadu_si128((const void *)(from + 48));
-            _mm_stream_si128((void *)to, a);
-            _mm_stream_si128((void *)(to + 16), b);
-            _mm_stream_si128((void *)(to + 32), c);
-            _mm_stream_si128((void *)(to + 48), d);
-        }
-        _mm_sfence();
-    }
-#endif
-    memcpy(to, from, n);
-}
-
 static void scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n, bool past_cache)
 {
     while (n) {
         size_t here = min_u64(n, to->iov[to->i].len - to->off);
         uint8_t *at = (uint8_t *)to->iov[to->i].base + to->off;
         if (past_cache)
-            copy_past_cache(at, bytes, here);
+            wefti_copy_past_cache(at, bytes, here);
         else if (here)
             memcpy(at, bytes, here);
         bytes += here;
