@@ -97,6 +97,17 @@ static inline double test_now(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+/* Wait until another process or thread has made it true. */
+#define TEST_UNTIL(cond, seconds) \
+    do { \
+        double until_end = test_now() + (seconds); \
+        while (!(cond)) { \
+            usleep(500); \
+            if (test_now() > until_end) \
+                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
+        } \
+    } while (0)
+
 static int test_run_forked(const test_case_t *t)
 {
     fflush(NULL);

@@ -134,16 +134,6 @@ static void sender(void)
     exit(0);
 }
 
-#define UNTIL(cond, seconds) \
-    do { \
-        double until_end = test_now() + (seconds); \
-        while (!(cond)) { \
-            usleep(500); \
-            if (test_now() > until_end) \
-                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
-        } \
-    } while (0)
-
 TEST(a_partition_in_the_middle_of_a_pull_ends_it_on_both_sides)
 {
     const char *why_not = netns_make();
@@ -162,10 +152,10 @@ TEST(a_partition_in_the_middle_of_a_pull_ends_it_on_both_sides)
                 sender();
         }
     }
-    UNTIL(board->pulling > 0, 20);
+    TEST_UNTIL(board->pulling > 0, 20);
     netns_link(false);
     board->cut_at = test_now();
-    UNTIL(board->ended[1] == N && board->ended[0] == board->pulling, 20);
+    TEST_UNTIL(board->ended[1] == N && board->ended[0] == board->pulling, 20);
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(board->other[i], 0);
         printf("# host %d: %u of %u came through, the rest ended %.0f ms after the cut\n", i, board->ok[i], board->ended[i],

@@ -83,16 +83,6 @@ static void process(int which)
     }
 }
 
-#define UNTIL(cond, seconds) \
-    do { \
-        double until_end = test_now() + (seconds); \
-        while (!(cond)) { \
-            usleep(5000); \
-            if (test_now() > until_end) \
-                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
-        } \
-    } while (0)
-
 TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
 {
     pid_t pids[2];
@@ -109,7 +99,7 @@ TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
             _exit(1);
         }
     }
-    UNTIL(board->up[0] && board->up[1], 10);
+    TEST_UNTIL(board->up[0] && board->up[1], 10);
     sleep(1);
     CHECK_EQ(board->failed[0] + board->failed[1], 0);
     double cut = test_now();
@@ -119,14 +109,14 @@ TEST(both_sides_of_a_partition_lose_each_other_in_time_and_return_when_it_heals)
     if (!board->failed[0] || !board->failed[1])
         FAIL("%s did not notice", board->failed[0] ? "the dialler" : board->failed[1] ? "the listener" : "either side");
     for (int i = 0; i < 2; i++) {
-        UNTIL(board->recv_done[i], 1);
+        TEST_UNTIL(board->recv_done[i], 1);
         CHECK_EQ(board->recv_status[i], WEFT_ERR_PEER);
         if (board->failed_at[i] - cut > 0.8 + 0.4)
             FAIL("side %d took %.2f s", i, board->failed_at[i] - cut);
     }
     sleep(1);
     netns_link(true);
-    UNTIL(board->reconnected[0] && board->reconnected[1], 30);
+    TEST_UNTIL(board->reconnected[0] && board->reconnected[1], 30);
     CHECK_EQ(board->accepted, 1);
     for (int i = 0; i < 2; i++) {
         kill(pids[i], SIGKILL);

@@ -149,16 +149,6 @@ static void user(void)
     exit(0);
 }
 
-#define UNTIL(cond, seconds) \
-    do { \
-        double until_end = test_now() + (seconds); \
-        while (!(cond)) { \
-            usleep(500); \
-            if (test_now() > until_end) \
-                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
-        } \
-    } while (0)
-
 TEST(a_partition_in_the_middle_of_accesses_ends_them_and_the_owner_has_its_memory)
 {
     const char *why_not = netns_make();
@@ -177,11 +167,11 @@ TEST(a_partition_in_the_middle_of_accesses_ends_them_and_the_owner_has_its_memor
                 user();
         }
     }
-    UNTIL(board->under_way, 30);
+    TEST_UNTIL(board->under_way, 30);
     netns_link(false);
     board->cut_at = test_now();
     board->cut = true;
-    UNTIL(board->ended_at > 0 && board->revoked, 30);
+    TEST_UNTIL(board->ended_at > 0 && board->revoked, 30);
     printf("# %u came through, %u were lost, the last %.0f ms after the cut; revoked after %.0f ms\n", board->ok, board->lost,
            (board->ended_at - board->cut_at) * 1e3, (board->revoked_at - board->cut_at) * 1e3);
     CHECK_EQ(board->other, 0);
