@@ -34,7 +34,7 @@ static weft_status_t ask(weft_store_t *store, uint8_t kind, const char *name, vo
 weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t bytes, const wefti_replica_t *rec,
                                  wefti_replica_answer_t *out, weft_op_t *op)
 {
-    store_ask_t *a;
+    store_ask_t *a = NULL;
     if (!wefti_replica_ok(rec) || !bytes)
         return wefti_fail(WEFT_ERR_INVALID, "a record of a mirror that no server takes");
     weft_status_t st = ask(store, STORE_R_MAKE, name, out, op, &a);
@@ -47,7 +47,7 @@ weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t
 
 weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_replica_answer_t *out, weft_op_t *op)
 {
-    store_ask_t *a;
+    store_ask_t *a = NULL;
     weft_status_t st = ask(store, STORE_R_GET, name, out, op, &a);
     return st ? st : wefti_store_ask_go(a, op);
 }
@@ -55,7 +55,7 @@ weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_rep
 weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t expected, const wefti_replica_t *rec,
                                 uint64_t stamp, wefti_replica_answer_t *out, weft_op_t *op)
 {
-    store_ask_t *a;
+    store_ask_t *a = NULL;
     if (!wefti_replica_ok(rec))
         return wefti_fail(WEFT_ERR_INVALID, "a record of a mirror that no server takes");
     weft_status_t st = ask(store, STORE_R_SET, name, out, op, &a);
@@ -70,7 +70,7 @@ weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t 
 weft_status_t wefti_replica_renew(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
                                   uint64_t stamp, wefti_replica_answer_t *out, weft_op_t *op)
 {
-    store_ask_t *a;
+    store_ask_t *a = NULL;
     weft_status_t st = ask(store, STORE_R_RENEW, name, out, op, &a);
     if (st)
         return st;
@@ -84,7 +84,7 @@ weft_status_t wefti_replica_renew(weft_store_t *store, const char *name, uint64_
 static weft_status_t ask_as(weft_store_t *store, uint8_t kind, const char *name, uint64_t epoch,
                             const uint8_t writer[WEFT_STORE_ID], wefti_replica_answer_t *out, weft_op_t *op)
 {
-    store_ask_t *a;
+    store_ask_t *a = NULL;
     weft_status_t st = ask(store, kind, name, out, op, &a);
     if (st)
         return st;
