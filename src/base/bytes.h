@@ -21,7 +21,8 @@ typedef struct wefti_writer {
 
 static inline wefti_reader_t wefti_reader(const void *p, size_t n)
 {
-    wefti_reader_t r = {(const uint8_t *)p, (const uint8_t *)p + n, false};
+    const uint8_t *at = p ? (const uint8_t *)p : (const uint8_t *)""; /* no bytes may be nowhere, and C adds nothing to NULL */
+    wefti_reader_t r = {at, at + n, false};
     return r;
 }
 static inline size_t wefti_reader_left(const wefti_reader_t *r) { return (size_t)(r->end - r->at); }

@@ -875,7 +875,7 @@ static void set_up(void)
     for (int i = 0; i < m.net.n; i++)
         for (int k = 0; k <= i; k++)
             wefti_sim_shares_memory(m.net.nodes[i].f, m.net.nodes[k].f, CHANCE(60));
-    wefti_sim_payloads_change(m.net.w);                           /* what is read at length is written to meanwhile, by others */
+    wefti_sim_payloads_change(m.net.w); /* what is read at length is written to meanwhile, by others */
     wefti_rma_step_bytes = CHANCE(50) ? 8 + 8 * BELOW(80) : 4 << 20; /* mapped accesses in many steps, or in one */
     words_init(&m);
     n_holdings = n_remotes = n_tokens = 0;
