@@ -62,13 +62,7 @@ size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
 static bool tell(weft_ep_t *ep, const rma_grant_t *g)
 {
     rma_drop_t rec = {.kind = REC_REVOKED, .grant = g->id};
-    void *at = ep->lane->ops->reserve(ep->lane, sizeof rec);
-    if (!at)
-        return false;
-    memcpy(at, &rec, sizeof rec);
-    ep->lane->ops->commit(ep->lane, sizeof rec);
-    ep->spoke = 1;
-    return true;
+    return wefti_rma_put(ep, &rec, sizeof rec);
 }
 
 /* Not before the answers that wait: one may be the ATTACHED it is about. */

@@ -26,13 +26,7 @@ typedef struct owed_drop {
 static bool drop_put(weft_ep_t *ep, uint64_t grant)
 {
     rma_drop_t rec = {.kind = REC_DROP, .grant = grant};
-    void *at = ep->lane->ops->reserve(ep->lane, sizeof rec);
-    if (!at)
-        return false;
-    memcpy(at, &rec, sizeof rec);
-    ep->lane->ops->commit(ep->lane, sizeof rec);
-    ep->spoke = 1;
-    return true;
+    return wefti_rma_put(ep, &rec, sizeof rec);
 }
 
 /* Tell the owner. */
@@ -216,7 +210,6 @@ static weft_status_t attach_start(weft_op_t *op)
     return st;
 }
 
-/* From the inbox it was told to have started; nothing else differs. */
 static void attach_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_rma_cancel(rma_acc(op), why);

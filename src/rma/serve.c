@@ -4,7 +4,7 @@
  * to where it belongs; the grant counts them, so that a region is not given back under them. Answers that find no room on the lane wait in
  * order, data and all; a peer may not have more than RMA_REQUESTS unanswered, and whoever goes beyond that breaks the protocol.
  *
- * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile_peer.c and the fuzzer of records hold us
+ * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile.c and the fuzzer of records hold us
  * to it. */
 #include "rma/state.h"
 
@@ -29,17 +29,6 @@ typedef struct owed {
 } owed_t;
 
 /* --- answers ------------------------------------------------------------------------------------------------------------------- */
-
-static bool put(weft_ep_t *ep, const void *rec, size_t n)
-{
-    void *at = ep->lane->ops->reserve(ep->lane, n);
-    if (!at)
-        return false;
-    memcpy(at, rec, n);
-    ep->lane->ops->commit(ep->lane, n);
-    ep->spoke = 1;
-    return true;
-}
 
 /* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the endpoint fails. */
 static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
@@ -74,7 +63,7 @@ static void unowe(weft_ep_t *ep, owed_t *owed)
 
 static void reply(weft_ep_t *ep, const void *rec, size_t n)
 {
-    if (!ep->lane || (wefti_list_empty(&rma_ep(ep)->replies) && put(ep, rec, n)))
+    if (!ep->lane || (wefti_list_empty(&rma_ep(ep)->replies) && wefti_rma_put(ep, rec, n)))
         return;
     owed_t *owed = owe(ep, n, NULL);
     if (owed)
@@ -185,17 +174,17 @@ static weft_status_t look_up(weft_ep_t *ep, uint64_t id, uint32_t rights, uint64
 }
 
 /* The bytes of a read in a record of their own, straight from the region. */
-static weft_status_t read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *at, uint64_t len, uint64_t id)
+static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *at, uint64_t len, uint64_t id)
 {
     rma_reply_t head = {.kind = REC_DATA, .id = id};
     wefti_lane_t *lane = ep->lane;
     size_t n = sizeof head + len;
     uint8_t *rec = lane && wefti_list_empty(&rma_ep(ep)->replies) ? (uint8_t *)lane->ops->reserve(lane, n) : NULL;
-    bool direct = rec != NULL;
+    owed_t *owed = NULL; /* NULL: it goes at once */
     if (!rec) {
-        owed_t *owed = lane ? owe(ep, n, NULL) : NULL;
+        owed = lane ? owe(ep, n, NULL) : NULL;
         if (!owed)
-            return WEFT_OK; /* the endpoint ends */
+            return; /* the endpoint ends */
         rec = owed->rec;
     }
     weft_status_t st = len ? wefti_mem_move(grant->region->device, rec + sizeof head, at, len) : WEFT_OK;
@@ -206,14 +195,15 @@ static weft_status_t read_short(weft_ep_t *ep, const rma_grant_t *grant, const u
         n = sizeof head;
     }
     memcpy(rec, &head, sizeof head);
-    if (direct) {
+    if (owed) {
+        rma_ep(ep)->reply_bytes -= owed->n - n;
+        owed->n = (uint32_t)n;
+    } else {
         lane->ops->commit(lane, n);
         ep->spoke = 1;
-    } else {
-        wefti_container_of(rec, owed_t, rec)->n = (uint32_t)n;
     }
-    wefti_count_up(&rma_state(ep->rt)->served, 1);
-    return WEFT_OK;
+    if (!st)
+        wefti_count_up(&rma_state(ep->rt)->served, 1);
 }
 
 static void on_read(weft_ep_t *ep, const rma_request_t *req)
@@ -489,7 +479,7 @@ void wefti_rma_replies_flush(weft_ep_t *ep)
                 return;
             if (!st)
                 ep->spoke = 1;
-        } else if (!put(ep, owed->rec, owed->n)) {
+        } else if (!wefti_rma_put(ep, owed->rec, owed->n)) {
             return;
         }
         if (!st) {
@@ -498,7 +488,7 @@ void wefti_rma_replies_flush(weft_ep_t *ep)
         }
         /* it cannot be announced: the reader is told, in its place in the order */
         rma_reply_t rec = {.kind = REC_DONE, .status = (int16_t)st, .id = read->id};
-        if (!put(ep, &rec, sizeof rec))
+        if (!wefti_rma_put(ep, &rec, sizeof rec))
             return;
         serve_free(read);
         unowe(ep, owed);

@@ -164,7 +164,6 @@ typedef struct rma_state {
     uint64_t mapped, checked, native;     /* operations by path, ours */
     uint64_t fast_gone;                   /* of the mapped, those of remotes that are gone and never saw the driver */
     uint64_t served, refused;             /* of peers, by us */
-    rma_counts_t ours, theirs;
 } rma_state_t;
 
 static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_state_t *)rt->room_state[WEFTI_ROOM_RMA]; }
@@ -294,6 +293,18 @@ static inline rma_ep_t *rma_ep(const weft_ep_t *ep) { return (rma_ep_t *)ep->tra
 #define RMA_LEFT(cost) ((void *)(((uintptr_t)(cost) << 1) | 1))
 static inline bool rma_is_left(const void *slot) { return (uintptr_t)slot & 1; }
 static inline uint64_t rma_left_cost(const void *slot) { return (uintptr_t)slot >> 1; }
+
+/* Send a whole record. false: no room on the lane now; ep_room comes. */
+static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
+{
+    void *at = ep->lane->ops->reserve(ep->lane, n);
+    if (!at)
+        return false;
+    memcpy(at, rec, n);
+    ep->lane->ops->commit(ep->lane, n);
+    ep->spoke = 1;
+    return true;
+}
 
 /* --- the other side: remotes and accesses ------------------------------------------------------------------------------------ */
 

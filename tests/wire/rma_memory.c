@@ -214,3 +214,43 @@ TEST(a_device_whose_copies_fail_says_so_and_the_connection_goes_on)
     fakedev_remove();
     CHECK_EQ(fakedev_live(), 0);
 }
+
+/* Answers that wait for room are counted by their bytes, and one that turns out to be a failure has fewer of them than were set aside. */
+TEST(failures_that_wait_for_room_leave_nothing_in_the_count_of_answers)
+{
+    enum { GOOD = 24, BAD = 400, ROUNDS = 4, LEN = 4096 };
+    static weft_op_t ops[GOOD + BAD];
+    static const far_way_t way = {&pair_ways[0], WEFT_RMA_CHECKED};
+    weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
+    weft_remote_t *r = NULL;
+    void *dev;
+    fakedev_install();
+    far_open(&way, NULL);
+    CHECK_OK(weft_mem_alloc(fakedev(), LEN, &dev));
+    ro.len = LEN;
+    ro.buf = dev;
+    weft_region_t *region = far_region_with(&ro), *plain = far_region(LEN);
+    far_token_t t = far_token(region, NULL);
+    CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_CHECKED, &r));
+    weft_remote_t *fills = far_attach(plain, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < GOOD + BAD; i++)
+            CHECK_OK(weft_rma_read(i < GOOD ? fills : r, 0, host, LEN, &ops[i]));
+        fakedev_fail_copies(0);
+        for (int i = 0; i < 1000; i++) /* the ring fills with what is good, and the failures wait behind it */
+            weft_runtime_progress(far.pair.rt[0]);
+        for (int i = 0; i < GOOD + BAD; i++) {
+            weft_status_t st = pair_wait(&far.pair, &ops[i], 10);
+            CHECK(i < GOOD ? st == WEFT_OK : st != WEFT_OK && st != WEFT_ERR_PROTOCOL && st != WEFT_ERR_PEER);
+        }
+        fakedev_fail_copies(UINT64_MAX);
+    }
+    CHECK_EQ(weft_ep_get_state(far.pair.ep[1]), WEFT_EP_UP);
+    weft_remote_drop(r);
+    weft_remote_drop(fills);
+    far_free(region);
+    far_free(plain);
+    weft_mem_free(fakedev(), dev, LEN);
+    far_close();
+    fakedev_remove();
+}
