@@ -40,6 +40,22 @@ void tool_error_status(weft_status_t st, const char *fmt, ...)
     fprintf(stderr, ": %s%s%s%s\n", weft_status_text(st), *detail ? " (" : "", detail, *detail ? ")" : "");
 }
 
+const char *tool_advice(weft_status_t st)
+{
+    switch (st) {
+    case WEFT_ERR_AUTH:
+        return "; give both sides the same --key-file";
+    case WEFT_ERR_VERSION:
+        return "; use the same version of weft on both sides";
+    case WEFT_ERR_UNREACHABLE:
+        return "; check the address, and that --tls allows both sides a common transport";
+    case WEFT_ERR_TIMEOUT:
+        return "; a longer --timeout waits longer";
+    default:
+        return "";
+    }
+}
+
 /* --- numbers --------------------------------------------------------------------------------------------- */
 
 bool tool_parse_count(const char *text, uint64_t min, uint64_t max, uint64_t *out)

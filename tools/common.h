@@ -20,6 +20,8 @@ extern const char *tool_name;
 void tool_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a call that failed at once: `what`, the status's sentence, and the library's detail if there is one. */
 void tool_error_status(weft_status_t st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What to do about a connection that came to this, to end such a sentence with: "; ...", or "". */
+const char *tool_advice(weft_status_t st);
 
 /* --- numbers --------------------------------------------------------------------------------------------- */
 

@@ -79,20 +79,12 @@ static const char *advice(weft_status_t st)
     switch (st) {
     case WEFT_ERR_REFUSED:
         return "; start it first: weft mem serve --size SIZE --listen URI";
-    case WEFT_ERR_AUTH:
-        return "; give both sides the same --key-file";
-    case WEFT_ERR_VERSION:
-        return "; use the same version of weft on both sides";
-    case WEFT_ERR_UNREACHABLE:
-        return "; check the address, and that --tls allows both sides a common transport";
-    case WEFT_ERR_TIMEOUT:
-        return "; a longer --timeout waits longer";
     case WEFT_ERR_UNSUPPORTED:
         return "; is it a weft mem serve that listens there?";
     case WEFT_ERR_LIMIT:
         return "; weft mem stat tells what the server has left, weft mem rm frees some of it";
     default:
-        return "";
+        return tool_advice(st);
     }
 }
 

@@ -127,17 +127,9 @@ static const char *advice(weft_status_t st)
     switch (st) {
     case WEFT_ERR_REFUSED:
         return "; start the other side first: weft perf --listen URI";
-    case WEFT_ERR_AUTH:
-        return "; give both sides the same --key-file";
-    case WEFT_ERR_VERSION:
-        return "; use the same version of weft on both sides";
-    case WEFT_ERR_UNREACHABLE:
-        return "; check the address, and that --tls allows both sides a common transport";
     case WEFT_ERR_PEER:
     case WEFT_ERR_CLOSED:
         return "; see what the other side said";
-    case WEFT_ERR_TIMEOUT:
-        return "; a longer --timeout waits longer";
     case WEFT_ERR_UNSUPPORTED:
         return "; --path mapped needs a server of this user on this host, --memory host and --tls shm";
     case WEFT_ERR_LIMIT:
@@ -145,7 +137,7 @@ static const char *advice(weft_status_t st)
     case WEFT_ERR_NOMEM:
         return "; use a smaller --size or --window";
     default:
-        return "";
+        return tool_advice(st);
     }
 }
 
