@@ -4,6 +4,8 @@
  * flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
 #include "store/wire.h"
 
+#include "base/utf8.h"
+
 enum {
     HAS_LEASE = 1,
     HAS_BLOCK = 2,
@@ -307,31 +309,15 @@ bool wefti_store_get_entry(wefti_reader_t *r, store_entry_t *e)
 
 /* --- names --------------------------------------------------------------------------------------------------------------------- */
 
-/* The bytes of the character at p, of which there are at most n; 0: it is none, or a control character. */
-static size_t character(const uint8_t *p, size_t n)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* shorter forms exist for what is below */
-    size_t len = p[0] < 0x80 ? 1 : (p[0] & 0xe0) == 0xc0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : (p[0] & 0xf8) == 0xf0 ? 4 : 0;
-    if (!len || len > n)
-        return 0;
-    uint32_t c = len == 1 ? p[0] : p[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    bool surrogate = c >= 0xd800 && c < 0xe000, control = c < 0x20 || (c >= 0x7f && c < 0xa0);
-    return c < least[len] || c > 0x10ffff || surrogate || control ? 0 : len;
-}
-
 bool wefti_store_name_ok(const char *name, size_t n)
 {
     const uint8_t *p = (const uint8_t *)name;
     if (!n || n > WEFT_RMA_NAME_MAX)
         return false;
     for (size_t at = 0, len; at < n; at += len) {
-        len = character(p + at, n - at);
-        if (!len)
+        uint32_t c;
+        len = wefti_utf8_char(p + at, n - at, &c);
+        if (!len || c < 0x20 || (c >= 0x7f && c < 0xa0))
             return false;
     }
     return true;
