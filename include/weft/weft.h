@@ -12,4 +12,5 @@
 #include <weft/runtime.h>
 #include <weft/status.h>
 #include <weft/store.h>
+#include <weft/types.h>
 #endif

@@ -1,0 +1,310 @@
+/* rpc/value.c - values as people write and read them.
+ *
+ * Numbers are read and written as in C, whatever locale the program has set: the calling thread's is changed for as long as a call takes.
+ *
+ * Promise: what weft_value_format() writes of a scalar, a string or a vector is read back by weft_value_parse() as the same value (a NaN as
+ * some NaN), with as few digits as that takes; whatever text is refused is refused with a sentence. tests/unit/rpc_value.c holds us to it. */
+#include <locale.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/ascii.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "rpc/type.h"
+
+#define NUMBER_MAX 400 /* characters: the longest double, written out, has 310 before the point */
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t refuse(uint32_t type, const char *text, size_t len, const char *why)
+{
+    return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" %s %s", (int)(len < 40 ? len : 40), text, why, weft_type_name(type));
+}
+
+static weft_status_t out_of_range(uint32_t type, const char *text, size_t len)
+{
+    return refuse(type, text, len, "is out of the range of");
+}
+
+static weft_status_t read_bool(const char *text, size_t len, bool *out)
+{
+    *out = len == 4 && !memcmp(text, "true", 4);
+    return *out || (len == 5 && !memcmp(text, "false", 5)) ? WEFT_OK
+                                                           : refuse(WEFT_T_BOOL, text, len, "is neither true nor false, so no");
+}
+
+/* Digits after a sign, decimal or after 0x; false: not a number. *fits is false if it is one beyond 64 bits. */
+static bool read_digits(const char *text, size_t len, uint64_t *out, bool *fits)
+{
+    bool hex = len > 2 && text[0] == '0' && wefti_lower(text[1]) == 'x';
+    uint64_t v = 0, base = hex ? 16 : 10;
+    *fits = true;
+    if (hex)
+        text += 2, len -= 2;
+    for (size_t i = 0; i < len; i++) {
+        char c = wefti_lower(text[i]);
+        uint64_t d = wefti_is_digit(c) ? (uint64_t)(c - '0') : hex && c >= 'a' && c <= 'f' ? (uint64_t)(c - 'a' + 10) : base;
+        if (d == base)
+            return false;
+        *fits = *fits && !__builtin_mul_overflow(v, base, &v) && !__builtin_add_overflow(v, d, &v);
+    }
+    *out = v;
+    return len != 0;
+}
+
+static weft_status_t read_int(uint32_t type, const char *text, size_t len, weft_value_t *v)
+{
+    bool is_signed = type <= WEFT_T_I64, minus = len && text[0] == '-', sign = minus || (len && text[0] == '+'), fits;
+    unsigned bits = (unsigned)weft_type_size(type) * 8 - is_signed;
+    uint64_t most = UINT64_MAX >> (64 - bits), n;
+    if (!read_digits(text + sign, len - sign, &n, &fits))
+        return refuse(type, text, len, "is not a whole number, as asked for by");
+    if (!fits || n > most + (minus && is_signed) || (minus && !is_signed && n))
+        return out_of_range(type, text, len);
+    v->u64 = minus ? (uint64_t)0 - n : n;
+    return WEFT_OK;
+}
+
+static weft_status_t read_float(uint32_t type, const char *text, size_t len, weft_value_t *v)
+{
+    static const char *const words[] = {"inf", "infinity", "nan"};
+    char buf[NUMBER_MAX + 1], *end;
+    size_t sign = len && (text[0] == '-' || text[0] == '+');
+    bool word = false;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        word = word || (strlen(words[i]) == len - sign && wefti_same_text(text + sign, words[i], len - sign));
+    /* strtod also takes blanks and nan(...): only what begins like a number gets there */
+    if (!word && (len == sign || (!wefti_is_digit(text[sign]) && text[sign] != '.')))
+        return refuse(type, text, len, "is not a number, as asked for by");
+    if (len > NUMBER_MAX)
+        return refuse(type, text, len, "has too many digits for");
+    memcpy(buf, text, len);
+    buf[len] = 0;
+    double d = type == WEFT_T_F32 ? (double)strtof(buf, &end) : strtod(buf, &end);
+    if (end != buf + len)
+        return refuse(type, text, len, "is not a number, as asked for by");
+    if (isinf(d) && !word)
+        return out_of_range(type, text, len);
+    if (type == WEFT_T_F32)
+        v->f32 = (float)d;
+    else
+        v->f64 = d;
+    return WEFT_OK;
+}
+
+static weft_status_t read_scalar(uint32_t type, const char *text, size_t len, weft_value_t *v)
+{
+    if (type == WEFT_T_BOOL)
+        return read_bool(text, len, &v->b);
+    return type == WEFT_T_F32 || type == WEFT_T_F64 ? read_float(type, text, len, v) : read_int(type, text, len, v);
+}
+
+static weft_status_t read_string(const char *text, void *buf, size_t cap, weft_value_t *v)
+{
+    size_t n = strlen(text);
+    if (!wefti_utf8_ok(text, n))
+        return wefti_fail(WEFT_ERR_INVALID, "the text is not UTF-8, as asked for by string");
+    if (n > cap)
+        return wefti_fail(WEFT_ERR_LIMIT, "a string of %zu bytes does not fit in %zu", n, cap);
+    if (n)
+        memcpy(buf, text, n);
+    v->view.data = n ? buf : NULL;
+    v->view.n = n;
+    return WEFT_OK;
+}
+
+static const char *after_blanks(const char *at)
+{
+    while (wefti_is_space(*at))
+        at++;
+    return at;
+}
+
+static weft_status_t read_vector(uint32_t type, const char *text, void *buf, size_t cap, weft_value_t *v)
+{
+    uint32_t element = type & ~(uint32_t)WEFT_T_VECTOR;
+    size_t size = weft_type_size(element), skip = -(uintptr_t)buf & (size - 1);
+    uint8_t *to = (uint8_t *)buf + (skip < cap ? skip : cap);
+    size_t room = (cap - (size_t)(to - (uint8_t *)buf)) / size, n = 0;
+    const char *at = after_blanks(text);
+    if (*at != '[')
+        return refuse(type, text, strlen(text), "does not begin with '[', as does a");
+    at = after_blanks(at + 1);
+    for (bool more = *at != ']'; more; n++) {
+        size_t len = strcspn(at, ",]");
+        const char *next = at + len;
+        more = *next == ',';
+        if (!*next)
+            return refuse(type, text, strlen(text), "does not end with ']', as does a");
+        while (len && wefti_is_space(at[len - 1]))
+            len--;
+        weft_value_t e = {.type = element};
+        weft_status_t st = read_scalar(element, at, len, &e);
+        if (st)
+            return st;
+        if (n >= room)
+            return wefti_fail(WEFT_ERR_LIMIT, "a %s of more than %zu elements does not fit in %zu bytes", weft_type_name(type), n,
+                              cap);
+        memcpy(to + n * size, &e.u64, size);
+        at = more ? after_blanks(next + 1) : next;
+    }
+    if (*after_blanks(at + 1))
+        return refuse(type, at + 1, strlen(at + 1), "follows the end of a");
+    v->view.data = n ? to : NULL;
+    v->view.n = n;
+    return WEFT_OK;
+}
+
+weft_status_t weft_value_parse(uint32_t type, const char *text, void *buf, size_t cap, weft_value_t *value_out)
+{
+    weft_value_t v = {.type = type};
+    weft_status_t st;
+    if (!text || !value_out || (cap && !buf))
+        return wefti_fail(WEFT_ERR_INVALID, "a value is read from a text, to a pointer, with cap bytes of memory");
+    if (!wefti_type_ok(type))
+        return wefti_fail(WEFT_ERR_INVALID, "type %u is none that a value can have", type);
+    if ((type & ~(uint32_t)WEFT_T_VECTOR) == WEFT_T_TENSOR)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "a tensor has no text; make one in a program");
+    locale_t before = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); /* the C library's own: nothing is made */
+    if (type == WEFT_T_STRING)
+        st = read_string(text, buf, cap, &v);
+    else if (type & WEFT_T_VECTOR)
+        st = read_vector(type, text, buf, cap, &v);
+    else
+        st = read_scalar(type, text, strlen(text), &v);
+    uselocale(before);
+    if (!st)
+        *value_out = v;
+    return st;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct text {
+    char *buf;
+    size_t cap, len; /* len goes on where cap ends */
+} text_t;
+
+static void put(text_t *t, const char *s, size_t n)
+{
+    if (t->len < t->cap) {
+        size_t left = t->cap - t->len;
+        if (n)
+            memcpy(t->buf + t->len, s, n < left ? n : left);
+    }
+    t->len += n;
+}
+
+static void putf(text_t *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void putf(text_t *t, const char *fmt, ...)
+{
+    char buf[NUMBER_MAX];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(buf, sizeof buf, fmt, args);
+    va_end(args);
+    put(t, buf, n > 0 ? (size_t)n : 0);
+}
+
+/* With as many digits as it takes to read it back. */
+static void put_double(text_t *t, double d, int digits, bool single)
+{
+    char buf[64];
+    int n = 0;
+    if (isnan(d)) {
+        put(t, "nan", 3);
+        return;
+    }
+    for (int precision = 1; precision <= digits; precision++) {
+        n = snprintf(buf, sizeof buf, "%.*g", precision, d);
+        if (single ? strtof(buf, NULL) == (float)d : strtod(buf, NULL) == d)
+            break;
+    }
+    put(t, buf, (size_t)n);
+}
+
+static void put_scalar(text_t *t, uint32_t type, const void *p)
+{
+    weft_value_t v = {.type = type};
+    memcpy(&v.u64, p, weft_type_size(type));
+    switch (type) {
+    case WEFT_T_BOOL:
+        putf(t, "%s", v.u8 ? "true" : "false");
+        break;
+    case WEFT_T_I8:
+        putf(t, "%d", v.i8);
+        break;
+    case WEFT_T_I16:
+        putf(t, "%d", v.i16);
+        break;
+    case WEFT_T_I32:
+        putf(t, "%d", v.i32);
+        break;
+    case WEFT_T_I64:
+        putf(t, "%lld", (long long)v.i64);
+        break;
+    case WEFT_T_F32:
+        put_double(t, (double)v.f32, 9, true);
+        break;
+    case WEFT_T_F64:
+        put_double(t, v.f64, 17, false);
+        break;
+    default: /* unsigned, and the bytes above it are zero */
+        putf(t, "%llu", (unsigned long long)v.u64);
+        break;
+    }
+}
+
+static void put_tensor(text_t *t, const weft_tensor_t *tensor)
+{
+    static const char *const codes[] = {"i", "u", "f", "?", "bf", "c", "bool"};
+    putf(t, "tensor %s", tensor->code < sizeof codes / sizeof codes[0] ? codes[tensor->code] : "?");
+    if (tensor->code != 6)
+        putf(t, "%u", tensor->bits);
+    if (tensor->lanes > 1)
+        putf(t, "x%u", tensor->lanes);
+    put(t, " [", 2);
+    for (int32_t i = 0; i < tensor->ndim && tensor->shape; i++)
+        putf(t, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    put(t, "]", 1);
+    if (tensor->device_type != 1)
+        putf(t, " on device %d:%d", tensor->device_type, tensor->device_id);
+}
+
+static void put_value(text_t *t, const weft_value_t *v)
+{
+    uint32_t element = v->type & ~(uint32_t)WEFT_T_VECTOR;
+    bool vector = v->type & WEFT_T_VECTOR;
+    if (v->type == WEFT_T_STRING) {
+        put(t, v->view.data, v->view.n);
+    } else if (!wefti_type_ok(v->type)) {
+        put(t, weft_type_name(v->type), strlen(weft_type_name(v->type)));
+    } else if (!vector && element != WEFT_T_TENSOR) {
+        put_scalar(t, v->type, &v->u64);
+    } else {
+        put(t, "[", vector);
+        for (uint64_t i = 0; i < (element == WEFT_T_TENSOR ? v->tensors.n : v->view.n); i++) {
+            put(t, ", ", i ? 2 : 0);
+            if (element == WEFT_T_TENSOR)
+                put_tensor(t, &v->tensors.at[i]);
+            else
+                put_scalar(t, element, (const uint8_t *)v->view.data + i * weft_type_size(element));
+        }
+        put(t, "]", vector);
+    }
+}
+
+size_t weft_value_format(const weft_value_t *value, char *buf, size_t cap)
+{
+    text_t t = {buf, cap ? cap - 1 : 0, 0};
+    locale_t before = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
+    put_value(&t, value);
+    uselocale(before);
+    if (cap)
+        buf[t.len < t.cap ? t.len : t.cap] = 0;
+    return t.len;
+}
