@@ -5,6 +5,7 @@
 #include "conn/conn.h"
 #include "mem/mem.h"
 #include "msg/msg.h"
+#include "registry/registry.h"
 #include "rma/rma.h"
 #include "store/store.h"
 
@@ -24,6 +25,8 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
         st = wefti_am_attach(rt);
     if (!st)
         st = wefti_rma_attach(rt);
+    if (!st)
+        st = wefti_registry_attach(rt);
     if (!st)
         st = wefti_store_attach(rt);
     if (!st)

@@ -8,6 +8,7 @@
 #include <weft/mirror.h>
 #include <weft/msg.h>
 #include <weft/op.h>
+#include <weft/registry.h>
 #include <weft/rma.h>
 #include <weft/runtime.h>
 #include <weft/status.h>

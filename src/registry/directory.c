@@ -1,0 +1,475 @@
+/* registry/directory.c - dir://PATH: a registry that is a directory of this machine.
+ *
+ * An entry is a file SERVICE@INSTANCE, locked by its process (hold.c). It is written whole under another name, which is locked
+ * before a byte is in it, and then renamed. One rule keeps everyone from taking away what is another's, at every point where a
+ * process may be killed:
+ *
+ *     what a name means is changed only by who has locked the file that it means now; a name that means nothing is filled by a
+ *     rename that replaces nothing.
+ *
+ * So whoever finds an entry that is not locked locks it, looks whether the name still means it, and removes it. A file that is
+ * no entry is neither believed nor removed. Temporary files of the dead are removed in the same way.
+ *
+ * The directory must be our own or root's, nobody else may write to it, and the last part of its path is no link. One that is
+ * not there is made, also if it was there before: whoever has entries looks after them once a second, and makes them again.
+ *
+ * Changes are told by inotify where there is any left. It also tells of a death, since the kernel closes the file then; but it
+ * does so just before it unlocks it, so that one look has to follow another (thread.c).
+ *
+ * Promise: an entry is found if and only if its process lives, from the end of enter() to that of leave().
+ * tests/wire/registry_basic.c, tests/fault/registry_kill.c, tests/fault/registry_place.c. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/inotify.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "registry/state.h"
+
+#define NEW_PREFIX ".weft-new-"
+enum { TRIES = 20, FILE_NAME = 2 * REG_NAME_MAX + 2, NEW_NAME = sizeof NEW_PREFIX + 16 };
+
+typedef struct directory {
+    int fd; /* -1: not open */
+    dev_t dev;
+    ino_t ino;
+    int inotify, wake_fd;
+    int trouble; /* the errno the log has heard of; 0: all is well */
+    uint8_t bytes[REG_BYTES_MAX + 1];
+    char path[];
+} directory_t;
+
+/* --- trouble ---------------------------------------------------------------------------------------------------------------- */
+
+/* What a system call came to, in our words; the log hears of each once, until all is well again. */
+static weft_status_t trouble(directory_t *d, int err, const char *what)
+{
+    if (err == ENOMEM)
+        return WEFT_ERR_NOMEM;
+    if (d->trouble != err)
+        wefti_warn("the registry dir://%s: cannot %s: %s; it is tried again every second", d->path, what, strerror(err));
+    d->trouble = err;
+    return err == ENOSPC || err == EDQUOT || err == EFBIG || err == EMFILE || err == ENFILE ? WEFT_ERR_LIMIT
+                                                                                            : WEFT_ERR_UNREACHABLE;
+}
+
+static weft_status_t refuse(directory_t *d, const char *why)
+{
+    if (d->trouble != EPERM)
+        wefti_warn("the registry dir://%s is not used: %s", d->path, why);
+    d->trouble = EPERM;
+    return WEFT_ERR_UNREACHABLE;
+}
+
+static void nap(void)
+{
+    struct timespec ts = {0, 1000000};
+    nanosleep(&ts, NULL);
+}
+
+/* --- the directory ---------------------------------------------------------------------------------------------------------- */
+
+static void shut(directory_t *d)
+{
+    if (d->fd >= 0)
+        close(d->fd);
+    if (d->inotify >= 0)
+        close(d->inotify); /* and its queue with it */
+    d->fd = d->inotify = -1;
+}
+
+/* Open it, or find that what is open is still what the path means. */
+static weft_status_t ensure(directory_t *d)
+{
+    struct stat st;
+    if (d->fd >= 0) {
+        if (!fstatat(AT_FDCWD, d->path, &st, AT_SYMLINK_NOFOLLOW) && st.st_dev == d->dev && st.st_ino == d->ino)
+            return WEFT_OK;
+        shut(d);
+    }
+    for (int tries = 0; d->fd < 0; tries++) {
+        d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (d->fd >= 0)
+            break;
+        if (errno != ENOENT || tries == TRIES)
+            return trouble(d, errno, "open it");
+        if (mkdir(d->path, 0700) && errno != EEXIST)
+            return trouble(d, errno, "make it");
+    }
+    if (fstat(d->fd, &st)) {
+        int err = errno;
+        shut(d);
+        return trouble(d, err, "look at it");
+    }
+    const char *why = st.st_uid != geteuid() && st.st_uid != 0 ? "it belongs to another user"
+                      : st.st_mode & 022                       ? "others may write to it; take that away (chmod go-w)"
+                                                               : NULL;
+    if (why) {
+        shut(d);
+        return refuse(d, why);
+    }
+    d->dev = st.st_dev;
+    d->ino = st.st_ino;
+    d->inotify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (d->inotify >= 0 && inotify_add_watch(d->inotify, d->path,
+                                             IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_CLOSE_WRITE |
+                                                 IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_DONT_FOLLOW) < 0) {
+        close(d->inotify);
+        d->inotify = -1; /* then a look every second has to do */
+    }
+    return WEFT_OK;
+}
+
+static bool is_ours(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
+}
+
+/* Where it is if nobody says so. */
+static void default_path(char *path, size_t cap)
+{
+    const char *run = secure_getenv("XDG_RUNTIME_DIR");
+    unsigned uid = (unsigned)geteuid();
+    if (run && *run == '/' && strlen(run) + 6 < cap && is_ours(run)) {
+        snprintf(path, cap, "%s/weft", run);
+        return;
+    }
+    snprintf(path, cap, "/run/user/%u", uid);
+    if (is_ours(path))
+        snprintf(path, cap, "/run/user/%u/weft", uid);
+    else
+        snprintf(path, cap, "/tmp/weft-%u", uid);
+}
+
+static weft_status_t directory_open(weft_runtime_t *rt, const char *rest, int wake_fd, void **backend_out)
+{
+    char path[4096];
+    if (!*rest)
+        rest = rt->config.registry_dir;
+    if (rest && *rest) {
+        if (*rest != '/')
+            return wefti_fail(WEFT_ERR_INVALID, "dir://%.200s: write dir:///PATH, or dir:// for the default directory", rest);
+        if (strlen(rest) >= sizeof path)
+            return wefti_fail(WEFT_ERR_INVALID, "the path of a registry has at most %zu characters", sizeof path - 1);
+        memcpy(path, rest, strlen(rest) + 1);
+    } else {
+        default_path(path, sizeof path);
+    }
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') /* O_NOFOLLOW is about the last part, which a '/' at the end would hide */
+        path[--n] = 0;
+    directory_t *d = (directory_t *)wefti_calloc(1, sizeof *d + n + 1);
+    if (!d)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
+    memcpy(d->path, path, n);
+    d->fd = d->inotify = -1;
+    d->wake_fd = wake_fd;
+    *backend_out = d;
+    return WEFT_OK;
+}
+
+static void directory_close(void *backend)
+{
+    directory_t *d = (directory_t *)backend;
+    shut(d);
+    wefti_free(d);
+}
+
+/* --- reading ---------------------------------------------------------------------------------------------------------------- */
+
+static void file_name(const reg_entry_t *e, char name[FILE_NAME])
+{
+    snprintf(name, FILE_NAME, "%s@%s", e->service, e->instance);
+}
+
+typedef enum sight { GONE, STRANGE, DEAD, ALIVE, FAILED } sight_t;
+
+/* What a name means now. ALIVE and DEAD: *entry_out is it; FAILED: *err_out. */
+static sight_t see(directory_t *d, const char *name, reg_entry_t **entry_out, int *err_out)
+{
+    struct stat st;
+    reg_entry_t *e = NULL;
+    char right[FILE_NAME];
+    sight_t sight = STRANGE;
+    size_t n = 0;
+    int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        *err_out = errno;
+        return errno == ENOENT ? GONE : errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO ? FAILED : STRANGE;
+    }
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_uid != geteuid() && st.st_uid != 0) || st.st_size > REG_BYTES_MAX)
+        goto out;
+    for (ssize_t got; n < sizeof d->bytes && (got = read(fd, d->bytes + n, sizeof d->bytes - n)) != 0;) {
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            goto out;
+        n += (size_t)got;
+    }
+    weft_status_t bad = wefti_reg_entry_decode(d->bytes, n, &e);
+    if (bad == WEFT_ERR_NOMEM) {
+        *err_out = ENOMEM;
+        sight = FAILED;
+    }
+    if (bad)
+        goto out;
+    file_name(e, right);
+    if (strcmp(name, right) != 0) {
+        wefti_reg_entry_unref(e);
+        goto out;
+    }
+    int locked = wefti_reg_locked(fd);
+    if (locked < 0) {
+        *err_out = errno;
+        wefti_reg_entry_unref(e);
+        sight = FAILED;
+        goto out;
+    }
+    *entry_out = e;
+    sight = locked ? ALIVE : DEAD;
+out:
+    close(fd);
+    return sight;
+}
+
+/* The process of that file is dead. 0: the name is free; EAGAIN: it is someone's by now, or soon. */
+static int bury(directory_t *d, const char *name)
+{
+    reg_hold_t *h;
+    if (faccessat(d->fd, ".", W_OK, AT_EACCESS)) /* or all who watch would be told of a change, and try again, without end */
+        return errno == EAGAIN ? EACCES : errno;
+    int err = wefti_reg_hold_take(d->fd, name, &h);
+    if (err)
+        return err == ENOENT ? 0 : err;
+    if (unlinkat(d->fd, name, 0) && errno != ENOENT)
+        err = errno;
+    wefti_reg_hold_drop(h);
+    return err;
+}
+
+static weft_status_t look_at(directory_t *d, const char *name, reg_found_t *found)
+{
+    for (int tries = 0; tries < TRIES; tries++) {
+        reg_entry_t *e = NULL;
+        int err = 0;
+        switch (see(d, name, &e, &err)) {
+        case GONE:
+        case STRANGE:
+            return WEFT_OK;
+        case FAILED:
+            return trouble(d, err, "read an entry");
+        case ALIVE:
+            return wefti_reg_found_add(found, e);
+        case DEAD:
+            wefti_reg_entry_unref(e);
+            if (bury(d, name) != EAGAIN)
+                return WEFT_OK; /* also if it may not be removed: it is dead all the same */
+            break;              /* changed under our eyes, or someone else buries it */
+        }
+        if (tries > 2)
+            nap();
+    }
+    return WEFT_OK;
+}
+
+/* What someone wrote who did not live to rename it. */
+static void sweep(directory_t *d, const char *name)
+{
+    int fd = openat(d->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    bool litter = !wefti_reg_locked(fd); /* asked first: to take a lock is a change that others are told of */
+    close(fd);
+    if (litter)
+        bury(d, name);
+}
+
+static weft_status_t directory_list(void *backend, reg_found_t *found)
+{
+    directory_t *d = (directory_t *)backend;
+    weft_status_t st = ensure(d);
+    if (st)
+        return st;
+    int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        int err = errno;
+        if (fd >= 0)
+            close(fd);
+        return trouble(d, err, "list it");
+    }
+    const struct dirent *de;
+    int err = 0;
+    while (!st && (errno = 0, de = readdir(dir))) {
+        if (!strncmp(de->d_name, NEW_PREFIX, sizeof NEW_PREFIX - 1))
+            sweep(d, de->d_name);
+        else if (strchr(de->d_name, '@'))
+            st = look_at(d, de->d_name, found);
+    }
+    if (!st)
+        err = errno;
+    closedir(dir);
+    if (err)
+        st = trouble(d, err, "list it");
+    if (!st)
+        d->trouble = 0;
+    return st;
+}
+
+/* --- entering --------------------------------------------------------------------------------------------------------------- */
+
+/* The entry in a file of another name, locked. */
+static int write_new(directory_t *d, const reg_entry_t *e, char name[NEW_NAME], reg_hold_t **hold_out)
+{
+    int err = EAGAIN;
+    for (int tries = 0; tries < TRIES && (err == EAGAIN || err == EEXIST); tries++) {
+        uint64_t random;
+        if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+            return EIO;
+        snprintf(name, NEW_NAME, NEW_PREFIX "%016llx", (unsigned long long)random);
+        err = wefti_reg_hold_make(d->fd, name, hold_out);
+        if (err && err != EEXIST)
+            unlinkat(d->fd, name, 0); /* nobody else knows it */
+    }
+    if (err)
+        return err;
+    size_t n = wefti_reg_entry_encode(e, d->bytes, sizeof d->bytes);
+    for (size_t at = 0; at < n;) {
+        ssize_t put = write((*hold_out)->fd, d->bytes + at, n - at);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0) {
+            err = put ? errno : ENOSPC;
+            unlinkat(d->fd, name, 0);
+            wefti_reg_hold_drop(*hold_out);
+            return err;
+        }
+        at += (size_t)put;
+    }
+    return 0;
+}
+
+/* Give a file a name that means nothing. */
+static int name_it(directory_t *d, const char *from, const char *to)
+{
+    if (!renameat2(d->fd, from, d->fd, to, RENAME_NOREPLACE))
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return errno;
+    if (linkat(d->fd, from, d->fd, to, 0)) /* a file system that cannot do that can do this */
+        return errno;
+    unlinkat(d->fd, from, 0);
+    return 0;
+}
+
+/* The same where another may have it. WEFT_ERR_STATE: and lives. */
+static weft_status_t take_name(directory_t *d, const char *from, const char *to)
+{
+    for (int tries = 0; tries < TRIES; tries++) {
+        reg_entry_t *e = NULL;
+        int err = name_it(d, from, to);
+        if (!err)
+            return WEFT_OK;
+        if (err != EEXIST)
+            return trouble(d, err, "name an entry");
+        switch (see(d, to, &e, &err)) {
+        case GONE:
+            break;
+        case STRANGE:
+            wefti_warn("the registry dir://%s has a file \"%s\" that is no entry; remove it, or use another name", d->path, to);
+            return WEFT_ERR_STATE;
+        case FAILED:
+            return trouble(d, err, "read an entry");
+        case ALIVE: /* or someone buries it just now */
+            wefti_reg_entry_unref(e);
+            nap();
+            break;
+        case DEAD:
+            wefti_reg_entry_unref(e);
+            err = bury(d, to);
+            if (err && err != EAGAIN)
+                return trouble(d, err, "remove the entry of a dead process");
+            break;
+        }
+    }
+    return WEFT_ERR_STATE;
+}
+
+static weft_status_t directory_enter(void *backend, reg_own_t *own)
+{
+    directory_t *d = (directory_t *)backend;
+    reg_hold_t *old = (reg_hold_t *)own->held, *h = NULL;
+    char name[FILE_NAME], made[NEW_NAME];
+    weft_status_t st = ensure(d);
+    if (st)
+        return st;
+    int err = write_new(d, own->entry, made, &h);
+    if (err)
+        return trouble(d, err, "write an entry");
+    file_name(own->entry, name);
+    if (!old || !wefti_reg_hold_is(old, d->fd, name))
+        st = take_name(d, made, name);
+    else if (renameat(d->fd, made, d->fd, name))
+        st = trouble(d, errno, "change an entry");
+    if (st) {
+        unlinkat(d->fd, made, 0);
+        wefti_reg_hold_drop(h);
+        return st;
+    }
+    own->held = h;
+    wefti_reg_hold_drop(old);
+    d->trouble = 0;
+    return WEFT_OK;
+}
+
+static void directory_leave(void *backend, reg_own_t *own)
+{
+    directory_t *d = (directory_t *)backend;
+    reg_hold_t *h = (reg_hold_t *)own->held;
+    char name[FILE_NAME];
+    if (!h)
+        return;
+    file_name(own->entry, name);
+    /* ensure() would make a directory only to find nothing in it; one that was replaced has nothing of ours */
+    if (d->fd >= 0 && wefti_reg_hold_is(h, d->fd, name))
+        unlinkat(d->fd, name, 0);
+    own->held = NULL;
+    wefti_reg_hold_drop(h);
+}
+
+static weft_status_t directory_keep(void *backend, reg_own_t *own)
+{
+    directory_t *d = (directory_t *)backend;
+    char name[FILE_NAME];
+    weft_status_t st = ensure(d);
+    if (st)
+        return st;
+    file_name(own->entry, name);
+    if (own->held && wefti_reg_hold_is((reg_hold_t *)own->held, d->fd, name))
+        return WEFT_OK;
+    return directory_enter(d, own);
+}
+
+/* --- waiting ---------------------------------------------------------------------------------------------------------------- */
+
+static bool directory_wait(void *backend, uint64_t ns)
+{
+    directory_t *d = (directory_t *)backend;
+    struct pollfd p[2] = {{d->wake_fd, POLLIN, 0}, {d->inotify, POLLIN, 0}};
+    uint64_t ms = ns == WEFT_FOREVER ? 0 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND;
+    bool changed = false;
+    poll(p, d->inotify >= 0 ? 2 : 1, ns == WEFT_FOREVER ? -1 : (int)(ms > 60000 ? 60000 : ms));
+    /* what changed does not matter, only that something did */
+    while (d->inotify >= 0 && read(d->inotify, d->bytes, sizeof d->bytes) > 0)
+        changed = true;
+    return changed;
+}
+
+const reg_backend_t wefti_reg_directory = {"dir",          directory_open, directory_enter, directory_leave,
+                                           directory_keep, directory_list, directory_wait,  directory_close};

@@ -1,0 +1,291 @@
+/* registry/registry.c - the room, and opening and closing a registry.
+ *
+ *     open --close, or the runtime closes--> closing: watches end, the thread does what was asked and takes our entries away
+ *          --its last call of the driver--> closed: the thread is joined, memory freed, the operation completes
+ *
+ * What there is to tell comes from the thread (thread.c) by a call to the driver, which may happen inside a post of the
+ * program's. So the call only completes an operation of the registry's own, whose function progress then calls: functions of the
+ * program run there and nowhere else.
+ *
+ * Promise: closing ends, and a runtime that closes takes its registries with it. A thread that hangs in a file system for longer
+ * than the runtime waits is left to itself, and frees what is left when it comes back. tests/wire/registry_basic.c,
+ * tests/fault/registry_place.c. */
+#include "registry/registry.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/ascii.h"
+#include "registry/state.h"
+
+static const reg_backend_t *const backends[] = {&wefti_reg_memory, &wefti_reg_directory};
+
+/* --- telling ---------------------------------------------------------------------------------------------------------------- */
+
+static void closed(weft_registry_t *r);
+
+/* In progress: everything that the thread has for us. The request that closes is the last there will be. */
+static void told(weft_op_t *op, void *user)
+{
+    weft_registry_t *r = (weft_registry_t *)user;
+    wefti_list_t done;
+    reg_found_t *fresh;
+    (void)op;
+    wefti_list_init(&done);
+    pthread_mutex_lock(&r->lock);
+    wefti_list_splice(&done, &r->done);
+    fresh = r->fresh;
+    r->fresh = NULL;
+    r->telling = false;
+    pthread_mutex_unlock(&r->lock);
+    if (fresh) {
+        wefti_reg_found_unref(r->current);
+        r->current = fresh;
+        wefti_reg_watches_tell(r);
+    }
+    for (wefti_list_t *l; (l = wefti_list_pop(&done));) {
+        reg_request_t *q = wefti_container_of(l, reg_request_t, link);
+        if (q->what == REG_CLOSE) {
+            closed(r);
+            return;
+        }
+        wefti_reg_request_done(q);
+    }
+}
+
+static weft_status_t tell_start(weft_op_t *op)
+{
+    (void)op;
+    return WEFT_OK;
+}
+
+static void tell_cancel(weft_op_t *op, weft_status_t why)
+{
+    (void)op;
+    (void)why;
+}
+
+static const wefti_op_kind_t tell_kind = {"registry", tell_start, tell_cancel};
+
+static void called(wefti_call_t *call)
+{
+    weft_registry_t *r = wefti_container_of(call, weft_registry_t, call);
+    if (r->rt->closing || wefti_op_prepare(r->rt, &r->tell, &tell_kind))
+        told(&r->tell, r); /* the runtime closes: this is its last progress */
+    else
+        wefti_op_complete(&r->tell, WEFT_OK);
+}
+
+/* --- opening ---------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out, const char **rest_out)
+{
+    const char *mark = strstr(uri, "://");
+    size_t n = mark ? (size_t)(mark - uri) : 0;
+    if (!n)
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" is no registry; write memory://NAME, dir:///PATH or dir://", uri);
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (strlen(backends[i]->scheme) == n && wefti_same_text(uri, backends[i]->scheme, n)) {
+            *ops_out = backends[i];
+            *rest_out = mark + 3;
+            return WEFT_OK;
+        }
+    return wefti_fail(WEFT_ERR_UNSUPPORTED,
+                      "this build has no registries of the kind %.*s://; it has memory://NAME, dir:///PATH and dir://",
+                      n < 40 ? (int)n : 40, uri);
+}
+
+void wefti_reg_free(weft_registry_t *r)
+{
+    wefti_reg_watches_end(r);
+    wefti_reg_found_unref(r->current);
+    wefti_reg_found_unref(r->last);
+    wefti_reg_found_unref(r->fresh);
+    if (r->backend)
+        r->ops->close(r->backend);
+    close(r->wake_fd);
+    pthread_cond_destroy(&r->called);
+    pthread_mutex_destroy(&r->lock);
+    wefti_free(r->uri);
+    wefti_free(r);
+}
+
+weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft_registry_opts_t *opts,
+                                 weft_registry_t **registry_out)
+{
+    const reg_backend_t *ops = NULL;
+    const char *rest = NULL;
+    if (!rt || !registry_out)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, or nowhere to put the registry");
+    if (opts && opts->size < sizeof opts->size)
+        return wefti_fail(WEFT_ERR_INVALID, "the size of the options is not set (WEFT_REGISTRY_OPTS_INIT)");
+    if (wefti_forked(rt))
+        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    if (rt->virtual_time)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "a registry has a thread of its own, which a simulated network cannot have");
+    if (!uri)
+        uri = rt->config.registry;
+    weft_status_t st = find_backend(uri, &ops, &rest);
+    if (st)
+        return st;
+    weft_registry_t *r = (weft_registry_t *)wefti_calloc(1, sizeof *r);
+    if (!r)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
+    r->rt = rt;
+    r->ops = ops;
+    r->call.fn = called;
+    r->tell.fn = told;
+    r->tell.user = r;
+    r->closer.what = REG_CLOSE;
+    r->closer.registry = r;
+    wefti_list_init(&r->todo);
+    wefti_list_init(&r->done);
+    wefti_list_init(&r->ours);
+    wefti_list_init(&r->watches);
+    r->uri = wefti_strdup(uri);
+    if (!r->uri) {
+        wefti_free(r);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
+    }
+    r->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (r->wake_fd < 0) {
+        wefti_free(r->uri);
+        wefti_free(r);
+        return wefti_fail(WEFT_ERR_LIMIT, "no file descriptor for the registry %s", uri);
+    }
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->called, NULL);
+    wefti_reg_fork_watch();
+    st = ops->open(rt, rest, r->wake_fd, &r->backend);
+    if (!st)
+        st = wefti_reg_thread_start(r);
+    if (st) {
+        wefti_reg_free(r);
+        return st;
+    }
+    reg_state_t *rs = reg_state(rt);
+    pthread_mutex_lock(&rs->lock);
+    wefti_list_push_back(&rs->registries, &r->link);
+    pthread_mutex_unlock(&rs->lock);
+    *registry_out = r;
+    return WEFT_OK;
+}
+
+weft_status_t weft_registry_state(const weft_registry_t *registry)
+{
+    if (!registry)
+        return WEFT_ERR_INVALID;
+    return (weft_status_t)atomic_load_explicit(&registry->state, memory_order_relaxed);
+}
+
+/* --- closing ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct closing {
+    weft_registry_t *registry;
+} closing_t;
+
+static void closed(weft_registry_t *r)
+{
+    reg_state_t *rs = reg_state(r->rt);
+    weft_op_t *op = r->closer.op;
+    bool own = op == &r->closer.own;
+    pthread_join(r->thread, NULL); /* it is on its way out */
+    pthread_mutex_lock(&rs->lock);
+    wefti_list_remove(&r->link);
+    pthread_mutex_unlock(&rs->lock);
+    if (own)
+        wefti_op_complete(op, WEFT_OK); /* before what it is in goes */
+    wefti_reg_free(r);
+    if (op && !own)
+        wefti_op_complete(op, WEFT_OK);
+}
+
+static weft_status_t start_close(weft_op_t *op)
+{
+    weft_registry_t *r = wefti_op_room(op, closing_t)->registry;
+    r->closer.op = op;
+    wefti_reg_watches_end(r);
+    wefti_reg_thread_do(r, &r->closer);
+    return WEFT_OK;
+}
+
+/* It takes as long as the file system takes; until then functions of the registry's may be called. */
+static void cancel_close(weft_op_t *op, weft_status_t why)
+{
+    (void)op;
+    (void)why;
+}
+
+static const wefti_op_kind_t close_kind = {"registry close", start_close, cancel_close};
+
+weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
+{
+    if (!registry)
+        return WEFT_OK;
+    if (!op)
+        op = &registry->closer.own;
+    if (atomic_exchange(&registry->closing, true))
+        return wefti_fail(WEFT_ERR_STATE, "the registry is being closed already");
+    weft_status_t st = wefti_op_prepare(registry->rt, op, &close_kind);
+    if (st) {
+        atomic_store(&registry->closing, false);
+        return st;
+    }
+    wefti_op_room(op, closing_t)->registry = registry;
+    return wefti_op_go(registry->rt, op);
+}
+
+/* --- the room, for core ----------------------------------------------------------------------------------------------------- */
+
+static void shutdown(weft_runtime_t *rt)
+{
+    reg_state_t *rs = reg_state(rt);
+    pthread_mutex_lock(&rs->lock);
+    wefti_list_each(l, &rs->registries) {
+        weft_registry_t *r = wefti_container_of(l, weft_registry_t, link);
+        if (!atomic_exchange(&r->closing, true)) {
+            wefti_reg_watches_end(r);
+            wefti_reg_thread_do(r, &r->closer);
+        }
+    }
+    pthread_mutex_unlock(&rs->lock);
+}
+
+static bool idle(weft_runtime_t *rt)
+{
+    reg_state_t *rs = reg_state(rt);
+    pthread_mutex_lock(&rs->lock);
+    bool none = wefti_list_empty(&rs->registries);
+    pthread_mutex_unlock(&rs->lock);
+    return none;
+}
+
+static void room_free(weft_runtime_t *rt)
+{
+    reg_state_t *rs = reg_state(rt);
+    for (wefti_list_t *l; (l = wefti_list_pop(&rs->registries));) {
+        weft_registry_t *r = wefti_container_of(l, weft_registry_t, link);
+        pthread_mutex_lock(&r->lock);
+        r->orphan = true;
+        while (r->calling)
+            pthread_cond_wait(&r->called, &r->lock);
+        pthread_mutex_unlock(&r->lock);
+    }
+    pthread_mutex_destroy(&rs->lock);
+    wefti_free(rs);
+}
+
+static const wefti_room_t room = {shutdown, idle, room_free, NULL};
+
+weft_status_t wefti_registry_attach(weft_runtime_t *rt)
+{
+    reg_state_t *rs = (reg_state_t *)wefti_calloc(1, sizeof *rs);
+    if (!rs)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the registries of a runtime");
+    pthread_mutex_init(&rs->lock, NULL);
+    wefti_list_init(&rs->registries);
+    wefti_runtime_attach(rt, WEFTI_ROOM_REGISTRY, &room, rs);
+    return WEFT_OK;
+}

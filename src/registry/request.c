@@ -1,0 +1,184 @@
+/* registry/request.c - operations on a registry: enter, leave, find, close.
+ *
+ *     posted --the driver starts it--> with the thread (thread.c) --> done, told in progress --> complete
+ *
+ * Cancelling, or running out of time, completes the operation at once; what the thread does is done all the same, and nobody is
+ * told of it.
+ *
+ * Promise: every operation completes once, and whatever was posted first by one thread is done first.
+ * tests/wire/registry_basic.c, tests/fault/registry_place.c. */
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "registry/state.h"
+
+typedef struct asking {
+    reg_request_t *q;
+} asking_t;
+
+static void request_free(reg_request_t *q)
+{
+    wefti_reg_entry_unref(q->entry);
+    wefti_reg_found_unref(q->found);
+    wefti_free(q);
+}
+
+static reg_request_t *request_of(weft_op_t *op)
+{
+    return wefti_op_room(op, asking_t)->q;
+}
+
+static weft_status_t start(weft_op_t *op)
+{
+    reg_request_t *q = request_of(op);
+    weft_registry_t *r = q->registry;
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    q->op = op;
+    if (!wefti_reg_thread_do(r, q))
+        return wefti_fail(WEFT_ERR_CLOSED, "the registry was closed");
+    return WEFT_OK;
+}
+
+/* Whoever posted it was told that it started. */
+static weft_status_t start_later(weft_op_t *op)
+{
+    reg_request_t *q = request_of(op);
+    weft_status_t st = start(op);
+    if (st) {
+        wefti_op_complete(op, st);
+        request_free(q); /* the operation may be in it */
+    }
+    return WEFT_OK;
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    request_of(op)->op = NULL;
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t request_kind = {"registry request", start_later, cancel};
+
+/* Takes over the request, also if it fails. */
+static weft_status_t post(reg_request_t *q, weft_op_t *op)
+{
+    weft_runtime_t *rt = q->registry->rt;
+    if (!op)
+        op = &q->own;
+    weft_status_t st = wefti_op_prepare(rt, op, &request_kind);
+    if (!st) {
+        wefti_op_room(op, asking_t)->q = q;
+        st = wefti_op_go_by(rt, op, start);
+    }
+    if (st)
+        request_free(q);
+    return st;
+}
+
+static weft_status_t request_new(weft_registry_t *r, reg_what_t what, reg_request_t **request_out)
+{
+    if (!r)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no registry");
+    if (atomic_load_explicit(&r->closing, memory_order_relaxed))
+        return wefti_fail(WEFT_ERR_CLOSED, "the registry %s was closed", r->uri);
+    reg_request_t *q = (reg_request_t *)wefti_calloc(1, sizeof *q);
+    if (!q)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request to a registry");
+    q->registry = r;
+    q->what = what;
+    *request_out = q;
+    return WEFT_OK;
+}
+
+/* --- what is done ----------------------------------------------------------------------------------------------------------- */
+
+/* The function may cancel the operation, and then hears no more. */
+static uint64_t tell_found(reg_request_t *q)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; q->op && i < q->found->n; i++) {
+        const reg_entry_t *e = q->found->at[i];
+        weft_entry_t view = wefti_reg_entry_view(e);
+        if (*q->service && strcmp(q->service, e->service) != 0)
+            continue;
+        n++;
+        q->fn(&view, q->user);
+    }
+    return n;
+}
+
+void wefti_reg_request_done(reg_request_t *q)
+{
+    uint64_t n = q->what == REG_FIND && !q->status ? tell_found(q) : 0;
+    weft_op_t *op = q->op;
+    weft_status_t st = q->status;
+    bool own = op == &q->own;
+    if (!own)
+        request_free(q);
+    if (op) {
+        op->len = n;
+        wefti_op_complete(op, st);
+    }
+    if (own)
+        request_free(q); /* nobody waits for it, so it is done with */
+}
+
+/* --- the calls -------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t *entry, weft_op_t *op)
+{
+    reg_request_t *q;
+    char made[REG_NAME_MAX + 1];
+    weft_entry_t given = WEFT_ENTRY_INIT;
+    if (!entry || entry->size < offsetof(weft_entry_t, load))
+        return wefti_fail(WEFT_ERR_INVALID, "there is no entry, or its size is not set (WEFT_ENTRY_INIT)");
+    weft_status_t st = request_new(registry, REG_ENTER, &q);
+    if (st)
+        return st;
+    memcpy(&given, entry, entry->size < sizeof given ? entry->size : sizeof given);
+    if (!given.instance) {
+        uint64_t random;
+        if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+            random = wefti_now(registry->rt);
+        snprintf(made, sizeof made, "%016llx", (unsigned long long)random);
+    }
+    st = wefti_reg_entry_new(&given, given.instance ? given.instance : made, &q->entry);
+    if (st) {
+        request_free(q);
+        return st;
+    }
+    return post(q, op);
+}
+
+weft_status_t weft_registry_leave(weft_registry_t *registry, const char *service, const char *instance, weft_op_t *op)
+{
+    reg_request_t *q;
+    if (!wefti_reg_name_ok(service) || !wefti_reg_name_ok(instance))
+        return wefti_fail(WEFT_ERR_INVALID, "a service and an instance have names of 1 to %d letters, digits, '.', '-' and '_'",
+                          REG_NAME_MAX);
+    weft_status_t st = request_new(registry, REG_LEAVE, &q);
+    if (st)
+        return st;
+    memcpy(q->service, service, strlen(service));
+    memcpy(q->instance, instance, strlen(instance));
+    return post(q, op);
+}
+
+weft_status_t weft_registry_find(weft_registry_t *registry, const char *service, weft_entry_fn fn, void *user, weft_op_t *op)
+{
+    reg_request_t *q;
+    if (!fn || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no function to be called, or no operation");
+    if (service && !wefti_reg_name_ok(service))
+        return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
+    weft_status_t st = request_new(registry, REG_FIND, &q);
+    if (st)
+        return st;
+    if (service)
+        memcpy(q->service, service, strlen(service));
+    q->fn = fn;
+    q->user = user;
+    return post(q, op);
+}

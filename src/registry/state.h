@@ -1,0 +1,214 @@
+/* registry/state.h - what the room keeps: entries, what a look found, backends, an open registry, its requests and watches.
+ *
+ * Three owners. The registry's thread has everything that can block: the backend and the entries that are ours. The driver has the watches and the
+ * operations. `lock` is between them: requests go one way, what became of them and what was found the other. Entries and snapshots are never changed
+ * once made, and counted. */
+#ifndef WEFTI_REGISTRY_STATE_H
+#define WEFTI_REGISTRY_STATE_H
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/types.h>
+#include <weft/registry.h>
+
+#include "base/alloc.h"
+#include "core/core.h"
+
+enum { REG_NAME_MAX = 63, REG_ADDRESS_MAX = 511, REG_DATA_MAX = 65536, REG_LOAD_MAX = 1000 };
+
+/* --- entries (entry.c) ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct reg_entry {
+    _Atomic uint32_t refs;
+    uint32_t load, data_len;
+    char service[REG_NAME_MAX + 1], instance[REG_NAME_MAX + 1], address[REG_ADDRESS_MAX + 1];
+    uint8_t data[];
+} reg_entry_t;
+
+/* The bytes of an entry in a file: a head, then service, instance, address, data. */
+enum { REG_HEAD = 24, REG_BYTES_MAX = REG_HEAD + 2 * REG_NAME_MAX + REG_ADDRESS_MAX + REG_DATA_MAX };
+
+bool wefti_reg_name_ok(const char *name);
+/* Check what a program gave and copy it. `instance` stands for entry->instance. WEFT_ERR_INVALID, _NOMEM. */
+weft_status_t wefti_reg_entry_new(const weft_entry_t *entry, const char *instance, reg_entry_t **entry_out);
+void wefti_reg_entry_unref(reg_entry_t *e);
+static inline reg_entry_t *wefti_reg_entry_ref(reg_entry_t *e)
+{
+    atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+    return e;
+}
+/* As the program sees it; lives as long as `e`. */
+weft_entry_t wefti_reg_entry_view(const reg_entry_t *e);
+bool wefti_reg_entry_same(const reg_entry_t *a, const reg_entry_t *b);
+int wefti_reg_entry_order(const reg_entry_t *a, const reg_entry_t *b);
+/* cap at least REG_BYTES_MAX; how many it took. */
+size_t wefti_reg_entry_encode(const reg_entry_t *e, uint8_t *bytes, size_t cap);
+/* Bytes that anyone may have written. WEFT_ERR_PROTOCOL: they are no entry; _NOMEM. */
+weft_status_t wefti_reg_entry_decode(const void *bytes, size_t n, reg_entry_t **entry_out);
+
+/* --- what a look found: in order, each instance once (entry.c) ------------------------------------------------------------------ */
+
+typedef struct reg_found {
+    _Atomic uint32_t refs;
+    size_t n, cap;
+    reg_entry_t **at;
+} reg_found_t;
+
+reg_found_t *wefti_reg_found_new(void);
+weft_status_t wefti_reg_found_add(reg_found_t *f, reg_entry_t *e); /* takes the reference, also if it fails */
+void wefti_reg_found_sort(reg_found_t *f);
+bool wefti_reg_found_same(const reg_found_t *a, const reg_found_t *b);
+void wefti_reg_found_unref(reg_found_t *f); /* NULL is allowed */
+static inline reg_found_t *wefti_reg_found_ref(reg_found_t *f)
+{
+    atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+    return f;
+}
+
+/* --- backends -------------------------------------------------------------------------------------------------------------------- */
+
+/* One of ours, on the registry's thread. */
+typedef struct reg_own {
+    wefti_list_t link;
+    reg_entry_t *entry;
+    void *held;           /* the backend's: what makes others believe in it. NULL: it is not there */
+    bool stale;           /* what is held is not `entry` yet */
+    weft_status_t status; /* of the last attempt to make it, so that the log hears of each trouble once */
+} reg_own_t;
+
+/* What a place must be able to do. Everything but open() runs on the registry's thread and may block, for a while. A status that is none of
+ * WEFT_ERR_STATE and _NOMEM is what the registry's state becomes; whoever decides it has logged why. */
+typedef struct reg_backend {
+    const char *scheme;
+    /* Check `rest` (what follows "scheme://") and make the backend; does not touch the place. `wake_fd`: an eventfd that ends wait(). */
+    weft_status_t (*open)(weft_runtime_t *rt, const char *rest, int wake_fd, void **backend_out);
+    /* Make own->entry to be found, instead of what is held, if anything is. WEFT_ERR_STATE: another has that instance. */
+    weft_status_t (*enter)(void *backend, reg_own_t *own);
+    void (*leave)(void *backend, reg_own_t *own);
+    /* Is it still there? If not, make it again. */
+    weft_status_t (*keep)(void *backend, reg_own_t *own);
+    weft_status_t (*list)(void *backend, reg_found_t *found);
+    /* Until something may have changed (true), someone wakes us, or `ns` have passed (false). Leaves wake_fd as it is. */
+    bool (*wait)(void *backend, uint64_t ns);
+    void (*close)(void *backend);
+} reg_backend_t;
+
+extern const reg_backend_t wefti_reg_memory, wefti_reg_directory;
+
+/* --- requests (request.c) --------------------------------------------------------------------------------------------------------- */
+
+typedef enum reg_what { REG_ENTER, REG_LEAVE, REG_FIND, REG_CLOSE } reg_what_t;
+
+typedef struct reg_request {
+    wefti_list_t link;       /* of the registry: to do, or done */
+    weft_registry_t *registry;
+    reg_what_t what;
+    weft_op_t *op;           /* NULL: it was cancelled, and nobody waits */
+    weft_op_t own;           /* where the caller gave none */
+    reg_entry_t *entry;      /* ENTER */
+    char service[REG_NAME_MAX + 1], instance[REG_NAME_MAX + 1];
+    weft_entry_fn fn;
+    void *user;
+    reg_found_t *found;
+    weft_status_t status;
+} reg_request_t;
+
+/* On the driver, in progress: tell what became of it, and free it. */
+void wefti_reg_request_done(reg_request_t *q);
+
+/* --- watches (watch.c), the driver's ------------------------------------------------------------------------------------------------ */
+
+struct weft_watch {
+    wefti_list_t link;
+    weft_registry_t *registry;
+    wefti_call_t call;       /* to its beginning */
+    weft_op_t own;
+    char service[REG_NAME_MAX + 1]; /* "": all */
+    weft_watch_fn fn;
+    void *user;
+    reg_found_t *told;       /* what fn knows; NULL: nothing yet */
+    bool busy, ended;        /* fn runs; it is not to be called again */
+};
+
+/* Tell every watch what has changed since it was last told. In progress. */
+void wefti_reg_watches_tell(weft_registry_t *registry);
+void wefti_reg_watches_end(weft_registry_t *registry);
+
+/* --- an open registry (registry.c), its thread (thread.c) ---------------------------------------------------------------------------- */
+
+struct weft_registry {
+    wefti_list_t link;       /* of the runtime */
+    weft_runtime_t *rt;
+    const reg_backend_t *ops;
+    void *backend;
+    char *uri;               /* for people */
+    _Atomic int state;       /* weft_status_t */
+    _Atomic bool closing;    /* nothing new is taken */
+    _Atomic uint32_t watching; /* how many watches there are */
+
+    pthread_t thread;
+    int wake_fd;
+    pthread_mutex_t lock;
+    pthread_cond_t called;
+    wefti_list_t todo, done; /* requests */
+    reg_found_t *fresh;      /* what the last look found, if it is news */
+    bool look;               /* a watch wants to be told what there is, although it may be no news */
+    bool telling;            /* the driver was called and did not come yet */
+    bool calling, orphan;    /* the thread calls the driver now; the runtime is gone */
+    bool shut;               /* the thread takes no more requests */
+
+    /* the thread's */
+    wefti_list_t ours;
+    reg_found_t *last;
+
+    /* the driver's */
+    wefti_call_t call;
+    weft_op_t tell;          /* through which what there is to tell reaches progress */
+    wefti_list_t watches;
+    reg_found_t *current;
+    reg_request_t closer;    /* REG_CLOSE, which must not fail for want of memory */
+};
+
+typedef struct reg_state {
+    pthread_mutex_t lock;
+    wefti_list_t registries;
+} reg_state_t;
+
+static inline reg_state_t *reg_state(weft_runtime_t *rt) { return (reg_state_t *)rt->room_state[WEFTI_ROOM_REGISTRY]; }
+
+/* WEFT_ERR_LIMIT: no thread. */
+weft_status_t wefti_reg_thread_start(weft_registry_t *registry);
+/* Hand a request to the thread; false: it takes none any more. Any thread. */
+bool wefti_reg_thread_do(weft_registry_t *registry, reg_request_t *q);
+/* A watch was begun: look soon, and say what there is. Any thread. */
+void wefti_reg_thread_look(weft_registry_t *registry);
+/* Free it. Its thread has ended, or never began, or is what calls. */
+void wefti_reg_free(weft_registry_t *registry);
+
+/* --- files that are locked for as long as this process lives (hold.c) ------------------------------------------------------------------ */
+
+/* A file of a directory whose lock this process has, and none of its children. */
+typedef struct reg_hold {
+    wefti_list_t link;
+    int fd;
+    dev_t dev;
+    ino_t ino;
+} reg_hold_t;
+
+/* Make a file that was not there, and lock it. errno or 0; EAGAIN: someone took it for litter; try again. */
+int wefti_reg_hold_make(int dir, const char *name, reg_hold_t **hold_out);
+/* Lock a file that is there, if nobody has it: EAGAIN if someone does. */
+int wefti_reg_hold_take(int dir, const char *name, reg_hold_t **hold_out);
+/* Does the name mean this file? */
+bool wefti_reg_hold_is(const reg_hold_t *hold, int dir, const char *name);
+void wefti_reg_hold_drop(reg_hold_t *hold);
+/* Has anyone locked it? Asks, and locks nothing. -1: it cannot be told (errno). */
+int wefti_reg_locked(int fd);
+
+/* From now on forks are noticed; before anything is held. */
+void wefti_reg_fork_watch(void);
+/* Held while a fork copies this process, and by whoever changes what its child is to find whole. memory.c. */
+void wefti_reg_fork_lock(void);
+void wefti_reg_fork_unlock(void);
+
+#endif

@@ -1,0 +1,301 @@
+/* registry/thread.c - the thread of an open registry, which does all that can block.
+ *
+ *     sleeping in the backend --a request, a change, a second is over--> requests, then a look, if anyone wants one --> sleeping
+ *
+ * A look keeps what is ours, and if there are watches lists all there is; what was found is news if it differs from the last
+ * time. The driver is called once for any number of news: it takes what is there when it comes, and of several lists only the
+ * last, so that a program that never drives piles nothing up.
+ *
+ * After a change there is a second look soon, since a dead process is told of just before its lock is gone; and never so many
+ * that looking takes more than a quarter of a processor.
+ *
+ * Promise: every request comes back once, those that came too late with WEFT_ERR_CLOSED; and the one that closes is the last
+ * thing the driver hears of. tests/wire/registry_basic.c. */
+#include <errno.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "registry/state.h"
+
+#define LOOK_NS WEFT_SECOND
+#define AGAIN_NS (20 * WEFT_MILLISECOND)
+#define GAP_NS (2 * WEFT_MILLISECOND)
+
+static void wake(weft_registry_t *r)
+{
+    uint64_t one = 1;
+    while (write(r->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
+bool wefti_reg_thread_do(weft_registry_t *r, reg_request_t *q)
+{
+    pthread_mutex_lock(&r->lock);
+    bool taken = !r->shut;
+    if (taken)
+        wefti_list_push_back(&r->todo, &q->link);
+    if (taken)
+        wake(r); /* with the lock: once it is let go the thread may do the request, and another free all this */
+    pthread_mutex_unlock(&r->lock);
+    return taken;
+}
+
+void wefti_reg_thread_look(weft_registry_t *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->look = true;
+    wake(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* There is something for the driver: `lock` is held, and let go. */
+static void call_driver(weft_registry_t *r)
+{
+    bool call = !r->telling && !r->orphan;
+    if (call)
+        r->telling = r->calling = true;
+    pthread_mutex_unlock(&r->lock);
+    if (!call)
+        return;
+    wefti_call_on_driver(r->rt, &r->call);
+    pthread_mutex_lock(&r->lock);
+    r->calling = false;
+    pthread_cond_broadcast(&r->called);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void note(weft_registry_t *r, weft_status_t st)
+{
+    if (st != WEFT_ERR_STATE && st != WEFT_ERR_NOMEM)
+        atomic_store_explicit(&r->state, (int)st, memory_order_relaxed);
+}
+
+/* --- ours ------------------------------------------------------------------------------------------------------------------- */
+
+static reg_own_t *find_own(weft_registry_t *r, const char *service, const char *instance)
+{
+    wefti_list_each(l, &r->ours) {
+        reg_own_t *own = wefti_container_of(l, reg_own_t, link);
+        if (!strcmp(own->entry->service, service) && !strcmp(own->entry->instance, instance))
+            return own;
+    }
+    return NULL;
+}
+
+static void drop_own(weft_registry_t *r, reg_own_t *own)
+{
+    r->ops->leave(r->backend, own);
+    wefti_list_remove(&own->link);
+    wefti_reg_entry_unref(own->entry);
+    wefti_free(own);
+}
+
+static weft_status_t enter(weft_registry_t *r, reg_entry_t *entry)
+{
+    reg_own_t *own = find_own(r, entry->service, entry->instance);
+    bool fresh = !own;
+    if (fresh) {
+        own = (reg_own_t *)wefti_calloc(1, sizeof *own);
+        if (!own)
+            return WEFT_ERR_NOMEM;
+        wefti_list_push_back(&r->ours, &own->link);
+    }
+    wefti_reg_entry_unref(own->entry);
+    own->entry = wefti_reg_entry_ref(entry);
+    own->stale = true;
+    own->status = r->ops->enter(r->backend, own);
+    weft_status_t st = own->status;
+    note(r, st);
+    own->stale = st != WEFT_OK;
+    if (fresh && (st == WEFT_ERR_STATE || st == WEFT_ERR_NOMEM))
+        drop_own(r, own);
+    return st;
+}
+
+static weft_status_t leave(weft_registry_t *r, const char *service, const char *instance)
+{
+    reg_own_t *own = find_own(r, service, instance);
+    if (!own)
+        return WEFT_ERR_NOTFOUND;
+    drop_own(r, own);
+    return WEFT_OK;
+}
+
+static weft_status_t keep(weft_registry_t *r)
+{
+    weft_status_t worst = WEFT_OK;
+    wefti_list_each(l, &r->ours) {
+        reg_own_t *own = wefti_container_of(l, reg_own_t, link);
+        weft_status_t st = own->stale ? r->ops->enter(r->backend, own) : r->ops->keep(r->backend, own);
+        if (!st)
+            own->stale = false;
+        if (st == WEFT_ERR_STATE && own->status != st)
+            wefti_warn("the registry %s: another process has taken %s@%s while it was out of reach", r->uri, own->entry->service,
+                       own->entry->instance);
+        own->status = st;
+        if (st && st != WEFT_ERR_STATE && st != WEFT_ERR_NOMEM)
+            worst = st;
+    }
+    return worst;
+}
+
+/* --- looking ---------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t list(weft_registry_t *r, reg_found_t **found_out)
+{
+    reg_found_t *f = wefti_reg_found_new();
+    if (!f)
+        return WEFT_ERR_NOMEM;
+    weft_status_t st = r->ops->list(r->backend, f);
+    note(r, st);
+    if (st) {
+        wefti_reg_found_unref(f);
+        return st;
+    }
+    wefti_reg_found_sort(f);
+    *found_out = f;
+    return WEFT_OK;
+}
+
+/* False: what was wanted could not be told. */
+static bool look(weft_registry_t *r, bool tell)
+{
+    reg_found_t *f;
+    if (!wefti_list_empty(&r->ours))
+        note(r, keep(r));
+    if (!atomic_load_explicit(&r->watching, memory_order_relaxed)) {
+        wefti_reg_found_unref(r->last);
+        r->last = NULL;
+        return true;
+    }
+    weft_status_t mine = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
+    if (list(r, &f))
+        return false;
+    if (!wefti_list_empty(&r->ours))
+        note(r, mine); /* that others can be read does not mean that ours could be written */
+    if (!tell && wefti_reg_found_same(r->last, f)) {
+        wefti_reg_found_unref(f);
+        return true;
+    }
+    wefti_reg_found_unref(r->last);
+    r->last = f;
+    pthread_mutex_lock(&r->lock);
+    wefti_reg_found_unref(r->fresh);
+    r->fresh = wefti_reg_found_ref(f);
+    call_driver(r);
+    return true;
+}
+
+/* --- requests --------------------------------------------------------------------------------------------------------------- */
+
+static void finish(weft_registry_t *r, reg_request_t *q)
+{
+    pthread_mutex_lock(&r->lock);
+    wefti_list_push_back(&r->done, &q->link);
+    call_driver(r);
+}
+
+static void serve(weft_registry_t *r, reg_request_t *q)
+{
+    switch (q->what) {
+    case REG_ENTER:
+        q->status = enter(r, q->entry);
+        break;
+    case REG_LEAVE:
+        q->status = leave(r, q->service, q->instance);
+        break;
+    case REG_FIND:
+        q->status = list(r, &q->found);
+        break;
+    case REG_CLOSE:
+        break;
+    }
+}
+
+/* True: that was the last. */
+static bool serve_all(weft_registry_t *r, bool *wanted)
+{
+    uint64_t count;
+    bool last = false;
+    while (read(r->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
+        ;
+    for (;;) {
+        pthread_mutex_lock(&r->lock);
+        wefti_list_t *l = wefti_list_pop(&r->todo);
+        *wanted |= r->look;
+        r->look = false;
+        if (!l && last)
+            r->shut = true;
+        pthread_mutex_unlock(&r->lock);
+        if (!l)
+            return last;
+        reg_request_t *q = wefti_container_of(l, reg_request_t, link);
+        if (q->what == REG_CLOSE) {
+            last = true;
+            continue;
+        }
+        if (last)
+            q->status = WEFT_ERR_CLOSED;
+        else
+            serve(r, q);
+        finish(r, q);
+    }
+}
+
+static void *run(void *arg)
+{
+    weft_registry_t *r = (weft_registry_t *)arg;
+    uint64_t due = 0, gap = GAP_NS, looked = 0;
+    bool wanted = false, changed = false;
+    while (!serve_all(r, &wanted)) {
+        bool watched = atomic_load_explicit(&r->watching, memory_order_relaxed) != 0,
+             any = watched || !wefti_list_empty(&r->ours);
+        uint64_t now = wefti_clock_ns();
+        if (wanted && due > looked + gap)
+            due = looked + gap;
+        if (any && now >= due) {
+            wanted = !look(r, wanted) && wanted;
+            looked = wefti_clock_ns();
+            gap = 3 * (looked - now) > GAP_NS ? 3 * (looked - now) : GAP_NS;
+            due = looked + (changed ? AGAIN_NS : LOOK_NS);
+            if (wanted)
+                looked += LOOK_NS - gap; /* it failed: not again before the second is over */
+            changed = false;
+            now = wefti_clock_ns();
+        }
+        if (r->ops->wait(r->backend, !any ? WEFT_FOREVER : due > now ? due - now : 0) && any) {
+            changed = true;
+            if (due > looked + gap)
+                due = looked + gap;
+        }
+    }
+    while (!wefti_list_empty(&r->ours))
+        drop_own(r, wefti_container_of(r->ours.next, reg_own_t, link));
+    r->ops->close(r->backend);
+    r->backend = NULL;
+    pthread_mutex_lock(&r->lock);
+    if (!r->orphan) {
+        wefti_list_push_back(&r->done, &r->closer.link);
+        call_driver(r);
+        return NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    pthread_detach(pthread_self());
+    wefti_reg_free(r);
+    return NULL;
+}
+
+weft_status_t wefti_reg_thread_start(weft_registry_t *r)
+{
+    sigset_t all, old;
+    sigfillset(&all); /* signals are the program's */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int err = pthread_create(&r->thread, NULL, run, r);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (err)
+        return wefti_fail(WEFT_ERR_LIMIT, "no thread for the registry %s: %s", r->uri, strerror(err));
+    pthread_setname_np(r->thread, "weft-registry");
+    return WEFT_OK;
+}

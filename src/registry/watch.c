@@ -1,0 +1,168 @@
+/* registry/watch.c - watches: what has changed since they were last told.
+ *
+ *     begun --what there is is known--> told --a look found something else--> told ...
+ *     --end, or the registry closes--> ended, freed when fn returns
+ *
+ * What a watch knows is the list it was last told of, whole, and shared with all others that know the same; the difference to
+ * the newest is what it is told. fn may do anything but wait: end its watch or another, begin one, close the registry. So after
+ * each call everything is looked at anew.
+ *
+ * Promise: an instance comes, changes and goes in this order, and none goes that did not come; nothing is told after the end.
+ * tests/wire/registry_basic.c. */
+#include "registry/state.h"
+
+static void watch_free(weft_watch_t *w)
+{
+    wefti_reg_found_unref(w->told);
+    wefti_free(w);
+}
+
+/* --- telling ---------------------------------------------------------------------------------------------------------------- */
+
+static void say(weft_watch_t *w, weft_change_t change, const reg_entry_t *e)
+{
+    weft_entry_t view = wefti_reg_entry_view(e);
+    if (!w->ended && (!*w->service || !strcmp(w->service, e->service)))
+        w->fn(change, &view, w->user);
+}
+
+/* Both lists are in order. */
+static void say_difference(weft_watch_t *w, const reg_found_t *old, const reg_found_t *new)
+{
+    size_t i = 0, k = 0, n = old ? old->n : 0;
+    while (!w->ended && (i < n || k < new->n)) {
+        int order = i == n ? 1 : k == new->n ? -1 : wefti_reg_entry_order(old->at[i], new->at[k]);
+        if (order < 0) {
+            say(w, WEFT_WENT, old->at[i++]);
+        } else if (order > 0) {
+            say(w, WEFT_CAME, new->at[k++]);
+        } else {
+            if (!wefti_reg_entry_same(old->at[i], new->at[k]))
+                say(w, WEFT_CHANGED, new->at[k]);
+            i++;
+            k++;
+        }
+    }
+}
+
+static weft_watch_t *behind(weft_registry_t *r)
+{
+    wefti_list_each(l, &r->watches) {
+        weft_watch_t *w = wefti_container_of(l, weft_watch_t, link);
+        if (w->told != r->current)
+            return w;
+    }
+    return NULL;
+}
+
+void wefti_reg_watches_tell(weft_registry_t *r)
+{
+    for (weft_watch_t *w; r->current && (w = behind(r));) {
+        reg_found_t *old = w->told;
+        w->told = wefti_reg_found_ref(r->current);
+        w->busy = true;
+        say_difference(w, old, w->told);
+        w->busy = false;
+        wefti_reg_found_unref(old);
+        if (w->ended)
+            watch_free(w);
+    }
+}
+
+/* --- beginning and ending --------------------------------------------------------------------------------------------------- */
+
+static void begin(wefti_call_t *call)
+{
+    weft_watch_t *w = wefti_container_of(call, weft_watch_t, call);
+    weft_registry_t *r = w->registry;
+    if (wefti_list_empty(&r->watches)) { /* nobody looked since the last one ended */
+        wefti_reg_found_unref(r->current);
+        r->current = NULL;
+    }
+    wefti_list_push_back(&r->watches, &w->link);
+    atomic_fetch_add_explicit(&r->watching, 1, memory_order_relaxed);
+    wefti_reg_thread_look(r);
+}
+
+static void end(weft_watch_t *w)
+{
+    w->ended = true;
+    wefti_list_remove(&w->link);
+    atomic_fetch_sub_explicit(&w->registry->watching, 1, memory_order_relaxed);
+}
+
+void wefti_reg_watches_end(weft_registry_t *r)
+{
+    while (!wefti_list_empty(&r->watches)) {
+        weft_watch_t *w = wefti_container_of(r->watches.next, weft_watch_t, link);
+        end(w);
+        if (!w->busy)
+            watch_free(w);
+    }
+}
+
+weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service, weft_watch_fn fn, void *user,
+                                  weft_watch_t **watch_out)
+{
+    if (!registry || !fn || !watch_out)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no registry, no function to be called, or nowhere to put the watch");
+    if (service && !wefti_reg_name_ok(service))
+        return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
+    if (wefti_forked(registry->rt))
+        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the registry was opened; open a new one here");
+    if (registry->rt->closing || atomic_load_explicit(&registry->closing, memory_order_relaxed))
+        return wefti_fail(WEFT_ERR_CLOSED, "the registry %s was closed", registry->uri);
+    weft_watch_t *w = (weft_watch_t *)wefti_calloc(1, sizeof *w);
+    if (!w)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a watch");
+    w->registry = registry;
+    if (service)
+        memcpy(w->service, service, strlen(service));
+    w->fn = fn;
+    w->user = user;
+    w->call.fn = begin;
+    *watch_out = w;
+    wefti_call_on_driver(registry->rt, &w->call);
+    return WEFT_OK;
+}
+
+typedef struct ending {
+    weft_watch_t *watch;
+} ending_t;
+
+static weft_status_t start_end(weft_op_t *op)
+{
+    weft_watch_t *w = wefti_op_room(op, ending_t)->watch;
+    bool own = op == &w->own;
+    end(w);
+    if (own)
+        wefti_op_complete(op, WEFT_OK); /* before what it is in may go */
+    if (!w->busy)
+        watch_free(w);
+    if (!own)
+        wefti_op_complete(op, WEFT_OK);
+    return WEFT_OK;
+}
+
+/* It is never under way for longer than it takes to reach the driver. */
+static void cancel_end(weft_op_t *op, weft_status_t why)
+{
+    (void)op;
+    (void)why;
+}
+
+static const wefti_op_kind_t end_kind = {"watch end", start_end, cancel_end};
+
+weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
+{
+    if (!watch)
+        return WEFT_OK;
+    weft_runtime_t *rt = watch->registry->rt;
+    if (!op)
+        op = &watch->own;
+    weft_status_t st = wefti_op_prepare(rt, op, &end_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, ending_t)->watch = watch;
+    return wefti_op_go(rt, op);
+}

@@ -1,0 +1,230 @@
+/* Processes with entries in a directory are killed, at any point, and stopped: dead entries vanish, their names can be taken,
+ * live ones stay.
+ * ctest: timeout=300 */
+#include <dirent.h>
+#include <sys/prctl.h>
+
+#include "base/rng.h"
+#include "places.h"
+#include "test.h"
+
+typedef void (*life_t)(place_t *p, int out);
+
+/* A process that opens the registry and lives `life`; a pipe on which it says something. */
+static pid_t born(const char *uri, life_t life, int *from)
+{
+    int fds[2];
+    CHECK(!pipe(fds));
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid) {
+        place_t p;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(fds[0]);
+        place_open(&p, uri, WEFT_PROGRESS_CALLER);
+        life(&p, fds[1]);
+        _exit(0);
+    }
+    close(fds[1]);
+    *from = fds[0];
+    return pid;
+}
+
+static char heard(int from)
+{
+    char c = 0;
+    CHECK_EQ(read(from, &c, 1), 1);
+    return c;
+}
+
+static void say(int out, char c)
+{
+    if (write(out, &c, 1) != 1)
+        _exit(1);
+}
+
+static void end_of(pid_t pid, int from)
+{
+    kill(pid, SIGKILL);
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    close(from);
+}
+
+static void enters(place_t *p, int out)
+{
+    say(out, place_enter(p, "s", "x", 0) ? 'n' : 'y');
+    for (;;)
+        pause();
+}
+
+TEST(the_entry_of_a_killed_process_goes_and_its_name_is_free)
+{
+    static seen_t s;
+    char uri[128];
+    place_t a;
+    weft_watch_t *w;
+    place_new(uri);
+    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    CHECK_OK(weft_registry_watch(a.registry, NULL, seen_change, &s, &w));
+    for (unsigned round = 1; round <= 5; round++) {
+        int from;
+        pid_t pid = born(uri, enters, &from);
+        CHECK_EQ(heard(from), 'y');
+        PLACE_UNTIL(&a, s.came == round, 20);
+        CHECK_EQ(place_enter(&a, "s", "x", 0), WEFT_ERR_STATE);
+        end_of(pid, from);
+        PLACE_UNTIL(&a, s.went == round, 20);
+        CHECK_EQ(place_count(&a, NULL), 0);
+    }
+    /* and one that starts again at once takes over from itself */
+    for (int round = 0; round < 5; round++) {
+        int from;
+        pid_t pid = born(uri, enters, &from);
+        CHECK_EQ(heard(from), 'y');
+        end_of(pid, from);
+    }
+    CHECK_OK(place_enter(&a, "s", "x", 0));
+    CHECK_EQ(place_count(&a, NULL), 1);
+    place_close(&a);
+    place_remove(uri);
+}
+
+TEST(the_entry_of_a_stopped_process_stays)
+{
+    char uri[128];
+    place_t a;
+    int from;
+    place_new(uri);
+    pid_t pid = born(uri, enters, &from);
+    CHECK_EQ(heard(from), 'y');
+    kill(pid, SIGSTOP);
+    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(place_count(&a, "s"), 1);
+        CHECK_EQ(place_enter(&a, "s", "x", 0), WEFT_ERR_STATE);
+    }
+    end_of(pid, from);
+    CHECK_OK(place_enter(&a, "s", "x", 0));
+    place_close(&a);
+    place_remove(uri);
+}
+
+/* Enters, changes and leaves as fast as it can, beside others that do the same under the same names. */
+static void busy(place_t *p, int out)
+{
+    wefti_rng_t rng = {(uint64_t)getpid()};
+    say(out, 'y');
+    for (;;) {
+        char name[8];
+        snprintf(name, sizeof name, "n%d", (int)wefti_rng_below(&rng, 3));
+        weft_status_t st = place_enter(p, "s", name, (uint32_t)wefti_rng_below(&rng, 1000));
+        if (st && st != WEFT_ERR_STATE)
+            _exit(1);
+        if (wefti_rng_below(&rng, 3) == 0)
+            st = place_leave(p, "s", name);
+        if (wefti_rng_below(&rng, 3) == 0 && place_count(p, NULL) < 0)
+            _exit(1);
+    }
+}
+
+TEST(a_process_killed_at_any_point_leaves_nothing_that_is_believed)
+{
+    enum { ROUNDS = 40, AT_ONCE = 3 };
+    char uri[128];
+    place_t a;
+    wefti_rng_t rng = {9};
+    place_new(uri);
+    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t pids[AT_ONCE];
+        int from[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; i++)
+            pids[i] = born(uri, busy, &from[i]);
+        for (int i = 0; i < AT_ONCE; i++)
+            CHECK_EQ(heard(from[i]), 'y');
+        usleep((useconds_t)wefti_rng_below(&rng, 8000));
+        for (int i = 0; i < AT_ONCE; i++) {
+            CHECK_EQ(waitpid(pids[i], NULL, WNOHANG), 0); /* none has found anything wrong */
+            end_of(pids[i], from[i]);
+        }
+        CHECK_EQ(place_count(&a, NULL), 0);
+        DIR *d = opendir(uri + 6); /* what they left was swept when we looked */
+        CHECK(d);
+        for (struct dirent *de; (de = readdir(d));)
+            if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0)
+                FAIL("%s was left", de->d_name);
+        closedir(d);
+    }
+    place_close(&a);
+    place_remove(uri);
+}
+
+static void contends(place_t *p, int out)
+{
+    say(out, 'r');
+    enters(p, out);
+}
+
+TEST(of_several_processes_one_gets_the_name)
+{
+    enum { ALL = 4 };
+    char uri[128];
+    place_new(uri);
+    for (int round = 0; round < 10; round++) {
+        pid_t pids[ALL];
+        int from[ALL], winners = 0;
+        for (int i = 0; i < ALL; i++)
+            pids[i] = born(uri, contends, &from[i]);
+        for (int i = 0; i < ALL; i++)
+            CHECK_EQ(heard(from[i]), 'r');
+        for (int i = 0; i < ALL; i++)
+            winners += heard(from[i]) == 'y';
+        CHECK_EQ(winners, 1);
+        for (int i = 0; i < ALL; i++)
+            end_of(pids[i], from[i]);
+    }
+    place_remove(uri);
+}
+
+/* Enters, forks a child that lives on, and says so. */
+static void has_a_child(place_t *p, int out)
+{
+    if (place_enter(p, "s", "x", 0))
+        _exit(1);
+    pid_t child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        say(out, 'c');
+        sleep(30);
+        _exit(0);
+    }
+    for (;;)
+        pause();
+}
+
+TEST(an_entry_does_not_live_on_in_a_child_of_its_process)
+{
+    char uri[128];
+    place_t a;
+    int from;
+    place_new(uri);
+    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* so that the child is ours to end */
+    pid_t pid = born(uri, has_a_child, &from);
+    CHECK_EQ(heard(from), 'c');
+    CHECK_EQ(place_count(&a, NULL), 1);
+    char list[64], child[16] = "";
+    snprintf(list, sizeof list, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    FILE *f = fopen(list, "r");
+    CHECK(f && fgets(child, sizeof child, f));
+    fclose(f);
+    kill(pid, SIGKILL);
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    CHECK(!kill((pid_t)atoi(child), 0));
+    CHECK_EQ(place_count(&a, NULL), 0);
+    CHECK(!kill((pid_t)atoi(child), SIGKILL));
+    close(from);
+    place_close(&a);
+    place_remove(uri);
+}

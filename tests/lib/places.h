@@ -1,0 +1,47 @@
+/* tests/lib/places.h - a registry in a place of its own, and what its watch was told. */
+#ifndef WEFT_TEST_PLACES_H
+#define WEFT_TEST_PLACES_H
+
+#include <weft/weft.h>
+
+typedef struct place {
+    weft_runtime_t *rt;
+    weft_registry_t *registry;
+    char uri[128];
+} place_t;
+
+/* A directory that nobody else has, as dir://...; removed by place_remove(), with what is in it. */
+void place_new(char uri[128]);
+void place_remove(const char *uri);
+
+void place_open(place_t *p, const char *uri, weft_progress_mode_t mode);
+void place_close(place_t *p);
+
+/* Each ends the test if it takes longer than 20 s. */
+weft_status_t place_wait(weft_op_t *op);
+weft_status_t place_enter(place_t *p, const char *service, const char *instance, uint32_t load);
+weft_status_t place_leave(place_t *p, const char *service, const char *instance);
+/* How many instances of a service (NULL: of all) there are; negative: the status. */
+long place_count(place_t *p, const char *service);
+
+/* What a watch knows by what it was told; a change that cannot be (a second coming, a going of what is not there) ends the test. */
+typedef struct seen {
+    unsigned came, changed, went, there;
+    uint32_t load; /* of the last */
+    char names[2048][64];
+} seen_t;
+void seen_change(weft_change_t change, const weft_entry_t *entry, void *user);
+
+/* Drive until it holds. Needs test.h. */
+#define PLACE_UNTIL(p, cond, seconds) \
+    do { \
+        double place_end = test_now() + (seconds); \
+        while (!(cond)) { \
+            weft_runtime_progress((p)->rt); \
+            usleep(200); \
+            if (test_now() > place_end) \
+                FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
+        } \
+    } while (0)
+
+#endif
