@@ -23,7 +23,7 @@ typedef struct weft_registry weft_registry_t;
 
 typedef struct weft_registry_opts {
     size_t size;
-    uint64_t lease_ns; /* how long an entry outlives its process where only time can tell; neither of the two needs it */
+    uint64_t lease_ns; /* how long an entry outlives its process where only time can tell; 0: 10 s; at most an hour. Neither of the two needs it */
 } weft_registry_opts_t;
 #define WEFT_REGISTRY_OPTS_INIT WEFT_INIT(weft_registry_opts_t)
 

@@ -147,9 +147,10 @@ static void default_path(char *path, size_t cap)
         snprintf(path, cap, "/tmp/weft-%u", uid);
 }
 
-static weft_status_t directory_open(weft_runtime_t *rt, const char *rest, int wake_fd, void **backend_out)
+static weft_status_t directory_open(weft_runtime_t *rt, const char *rest, uint64_t lease_ns, int wake_fd, void **backend_out)
 {
     char path[4096];
+    (void)lease_ns; /* the kernel tells when a process is gone */
     if (!*rest)
         rest = rt->config.registry_dir;
     if (rest && *rest) {
@@ -471,5 +472,13 @@ static bool directory_wait(void *backend, uint64_t ns)
     return changed;
 }
 
-const reg_backend_t wefti_reg_directory = {"dir",          directory_open, directory_enter, directory_leave,
-                                           directory_keep, directory_list, directory_wait,  directory_close};
+const reg_backend_t wefti_reg_directory = {"dir",
+                                           directory_open,
+                                           directory_enter,
+                                           directory_leave,
+                                           directory_keep,
+                                           directory_list,
+                                           directory_wait,
+                                           directory_close,
+                                           NULL,
+                                           NULL};

@@ -34,9 +34,10 @@ typedef struct kept {
 
 static wefti_list_t hubs = {&hubs, &hubs};
 
-static weft_status_t memory_open(weft_runtime_t *rt, const char *rest, int wake_fd, void **backend_out)
+static weft_status_t memory_open(weft_runtime_t *rt, const char *rest, uint64_t lease_ns, int wake_fd, void **backend_out)
 {
     (void)rt;
+    (void)lease_ns;
     if (!wefti_reg_name_ok(rest))
         return wefti_fail(WEFT_ERR_INVALID,
                           "memory://%.80s: write memory://NAME, a name of 1 to %d letters, digits, '.', '-' and '_'", rest,
@@ -174,5 +175,5 @@ static void memory_close(void *backend)
     wefti_free(m);
 }
 
-const reg_backend_t wefti_reg_memory = {"memory",    memory_open, memory_enter, memory_leave,
-                                        memory_keep, memory_list, memory_wait,  memory_close};
+const reg_backend_t wefti_reg_memory = {"memory",    memory_open, memory_enter, memory_leave, memory_keep,
+                                        memory_list, memory_wait, memory_close, NULL,         NULL};

@@ -115,10 +115,17 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
 {
     const reg_backend_t *ops = NULL;
     const char *rest = NULL;
+    weft_registry_opts_t given = WEFT_REGISTRY_OPTS_INIT;
     if (!rt || !registry_out)
         return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, or nowhere to put the registry");
     if (opts && opts->size < sizeof opts->size)
         return wefti_fail(WEFT_ERR_INVALID, "the size of the options is not set (WEFT_REGISTRY_OPTS_INIT)");
+    if (opts)
+        memcpy(&given, opts, opts->size < sizeof given ? opts->size : sizeof given);
+    if (!given.lease_ns)
+        given.lease_ns = REG_LEASE_NS;
+    if (given.lease_ns > REG_LEASE_MAX_NS)
+        return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is longer than an hour", (unsigned long long)given.lease_ns);
     if (wefti_forked(rt))
         return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
     if (rt->closing)
@@ -158,7 +165,7 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->called, NULL);
     wefti_reg_fork_watch();
-    st = ops->open(rt, rest, r->wake_fd, &r->backend);
+    st = ops->open(rt, rest, given.lease_ns, r->wake_fd, &r->backend);
     if (!st)
         st = wefti_reg_thread_start(r);
     if (st) {

@@ -14,6 +14,8 @@
 #include "base/alloc.h"
 #include "core/core.h"
 
+#define REG_LEASE_NS (10 * WEFT_SECOND)
+#define REG_LEASE_MAX_NS (3600 * WEFT_SECOND)
 enum { REG_NAME_MAX = 63, REG_ADDRESS_MAX = 511, REG_DATA_MAX = 65536, REG_LOAD_MAX = 1000 };
 
 /* --- entries (entry.c) ---------------------------------------------------------------------------------------------------------- */
@@ -80,8 +82,9 @@ typedef struct reg_own {
  * WEFT_ERR_STATE and _NOMEM is what the registry's state becomes; whoever decides it has logged why. */
 typedef struct reg_backend {
     const char *scheme;
-    /* Check `rest` (what follows "scheme://") and make the backend; does not touch the place. `wake_fd`: an eventfd that ends wait(). */
-    weft_status_t (*open)(weft_runtime_t *rt, const char *rest, int wake_fd, void **backend_out);
+    /* Check `rest` (what follows "scheme://") and make the backend; does not touch the place. `lease_ns`: how long an entry may outlive its process.
+     * `wake_fd`: an eventfd that ends wait(). */
+    weft_status_t (*open)(weft_runtime_t *rt, const char *rest, uint64_t lease_ns, int wake_fd, void **backend_out);
     /* Make own->entry to be found, instead of what is held, if anything is. WEFT_ERR_STATE: another has that instance. */
     weft_status_t (*enter)(void *backend, reg_own_t *own);
     void (*leave)(void *backend, reg_own_t *own);
@@ -91,6 +94,10 @@ typedef struct reg_backend {
     /* Until something may have changed (true), someone wakes us, or `ns` have passed (false). Leaves wake_fd as it is. */
     bool (*wait)(void *backend, uint64_t ns);
     void (*close)(void *backend);
+    /* What watches are to know, without asking the place again if it tells of changes by itself. NULL: list() */
+    weft_status_t (*known)(void *backend, reg_found_t *found);
+    /* Leave with everything; leave() and close() follow. NULL: they do it */
+    void (*leave_all)(void *backend);
 } reg_backend_t;
 
 extern const reg_backend_t wefti_reg_memory, wefti_reg_directory;

@@ -143,12 +143,13 @@ static weft_status_t keep(weft_registry_t *r)
 
 /* --- looking ---------------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t list(weft_registry_t *r, reg_found_t **found_out)
+/* `fresh`: as the place has it now, not as it was heard of. */
+static weft_status_t list(weft_registry_t *r, bool fresh, reg_found_t **found_out)
 {
     reg_found_t *f = wefti_reg_found_new();
     if (!f)
         return WEFT_ERR_NOMEM;
-    weft_status_t st = r->ops->list(r->backend, f);
+    weft_status_t st = r->ops->known && !fresh ? r->ops->known(r->backend, f) : r->ops->list(r->backend, f);
     note(r, st);
     if (st) {
         wefti_reg_found_unref(f);
@@ -171,7 +172,7 @@ static bool look(weft_registry_t *r, bool tell)
         return true;
     }
     weft_status_t mine = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
-    if (list(r, &f))
+    if (list(r, false, &f))
         return false;
     if (!wefti_list_empty(&r->ours))
         note(r, mine); /* that others can be read does not mean that ours could be written */
@@ -207,7 +208,7 @@ static void serve(weft_registry_t *r, reg_request_t *q)
         q->status = leave(r, q->service, q->instance);
         break;
     case REG_FIND:
-        q->status = list(r, &q->found);
+        q->status = list(r, true, &q->found);
         break;
     case REG_CLOSE:
         break;
@@ -271,6 +272,8 @@ static void *run(void *arg)
                 due = looked + gap;
         }
     }
+    if (r->ops->leave_all)
+        r->ops->leave_all(r->backend);
     while (!wefti_list_empty(&r->ours))
         drop_own(r, wefti_container_of(r->ours.next, reg_own_t, link));
     r->ops->close(r->backend);
