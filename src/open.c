@@ -7,6 +7,7 @@
 #include "msg/msg.h"
 #include "registry/registry.h"
 #include "rma/rma.h"
+#include "rpc/rpc.h"
 #include "store/store.h"
 
 weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
@@ -29,6 +30,8 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
         st = wefti_registry_attach(rt);
     if (!st)
         st = wefti_store_attach(rt);
+    if (!st)
+        st = wefti_rpc_attach(rt);
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {

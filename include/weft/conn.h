@@ -142,6 +142,7 @@ WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);
 #define WEFT_CAN_AM  UINT64_C(2) /* active messages */
 #define WEFT_CAN_RMA UINT64_C(4) /* remote memory: it answers, whether it has regions or not */
 #define WEFT_CAN_STORE UINT64_C(8) /* memory of servers (weft/store.h): it answers, whether it serves or not */
+#define WEFT_CAN_RPC UINT64_C(16) /* calls (weft/rpc.h): it answers, whether it has services or not */
 
 typedef struct weft_ep_info {
     size_t size;

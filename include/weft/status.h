@@ -52,7 +52,8 @@ extern "C" {
     X(WEFT_ERR_RANGE,      -22, "outside of the memory that was exposed, or of the part the token names; nothing was touched") \
     X(WEFT_ERR_RIGHTS,     -23, "the token does not give that right; nothing was touched") \
     X(WEFT_ERR_STALE,      -24, "it is no longer valid: the region was revoked or freed, or the token's time is over") \
-    X(WEFT_ERR_CORRUPT,    -25, "the bytes do not match their checksum")
+    X(WEFT_ERR_CORRUPT,    -25, "the bytes do not match their checksum") \
+    X(WEFT_ERR_CALL,       -26, "the function or its server answered with a failure; the reply has its code and message")
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, value, text) name = (value),

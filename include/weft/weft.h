@@ -10,7 +10,9 @@
 #include <weft/op.h>
 #include <weft/registry.h>
 #include <weft/rma.h>
+#include <weft/rpc.h>
 #include <weft/runtime.h>
+#include <weft/service.h>
 #include <weft/status.h>
 #include <weft/store.h>
 #include <weft/types.h>

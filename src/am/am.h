@@ -1,9 +1,13 @@
-/* am/am.h - the door of the room, for src/open.c. */
+/* am/am.h - the door of the room, for src/open.c and the rooms above. */
 #ifndef WEFTI_AM_H
 #define WEFTI_AM_H
 
-#include "core/core.h"
+#include "conn/conn.h"
 
 weft_status_t wefti_am_attach(weft_runtime_t *rt);
+
+/* Send a header without a payload, on the driver, if that can be done now: the endpoint is up, nobody waits before it, there is credit and room.
+ * False: nothing happened; weft_am_send() would have to wait, or fails. */
+bool wefti_am_send_now(weft_ep_t *ep, uint32_t id, const void *header, uint32_t header_len);
 
 #endif

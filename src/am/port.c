@@ -23,8 +23,9 @@ static am_port_t *port_make(am_state_t *as, uint32_t id)
     port->id = id;
     wefti_list_init(&port->posted);
     wefti_list_init(&port->arrived);
-    if (id < AM_NEAR) {
-        as->near[id] = port;
+    uint32_t near = am_near(id);
+    if (near < AM_NEAR + AM_OWN) {
+        as->near[near] = port;
     } else if (wefti_map_put(&as->far, id, port)) {
         wefti_free(port);
         return NULL;
@@ -35,7 +36,7 @@ static am_port_t *port_make(am_state_t *as, uint32_t id)
 /* The ports of small ids stay: there are few, and messages come and go. */
 static void port_unuse(am_state_t *as, am_port_t *port)
 {
-    if (port->id < AM_NEAR || port->fn || !wefti_list_empty(&port->posted) || !wefti_list_empty(&port->arrived))
+    if (am_near(port->id) < AM_NEAR + AM_OWN || port->fn || !wefti_list_empty(&port->posted) || !wefti_list_empty(&port->arrived))
         return;
     if (wefti_list_linked(&port->drain_link))
         wefti_list_remove(&port->drain_link);
@@ -47,7 +48,7 @@ void wefti_am_ports_free(am_state_t *as)
 {
     am_port_t *port;
     size_t at = 0;
-    for (unsigned i = 0; i < AM_NEAR; i++)
+    for (unsigned i = 0; i < AM_NEAR + AM_OWN; i++)
         wefti_free(as->near[i]);
     while ((port = (am_port_t *)wefti_map_next(&as->far, &at, NULL)))
         wefti_free(port);

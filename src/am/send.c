@@ -10,6 +10,7 @@
  *
  * Cancelling: a pending send ends at once, and so does a confirming one, whose buffers are free; an announced one is withdrawn, and ends
  * when the fabric has let go of its buffer. */
+#include "am/am.h"
 #include "am/state.h"
 
 #define DETACHED_MAX (UINT64_C(1) << 20) /* bytes of fire-and-forget copies that may wait */
@@ -354,6 +355,11 @@ static inline bool send_at_once(weft_ep_t *ep, uint32_t id, const void *header, 
     wefti_count_up(&e->count.sent, 1);
     wefti_count_up(&e->count.bytes_sent, len + header_len);
     return true;
+}
+
+bool wefti_am_send_now(weft_ep_t *ep, uint32_t id, const void *header, uint32_t header_len)
+{
+    return !ep->rt->closing && send_at_once(ep, id, header, header_len, NULL, 0);
 }
 
 static void fill(weft_op_t *op, weft_ep_t *ep, const weft_am_send_opts_t *o, uint64_t len, const weft_mem_kind_t *device)

@@ -72,14 +72,15 @@ typedef struct am_port {
     wefti_list_t drain_link;  /* in am_state_t.drains: it has a handler, and messages from before */
 } am_port_t;
 
-#define AM_NEAR 256       /* ids below are found without hashing */
+#define AM_NEAR 256       /* ids below are found without hashing, */
+#define AM_OWN 16         /* and so many of the library's own */
 #define AM_CLASSES 7      /* of blocks: 256 bytes to 16 KiB */
 #define AM_SPARES 256     /* blocks of a class that are kept for reuse */
 
 typedef struct am_state {
-    am_port_t *near[AM_NEAR];
+    am_port_t *near[AM_NEAR + AM_OWN]; /* by am_near() */
     weft_runtime_t *rt;
-    wefti_map_t far;              /* id -> am_port_t, from AM_NEAR on */
+    wefti_map_t far;              /* id -> am_port_t, all others */
     uint64_t post_seq;            /* receives are numbered as they are posted */
     wefti_list_t posted;          /* receives of any id from any endpoint */
     wefti_list_t posted_of_any;   /* all receives from any endpoint, of whatever id (am_recv_t.all_link) */
@@ -245,10 +246,17 @@ static inline am_pull_t *am_pull(weft_op_t *op) { return wefti_op_room(op, am_pu
 
 /* --- port.c: who wants what ------------------------------------------------------------------------------------------------ */
 
+/* Where an id is in `near`; beyond it: it is far. */
+static inline uint32_t am_near(uint32_t id)
+{
+    uint32_t own = id - WEFT_AM_RESERVED;
+    return own < AM_OWN ? AM_NEAR + own : id < AM_NEAR ? id : UINT32_MAX;
+}
 am_port_t *wefti_am_port_far(const am_state_t *as, uint32_t id);
 static inline am_port_t *am_port(const am_state_t *as, uint32_t id)
 {
-    return __builtin_expect(id < AM_NEAR, 1) ? as->near[id] : wefti_am_port_far(as, id);
+    uint32_t near = am_near(id);
+    return __builtin_expect(near < AM_NEAR + AM_OWN, 1) ? as->near[near] : wefti_am_port_far(as, id);
 }
 weft_status_t wefti_am_post(am_state_t *as, weft_op_t *op);        /* a receive waits; WEFT_ERR_NOMEM */
 void wefti_am_unpost(am_state_t *as, weft_op_t *op);

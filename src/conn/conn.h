@@ -60,7 +60,7 @@ typedef struct wefti_traffic {
     void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
 } wefti_traffic_t;
 
-enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_N };
+enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_N };
 
 /* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. */
 struct weft_ep {

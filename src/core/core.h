@@ -112,7 +112,10 @@ typedef struct wefti_room {
     void (*stats)(weft_runtime_t *rt, weft_runtime_stats_t *stats);
 } wefti_room_t;
 
-enum { WEFTI_ROOM_MEM, WEFTI_ROOM_CONN, WEFTI_ROOM_MSG, WEFTI_ROOM_AM, WEFTI_ROOM_RMA, WEFTI_ROOM_REGISTRY, WEFTI_ROOM_STORE, WEFTI_ROOM_N };
+enum {
+    WEFTI_ROOM_MEM, WEFTI_ROOM_CONN, WEFTI_ROOM_MSG, WEFTI_ROOM_AM, WEFTI_ROOM_RMA, WEFTI_ROOM_REGISTRY, WEFTI_ROOM_STORE, WEFTI_ROOM_RPC,
+    WEFTI_ROOM_N
+};
 
 struct weft_runtime {
     /* touched by every post and progress */

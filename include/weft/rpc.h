@@ -1,0 +1,285 @@
+/* weft/rpc.h - calling functions of other processes: clients, methods, calls, streams. The other side is weft/service.h; weft/function.h makes typed
+ * functions of both.
+ *
+ *     weft_client_open(rt, "weft://calc", NULL, &client);                      whoever offers it, found through the registry
+ *     weft_client_method(client, "add(a: i32, b: i32) -> i32", &add);
+ *     weft_value_t args[2] = {weft_i32(25), weft_i32(17)};
+ *     weft_reply_t reply = WEFT_REPLY_INIT;
+ *     weft_op_t op = WEFT_OP_INIT;
+ *     op.timeout_ns = WEFT_SECOND;                                             sent along: the server stops at it too
+ *     weft_call(add, args, 2, &reply, &op);
+ *     if (!weft_op_wait(&op, WEFT_FOREVER)) printf("%d\n", reply.values[0].i32);
+ *     else fprintf(stderr, "%s: %s\n", weft_code_name(reply.code), reply.message);
+ *     weft_reply_release(&reply);
+ *
+ * A method is checked against the function of the server before its first call goes there, and each call carries a check: where the two
+ * signatures do not agree it is refused, and the message prints both.
+ *
+ * At most once: a call is sent once. It is sent again, to the same server or to another, only if it certainly did not run, if its function is
+ * marked `idempotent`, or if it was made with `once`: then it carries an id by which the server knows it, and gives the reply again instead of
+ * running it again. weft_reply_t.ran says what is known in the end.
+ *
+ * Statuses of the operation: WEFT_OK with code 0 and only then; WEFT_ERR_TIMEOUT with WEFT_CODE_DEADLINE_EXCEEDED, WEFT_ERR_CANCELLED with
+ * WEFT_CODE_CANCELLED; WEFT_ERR_PEER, _CLOSED, _UNREACHABLE, ... with WEFT_CODE_UNAVAILABLE; WEFT_ERR_CALL: the server or the function said no, and
+ * code, message, category and value say how.
+ *
+ * Threads: any, for everything here; functions given here are called in progress. */
+#ifndef WEFT_RPC_H
+#define WEFT_RPC_H
+
+#include <weft/conn.h>
+#include <weft/mem.h>
+#include <weft/registry.h>
+#include <weft/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- what a call came to -------------------------------------------------------------------------------------------------------- */
+
+/* The codes of gRPC. */
+/*        name                            value  words */
+#define WEFT_CODE_LIST(X) \
+    X(WEFT_CODE_OK,                    0, "OK") \
+    X(WEFT_CODE_CANCELLED,             1, "CANCELLED") \
+    X(WEFT_CODE_UNKNOWN,               2, "UNKNOWN") \
+    X(WEFT_CODE_INVALID_ARGUMENT,      3, "INVALID_ARGUMENT") \
+    X(WEFT_CODE_DEADLINE_EXCEEDED,     4, "DEADLINE_EXCEEDED") \
+    X(WEFT_CODE_NOT_FOUND,             5, "NOT_FOUND") \
+    X(WEFT_CODE_ALREADY_EXISTS,        6, "ALREADY_EXISTS") \
+    X(WEFT_CODE_PERMISSION_DENIED,     7, "PERMISSION_DENIED") \
+    X(WEFT_CODE_RESOURCE_EXHAUSTED,    8, "RESOURCE_EXHAUSTED") \
+    X(WEFT_CODE_FAILED_PRECONDITION,   9, "FAILED_PRECONDITION") \
+    X(WEFT_CODE_ABORTED,              10, "ABORTED") \
+    X(WEFT_CODE_OUT_OF_RANGE,         11, "OUT_OF_RANGE") \
+    X(WEFT_CODE_UNIMPLEMENTED,        12, "UNIMPLEMENTED") \
+    X(WEFT_CODE_INTERNAL,             13, "INTERNAL") \
+    X(WEFT_CODE_UNAVAILABLE,          14, "UNAVAILABLE") \
+    X(WEFT_CODE_DATA_LOSS,            15, "DATA_LOSS") \
+    X(WEFT_CODE_UNAUTHENTICATED,      16, "UNAUTHENTICATED")
+
+typedef enum weft_code {
+#define WEFT_CODE_ENUM(name, value, text) name = (value),
+    WEFT_CODE_LIST(WEFT_CODE_ENUM)
+#undef WEFT_CODE_ENUM
+    WEFT_CODE_FORCE_INT = 0x7fffffff
+} weft_code_t;
+/* "NOT_FOUND"; "?" for what is none. */
+WEFT_API const char *weft_code_name(weft_code_t code);
+
+/* Whose number weft_reply_t.value is, where the code alone does not say it. Numbers from WEFT_CATEGORY_USER on are the program's. */
+#define WEFT_CATEGORY_NONE   UINT32_C(0)
+#define WEFT_CATEGORY_WEFT   UINT32_C(1) /* a weft_status_t */
+#define WEFT_CATEGORY_ERRNO  UINT32_C(2) /* an errno of the server's */
+#define WEFT_CATEGORY_USER   UINT32_C(256)
+
+typedef enum weft_ran {
+    WEFT_NOT_RUN = 0,      /* it was not sent, or the server turned it away before it began */
+    WEFT_MAY_HAVE_RUN = 1, /* it was sent, and nothing is known */
+    WEFT_RAN = 2           /* the function answered, well or ill */
+} weft_ran_t;
+
+/* The caller's, like the operation, from the call until weft_reply_release(). Set when the operation is complete. */
+typedef struct weft_reply {
+    weft_code_t code;
+    weft_ran_t ran;
+    uint32_t category;          /* WEFT_CATEGORY_* */
+    int32_t value;
+    const char *message;        /* "" if there is none; never NULL once complete */
+    const weft_value_t *values; /* results; strings, vectors and tensors view memory of the reply's, or the `into` of the call */
+    size_t n;
+    uint32_t tries;             /* how often it was sent */
+    uint32_t zero;
+    weft_value_t room[2];       /* the library's, from here on */
+    void *more;
+} weft_reply_t;
+#define WEFT_REPLY_INIT {WEFT_CODE_OK}
+/* Give back what it holds. Once per completion; also where there is nothing to give back. */
+WEFT_API void weft_reply_release(weft_reply_t *reply);
+
+/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+
+#define WEFT_VALUE_OF(name, ctype, number, field) \
+    static inline weft_value_t weft_##name(ctype x) \
+    { \
+        weft_value_t v = {number, 0, {0}}; \
+        v.field = x; \
+        return v; \
+    }
+WEFT_VALUE_OF(bool, bool, WEFT_T_BOOL, b)
+WEFT_VALUE_OF(i8, int8_t, WEFT_T_I8, i8)
+WEFT_VALUE_OF(i16, int16_t, WEFT_T_I16, i16)
+WEFT_VALUE_OF(i32, int32_t, WEFT_T_I32, i32)
+WEFT_VALUE_OF(i64, int64_t, WEFT_T_I64, i64)
+WEFT_VALUE_OF(u8, uint8_t, WEFT_T_U8, u8)
+WEFT_VALUE_OF(u16, uint16_t, WEFT_T_U16, u16)
+WEFT_VALUE_OF(u32, uint32_t, WEFT_T_U32, u32)
+WEFT_VALUE_OF(u64, uint64_t, WEFT_T_U64, u64)
+WEFT_VALUE_OF(f32, float, WEFT_T_F32, f32)
+WEFT_VALUE_OF(f64, double, WEFT_T_F64, f64)
+#undef WEFT_VALUE_OF
+/* n bytes of text, n elements of a vector of `type` (WEFT_T_F64 for [f64]), a tensor, n tensors. */
+static inline weft_value_t weft_text(const char *text, size_t n)
+{
+    weft_value_t v = {WEFT_T_STRING, 0, {0}};
+    v.view.data = text;
+    v.view.n = n;
+    return v;
+}
+static inline weft_value_t weft_vector(uint32_t type, const void *data, size_t n)
+{
+    weft_value_t v = {WEFT_T_VECTOR | type, 0, {0}};
+    v.view.data = data;
+    v.view.n = n;
+    return v;
+}
+static inline weft_value_t weft_tensor(const weft_tensor_t *tensor)
+{
+    weft_value_t v = {WEFT_T_TENSOR, 0, {0}};
+    v.tensors.at = tensor;
+    v.tensors.n = 1;
+    return v;
+}
+static inline weft_value_t weft_tensors(const weft_tensor_t *tensors, size_t n)
+{
+    weft_value_t v = {WEFT_T_VECTOR | WEFT_T_TENSOR, 0, {0}};
+    v.tensors.at = tensors;
+    v.tensors.n = n;
+    return v;
+}
+
+/* --- clients --------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct weft_client weft_client_t;
+typedef struct weft_method weft_method_t;
+
+typedef struct weft_client_opts {
+    size_t size;
+    const char *service;          /* with a uri that names none, and over an endpoint. NULL: whatever service there has the function */
+    const char *instance;         /* only that one of it. NULL: any */
+    weft_registry_t *registry;    /* for weft:// uris; outlives the client. NULL: the client opens the configured one (WEFT_REGISTRY) */
+    uint32_t tries;               /* a call that may be sent again is sent at most so often. Default is: 3 */
+    uint32_t instances;           /* connect to at most so many of a service at one time. Default is: 16 */
+    uint64_t reconnect_ns;        /* first pause before a lost server is tried again; doubles up to 5 s. Default is: 50 ms */
+} weft_client_opts_t;
+#define WEFT_CLIENT_OPTS_INIT WEFT_INIT(weft_client_opts_t)
+
+/* A client of a service. opts may be NULL.
+ *
+ *     weft://calc            all instances of it that the registry knows: calls go to the one with the least to do, a lost one is left at once
+ *     weft://calc@mill-3     that instance
+ *     tcp://host:port, unix://...   that server (as for weft_ep_open()); lost, it is dialled again
+ *
+ * Returns at once; calls wait for a server, as long as their deadlines let them. Without any: until they are cancelled.
+ * Fails: WEFT_ERR_INVALID (the uri), those of weft_registry_open(), WEFT_ERR_NOMEM. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_client_opts_t *opts,
+                                                        weft_client_t **client_out);
+/* A client over an endpoint of the program's, which outlives it. Either side of a connection may call the other. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *opts, weft_client_t **client_out);
+/* End it: calls under way complete with WEFT_ERR_CLOSED, its methods are gone, connections of its own are closed. op (may be NULL) completes
+ * when that is done. Before the runtime closes. Streams that the program still has stay, ended, until it gives them back. */
+WEFT_API weft_status_t weft_client_close(weft_client_t *client, weft_op_t *op);
+
+typedef struct weft_client_stats {
+    size_t size;
+    uint64_t calls, ok, failed, cancelled, timed_out; /* since it was opened; failed: with any other code */
+    uint64_t retried;
+    uint64_t under_way, waiting;                     /* now; waiting: of them, those not sent yet */
+    uint32_t instances, connected;                   /* known now, connected to now */
+} weft_client_stats_t;
+#define WEFT_CLIENT_STATS_INIT WEFT_INIT(weft_client_stats_t)
+WEFT_API weft_status_t weft_client_get_stats(weft_client_t *client, weft_client_stats_t *stats_out);
+
+/* The function with this signature, for calls of this client. Or only its name ("add"), or its number ("#7"): then its signature is that of the first
+ * server it meets, weft_method_sig() has it once weft_method_check() is complete, and that server's arguments are the right ones. The same text
+ * gives the same method. It lives as long as the client. Fails: WEFT_ERR_INVALID (weft_last_error() shows where), WEFT_ERR_LIMIT (more than
+ * 65535), WEFT_ERR_NOMEM. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_client_method(weft_client_t *client, const char *signature, weft_method_t **method_out);
+/* Find out now whether a server has it and the signatures agree: op completes with WEFT_OK, or as a call would; reply (may be NULL) then has the
+ * code and the message (WEFT_CODE_UNIMPLEMENTED: no such function; WEFT_CODE_FAILED_PRECONDITION: both signatures). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_method_check(weft_method_t *method, weft_reply_t *reply, weft_op_t *op);
+/* NULL: only its name is known as yet. */
+WEFT_API const weft_sig_t *weft_method_sig(const weft_method_t *method);
+
+/* --- calls ----------------------------------------------------------------------------------------------------------------------- */
+
+/* Call it. args (n of them, as the signature says, without a stream), all they view, and reply are borrowed until op completes. op->timeout_ns is
+ * the deadline, sent along. Cancelling reaches the function (weft_request_cancelled()). Arguments of 1 KiB and more are sent from where they are,
+ * without a copy.
+ *
+ * A `oneway` function: op completes when it is sent; op may be NULL: then everything is copied, or WEFT_ERR_AGAIN where it would have to wait.
+ * reply may be NULL where nobody wants to know.
+ * Fails: WEFT_ERR_INVALID (arguments that are not those of the signature), WEFT_ERR_CLOSED, WEFT_ERR_STATE (the signature is not known yet, or it has
+ * streams), WEFT_ERR_NOMEM. Then nothing was sent. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_call(weft_method_t *method, const weft_value_t *args, size_t n, weft_reply_t *reply,
+                                                 weft_op_t *op);
+
+typedef struct weft_call_opts {
+    size_t size;
+    bool once;                   /* exactly once, as long as that server lives: the server remembers it by an id until we know the reply */
+    bool fresh;                  /* never a second try, whatever the function is */
+    void *into;                  /* results of 1 KiB and more go here, one after the other, each aligned to 64, without a copy; */
+    size_t into_cap;             /* longer: WEFT_ERR_TRUNCATED. NULL: memory of the reply's */
+    const weft_mem_kind_t *into_kind; /* of it. Default is: look */
+} weft_call_opts_t;
+#define WEFT_CALL_OPTS_INIT WEFT_INIT(weft_call_opts_t)
+/* opts is borrowed too. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_with(weft_method_t *method, const weft_value_t *args, size_t n,
+                                                      const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op);
+
+/* Many calls in one go, cheaper than each alone. Returns how many were started: less than n if one could not be, and *why_out (may be NULL) says
+ * why that one. */
+typedef struct weft_call_item {
+    const weft_value_t *args;
+    size_t n;
+    weft_reply_t *reply;
+    weft_op_t *op;
+} weft_call_item_t;
+WEFT_API size_t weft_call_many(weft_method_t *method, const weft_call_item_t *items, size_t n, weft_status_t *why_out);
+
+/* --- streams --------------------------------------------------------------------------------------------------------------------- */
+
+/* One side of a call whose arguments or result are a stream of values; either side sends what the signature lets it, and receives the other's.
+ * Values arrive in order. A sender waits when the other side has 64 of them, or 1 MiB, that nobody took. */
+typedef struct weft_stream weft_stream_t;
+
+/* A value that arrived; its views are valid until weft_item_release(). */
+typedef struct weft_item {
+    weft_value_t value;
+    void *more; /* the library's */
+} weft_item_t;
+#define WEFT_ITEM_INIT {{0}}
+WEFT_API void weft_item_release(weft_item_t *item);
+
+/* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end,
+ * and they end with it. Values that arrived can be received after that. The stream is yours until weft_stream_release(). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_stream(weft_method_t *method, const weft_value_t *args, size_t n,
+                                                        const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op,
+                                                        weft_stream_t **stream_out);
+/* Send a value: op completes when it is on its way and what it views may be used again. Several may be posted: they keep their order. op NULL:
+ * it is copied; WEFT_ERR_AGAIN where it would have to wait. Fails, or completes: WEFT_ERR_INVALID (not of the stream's type), WEFT_ERR_STATE (the
+ * signature has no stream in this direction, or it was ended), WEFT_ERR_CLOSED (the call is over), or as the call. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_send(weft_stream_t *stream, const weft_value_t *value, weft_op_t *op);
+/* No more values from this side. A server's stream also ends with its reply. op may be NULL. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_end(weft_stream_t *stream, weft_op_t *op);
+/* Receive the next value: op completes with WEFT_OK and op->len 1 and the item; with WEFT_OK and op->len 0 at the end of the stream; otherwise as
+ * the call. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op_t *op);
+/* Done with it: of a call under way it is cancelled. A request's own stream is not released. */
+WEFT_API void weft_stream_release(weft_stream_t *stream);
+
+/* --- reflection ------------------------------------------------------------------------------------------------------------------- */
+
+/* Every service answers these calls, whatever it is; over an endpoint, or through a client whose `service` they then speak of:
+ *
+ *     weft.services() -> string                    a line for each: name, instance, version of the library
+ *     weft.functions(service: string) -> string    a line for each: number, signature
+ */
+#define WEFT_RPC_SERVICES  "weft.services() -> string idempotent"
+#define WEFT_RPC_FUNCTIONS "weft.functions(service: string) -> string idempotent"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

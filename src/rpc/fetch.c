@@ -1,0 +1,243 @@
+/* rpc/fetch.c - what came with a message: values where they are, values that stay, payloads that are brought here.
+ *
+ * Nothing of a message is believed before it was decoded; what is decoded again was copied first, so that a peer that writes to shared memory meanwhile changes
+ * nothing that was checked.
+ *
+ *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> fetching --done--> ready | let go of
+ *
+ * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_payload.c, tests/fuzz/rpc_codec.c. */
+#include "rpc/state.h"
+
+static bool bytes_in_payload(const rpc_where_t *where)
+{
+    return where->ext && where->ext->flags & RPC_F_BYTES;
+}
+
+/* How much of the payload is before the pieces. */
+static uint64_t before_pieces(uint32_t bytes_len)
+{
+    return ((uint64_t)bytes_len + 7) & ~UINT64_C(7);
+}
+
+static weft_status_t decode(const wefti_codec_t *codec, const void *bytes, size_t len, uint64_t payload_len, weft_value_t *values,
+                            wefti_decoded_t *d)
+{
+    weft_status_t st = wefti_decode(codec, bytes, len, payload_len, values, d);
+    if (!st && d->payload != payload_len) {
+        wefti_decoded_free(d);
+        st = wefti_fail(WEFT_ERR_PROTOCOL, "a payload has %zu bytes, and its values speak of %zu", (size_t)payload_len, (size_t)d->payload);
+    }
+    return st;
+}
+
+weft_status_t wefti_rpc_values_here(const weft_am_t *am, rpc_where_t where, weft_value_t *values_out, wefti_decoded_t *d)
+{
+    const uint8_t *bytes = (const uint8_t *)am->header + where.at;
+    const uint8_t *pieces = (const uint8_t *)am->data;
+    size_t len = am->header_len - where.at;
+    uint64_t payload = am->len;
+    if (__builtin_expect(payload && !am->data, 0))
+        return WEFT_ERR_AGAIN;
+    if (__builtin_expect(bytes_in_payload(&where), 0)) {
+        uint64_t skip = before_pieces(where.ext->bytes_len);
+        if (len || skip > payload)
+            return wefti_fail(WEFT_ERR_PROTOCOL, "a payload is shorter than what is said to be in it");
+        bytes = pieces;
+        len = where.ext->bytes_len;
+        pieces += skip;
+        payload -= skip;
+    }
+    weft_status_t st = decode(where.codec, bytes, len, payload, values_out, d);
+    if (__builtin_expect(!st && payload, 0)) {
+        st = wefti_decoded_payload(d, pieces);
+        if (st)
+            wefti_decoded_free(d);
+    }
+    return st;
+}
+
+/* --- values that stay ------------------------------------------------------------------------------------------------------------ */
+
+static void in_release(rpc_in_t *in)
+{
+    wefti_decoded_free(&in->decoded);
+    if (in->payload)
+        weft_pool_put(in->rs->pool, in->payload);
+    weft_am_release(in->am);
+    wefti_free(in->iov);
+    wefti_free(in);
+}
+
+void wefti_rpc_in_free(rpc_in_t *in)
+{
+    if (!in)
+        return;
+    in->dead = true;
+    if (!in->fetching)
+        in_release(in);
+}
+
+#define PIECE_ALIGN 64u
+static uint64_t piece_room(uint64_t n)
+{
+    return (n + PIECE_ALIGN - 1) & ~(uint64_t)(PIECE_ALIGN - 1);
+}
+
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out)
+{
+    bool elsewhere = am->len && !am->data;
+    size_t header = am->header_len - where.at, data = elsewhere ? 0 : (size_t)am->len;
+    size_t values = where.codec->n * sizeof(weft_value_t), header_room = (header + 15) & ~(size_t)15;
+    rpc_in_t *in = (rpc_in_t *)wefti_malloc(sizeof *in + values + 16 + header_room + data);
+    *why_out = WEFT_ERR_NOMEM;
+    if (!in)
+        return NULL;
+    memset(in, 0, offsetof(rpc_in_t, decoded));
+    in->decoded.more = NULL;
+    in->rs = rs;
+    in->codec = where.codec;
+    in->values = (weft_value_t *)(void *)(in + 1);
+    uint8_t *copy = (uint8_t *)(((uintptr_t)(in->values + where.codec->n) + 15) & ~(uintptr_t)15);
+    memcpy(copy, (const uint8_t *)am->header + where.at, header);
+    if (data)
+        memcpy(copy + header_room, am->data, data);
+    in->held = sizeof *in + values + header_room + data;
+    in->bytes_len = where.ext ? where.ext->bytes_len : 0;
+    in->bytes_missing = elsewhere && bytes_in_payload(&where);
+    if (!elsewhere) {
+        weft_am_t mine = *am;
+        mine.header = copy;
+        mine.header_len = (uint32_t)header;
+        mine.data = data ? copy + header_room : NULL;
+        where.at = 0;
+        *why_out = wefti_rpc_values_here(&mine, where, in->values, &in->decoded);
+        if (*why_out)
+            goto err;
+        return in;
+    }
+    if (in->bytes_missing) {
+        *why_out = WEFT_ERR_PROTOCOL;
+        if (header || before_pieces(in->bytes_len) > am->len)
+            goto err;
+        in->room = am->len;
+    } else {
+        *why_out = decode(where.codec, copy, header, am->len, in->values, &in->decoded);
+        if (*why_out)
+            goto err;
+        for (const wefti_piece_t *p = in->decoded.first; p; p = p->next)
+            in->room += piece_room(p->len);
+    }
+    in->missing = am->len;
+    in->am = weft_am_keep(am);
+    if (in->am)
+        return in;
+    *why_out = WEFT_ERR_NOMEM;
+    wefti_decoded_free(&in->decoded);
+err:
+    wefti_free(in);
+    return NULL;
+}
+
+/* --- fetching -------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t pool_buffer(rpc_in_t *in)
+{
+    rpc_state_t *rs = in->rs;
+    weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+    weft_status_t st = WEFT_OK;
+    o.max_bytes = (size_t)1 << 40; /* what may be held is said by services, and by who calls */
+    if (!rs->pool)
+        st = weft_pool_new(rs->rt, &o, &rs->pool);
+    if (!st)
+        st = weft_pool_get(rs->pool, in->room, &in->payload);
+    if (!st)
+        in->held += in->room;
+    return st;
+}
+
+/* The bytes were in the payload too: now everything is read. */
+static weft_status_t read_bytes(rpc_in_t *in, uint64_t len)
+{
+    uint8_t *at = (uint8_t *)in->payload;
+    uint64_t skip = before_pieces(in->bytes_len);
+    weft_status_t st = decode(in->codec, at, in->bytes_len, len - skip, in->values, &in->decoded);
+    return st || len == skip ? st : wefti_decoded_payload(&in->decoded, at + skip);
+}
+
+/* Pieces are where in->iov says. */
+static weft_status_t place(rpc_in_t *in)
+{
+    size_t i = 0;
+    for (wefti_piece_t *p = in->decoded.first; p; p = p->next, i++) {
+        const weft_mem_kind_t *device = wefti_mem_device_of(in->iov[i].base, NULL);
+        weft_status_t st = wefti_decoded_place(p, in->iov[i].base, device ? 2 : 1, 0);
+        if (st)
+            return st;
+    }
+    return WEFT_OK;
+}
+
+static void fetched(weft_op_t *op, void *user)
+{
+    rpc_in_t *in = (rpc_in_t *)user;
+    weft_status_t st = op->status;
+    rpc_end(in->rs);
+    in->fetching = false;
+    if (in->dead) {
+        in_release(in);
+        return;
+    }
+    if (!st)
+        st = in->bytes_missing ? read_bytes(in, op->len) : place(in);
+    weft_am_release(in->am);
+    in->am = NULL;
+    if (!st)
+        in->missing = 0;
+    in->done(in->user, st);
+}
+
+weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind,
+                                 void (*done)(void *user, weft_status_t status), void *user)
+{
+    weft_status_t st = WEFT_OK;
+    weft_am_pull_opts_t o = WEFT_AM_PULL_OPTS_INIT;
+    if (buf && in->bytes_missing)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "so many small values cannot go into a buffer of the caller's");
+    if (buf && cap < in->room)
+        return wefti_fail(WEFT_ERR_TRUNCATED, "the buffer has %zu bytes and %zu are needed", cap, (size_t)in->room);
+    if (!buf) {
+        st = pool_buffer(in);
+        if (st)
+            return st;
+        buf = in->payload;
+        kind = NULL;
+    }
+    if (in->bytes_missing) {
+        o.buf = buf;
+        o.cap = in->missing;
+    } else {
+        in->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *in->iov);
+        if (!in->iov)
+            return wefti_fail(WEFT_ERR_NOMEM, "no memory for the places of arguments");
+        uint64_t at = 0;
+        size_t i = 0;
+        for (const wefti_piece_t *p = in->decoded.first; p; p = p->next) {
+            in->iov[i++] = (weft_iov_t){(uint8_t *)buf + at, p->len};
+            at += piece_room(p->len);
+        }
+        o.iov = in->iov;
+        o.iov_n = i;
+    }
+    o.kind = kind;
+    in->done = done;
+    in->user = user;
+    in->op.fn = fetched;
+    in->op.user = in;
+    rpc_begin(in->rs);
+    st = weft_am_pull_with(in->am, &o, &in->op);
+    if (st)
+        rpc_end(in->rs);
+    else
+        in->fetching = true;
+    return st;
+}

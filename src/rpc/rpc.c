@@ -1,0 +1,107 @@
+/* rpc/rpc.c - the room: what it tells conn and core about itself.
+ *
+ * It has no records of its own: calls and replies are active messages, and to conn it is traffic that only wants to know when endpoints come and go. */
+#include "rpc/rpc.h"
+
+#include "rpc/state.h"
+
+static void ep_new(weft_ep_t *ep)
+{
+    rpc_ep_t *e = rpc_ep(ep);
+    wefti_slots_init(&e->calls, UINT32_MAX - 1);
+    wefti_slots_init(&e->binds, UINT32_MAX - 1);
+    wefti_list_init(&e->sent);
+    wefti_list_init(&e->servers);
+    wefti_list_init(&e->request_list);
+}
+
+static void ep_room(weft_ep_t *ep)
+{
+    (void)ep;
+}
+
+static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
+{
+    (void)discard;
+    wefti_rpc_calls_down(ep, why);
+    wefti_rpc_requests_down(ep, why);
+}
+
+static bool ep_no(weft_ep_t *ep)
+{
+    (void)ep;
+    return false;
+}
+
+static uint64_t ep_none(weft_ep_t *ep)
+{
+    (void)ep;
+    return 0;
+}
+
+static void ep_free(weft_ep_t *ep)
+{
+    rpc_ep_t *e = rpc_ep(ep);
+    wefti_slots_free(&e->calls);
+    wefti_slots_free(&e->binds);
+    wefti_map_free(&e->requests);
+}
+
+static const wefti_traffic_t traffic = {
+    .first_kind = 1,
+    .last_kind = 0,
+    .capability = WEFT_CAN_RPC,
+    .ep_state_size = sizeof(rpc_ep_t),
+    .ep_new = ep_new,
+    .ep_up = wefti_rpc_calls_up,
+    .ep_room = ep_room,
+    .ep_down = ep_down,
+    .ep_sends_pending = ep_no,
+    .ep_sent = ep_none,
+    .ep_unreceived = ep_none,
+    .ep_busy = ep_no,
+    .ep_free = ep_free,
+};
+
+/* --- the room, for core -------------------------------------------------------------------------------------------------------- */
+
+static void shutdown(weft_runtime_t *rt)
+{
+    wefti_rpc_clients_shutdown(rpc_state(rt));
+    wefti_rpc_services_shutdown(rpc_state(rt));
+}
+
+static bool idle(weft_runtime_t *rt)
+{
+    return !atomic_load(&rpc_state(rt)->under_way);
+}
+
+static void room_free(weft_runtime_t *rt)
+{
+    rpc_state_t *rs = rpc_state(rt);
+    wefti_rpc_clients_free(rs);
+    wefti_rpc_services_free(rs);
+    weft_pool_free(rs->pool);
+    pthread_mutex_destroy(&rs->lock);
+    wefti_free(rs);
+}
+
+static const wefti_room_t room = {shutdown, idle, room_free, NULL};
+
+weft_status_t wefti_rpc_attach(weft_runtime_t *rt)
+{
+    rpc_state_t *rs = (rpc_state_t *)wefti_calloc(1, sizeof *rs);
+    if (!rs)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the calls of a runtime");
+    rs->rt = rt;
+    pthread_mutex_init(&rs->lock, NULL);
+    wefti_list_init(&rs->services);
+    wefti_list_init(&rs->clients);
+    rt->fabric->ops->random(rt->fabric, &rs->random, sizeof rs->random);
+    wefti_runtime_attach(rt, WEFTI_ROOM_RPC, &room, rs);
+    wefti_conn_traffic(rt, WEFTI_TRAFFIC_RPC, &traffic);
+    weft_status_t st = wefti_rpc_services_init(rs);
+    if (!st)
+        st = weft_am_handle(rt, RPC_AM_TO_SERVER, wefti_rpc_to_server, rs, &rs->handle_op[0]);
+    return st ? st : weft_am_handle(rt, RPC_AM_TO_CLIENT, wefti_rpc_to_client, rs, &rs->handle_op[1]);
+}

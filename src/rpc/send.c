@@ -1,0 +1,164 @@
+/* rpc/send.c - messages of ours: values into bytes and pieces, and both onto their way.
+ *
+ * A message without a payload that finds room goes at once, from the stack of whoever made it. Every other is an rpc_out_t, with a copy of the header and of the list
+ * of its pieces, until active messages have let go of it.
+ *
+ * Promise: what the pieces view is untouched after done() was called, and done() is called once, unless it was forgotten. tests/wire/rpc_call.c. */
+#include "rpc/state.h"
+
+struct rpc_out {
+    weft_op_t op;
+    rpc_state_t *rs;
+    rpc_out_fn done; /* NULL: forgotten */
+    void *user;
+    void *bytes;
+    void *copy;
+    weft_iov_t *iov;
+    _Alignas(8) uint8_t header[];
+};
+
+weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext)
+{
+    wefti_encoded_t e;
+    size_t room = RPC_HEADER_CAP - msg->len;
+    weft_iov_t *iov = msg->iov + (ext ? 2 : 0); /* for the bytes, and what is between them and the pieces */
+    weft_status_t st = wefti_encode(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, room, iov, &e);
+    if (__builtin_expect(!st, 1)) {
+        if (ext && e.pieces)
+            memmove(msg->iov, iov, e.pieces * sizeof *iov);
+        msg->len += (uint32_t)e.len;
+        msg->iov_n = (uint32_t)e.pieces;
+        msg->payload = e.payload;
+        return WEFT_OK;
+    }
+    if (st != WEFT_ERR_LIMIT || !ext)
+        return st;
+    size_t padded = (e.len + 7) & ~(size_t)7;
+    if (padded > UINT32_MAX)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED, "there are too many values for one call; pass them as vectors or tensors");
+    uint8_t *bytes = (uint8_t *)wefti_malloc(padded);
+    if (!bytes)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu bytes of arguments", padded);
+    st = wefti_encode(codec, values, n, RPC_OUT_OF_LINE, bytes, padded, iov, &e);
+    if (!st && e.pieces && e.device_type != 1)
+        st = wefti_fail(WEFT_ERR_UNSUPPORTED, "tensors of a device and %zu bytes of other values are too much for one call", e.len);
+    if (st) {
+        wefti_free(bytes);
+        return st;
+    }
+    memset(bytes + e.len, 0, padded - e.len);
+    msg->bytes = bytes;
+    msg->iov[0] = (weft_iov_t){bytes, padded};
+    memmove(msg->iov + 1, iov, e.pieces * sizeof *iov);
+    msg->iov_n = (uint32_t)e.pieces + 1;
+    msg->payload = padded + e.payload;
+    ext->flags |= RPC_F_BYTES;
+    ext->bytes_len = (uint32_t)e.len;
+    return WEFT_OK;
+}
+
+void wefti_rpc_msg_free(rpc_msg_t *msg)
+{
+    wefti_free(msg->bytes);
+    msg->bytes = NULL;
+}
+
+static void out_free(rpc_out_t *out)
+{
+    wefti_free(out->bytes);
+    wefti_free(out->copy);
+    wefti_free(out);
+}
+
+static void out_done(weft_op_t *op, void *user)
+{
+    rpc_out_t *out = (rpc_out_t *)user;
+    weft_status_t st = op->status;
+    rpc_out_fn done = out->done;
+    void *done_user = out->user;
+    rpc_end(out->rs);
+    out_free(out);
+    if (done)
+        done(done_user, st);
+}
+
+/* The pieces' data in one buffer of its own; then there is one piece. */
+static weft_status_t copy_pieces(rpc_out_t *out, rpc_msg_t *msg)
+{
+    wefti_pieces_t all;
+    const weft_mem_kind_t *device = wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL);
+    out->copy = wefti_malloc(msg->payload);
+    if (!out->copy)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy %zu bytes", (size_t)msg->payload);
+    wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, device);
+    weft_status_t st = wefti_pieces_gather(&all, (uint8_t *)out->copy);
+    if (st)
+        return st;
+    msg->iov[0] = (weft_iov_t){out->copy, msg->payload};
+    msg->iov_n = 1;
+    wefti_rpc_msg_free(msg);
+    return WEFT_OK;
+}
+
+static weft_status_t send_slow(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user,
+                               rpc_out_t **out_out)
+{
+    size_t header = (msg->len + 7u) & ~7u;
+    rpc_out_t *out = (rpc_out_t *)wefti_malloc(sizeof *out + header + msg->iov_n * sizeof *msg->iov);
+    weft_status_t st = WEFT_OK;
+    if (!out) {
+        wefti_rpc_msg_free(msg);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to send a call or a reply");
+    }
+    memset(out, 0, sizeof *out);
+    out->rs = rpc_state(ep->rt);
+    out->done = done;
+    out->user = user;
+    if (how & RPC_SEND_COPY && msg->iov_n && (st = copy_pieces(out, msg)))
+        goto err;
+    out->bytes = msg->bytes;
+    msg->bytes = NULL;
+    memcpy(out->header, msg->header, msg->len);
+    out->iov = (weft_iov_t *)(void *)(out->header + header);
+    memcpy(out->iov, msg->iov, msg->iov_n * sizeof *msg->iov);
+    weft_am_send_opts_t o = {.size = sizeof o,
+                             .id = am_id,
+                             .header = out->header,
+                             .header_len = msg->len,
+                             .iov = msg->iov_n ? out->iov : NULL,
+                             .iov_n = msg->iov_n,
+                             .urgent = how & RPC_SEND_URGENT,
+                             .no_wait = how & RPC_SEND_NO_WAIT};
+    out->op.fn = out_done;
+    out->op.user = out;
+    rpc_begin(out->rs);
+    st = weft_am_send_with(ep, &o, &out->op);
+    if (!st) {
+        *out_out = out;
+        return WEFT_OK;
+    }
+    rpc_end(out->rs);
+err:
+    wefti_rpc_msg_free(msg);
+    out_free(out);
+    return st;
+}
+
+weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user,
+                             rpc_out_t **out_out)
+{
+    *out_out = NULL;
+    if (__builtin_expect(!msg->iov_n && wefti_am_send_now(ep, am_id, msg->header, msg->len), 1))
+        return WEFT_OK;
+    return send_slow(ep, am_id, msg, how, done, user, out_out);
+}
+
+void wefti_rpc_out_cancel(rpc_out_t *out)
+{
+    weft_op_cancel(&out->op);
+}
+
+void wefti_rpc_out_forget(rpc_out_t *out)
+{
+    out->done = NULL;
+}

@@ -1,0 +1,290 @@
+/* rpc/state.h - what rpc keeps: per runtime, per endpoint; a client with its methods, servers and calls; a service with its functions and requests.
+ *
+ * Everything belongs to the driver of the runtime, except what says otherwise. What other threads ask for (an answer, a release) goes through
+ * wefti_call_on_driver() or an operation. */
+#ifndef WEFTI_RPC_STATE_H
+#define WEFTI_RPC_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <weft/service.h>
+
+#include "am/am.h"
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/slots.h"
+#include "conn/conn.h"
+#include "rpc/codec.h"
+#include "rpc/rpc.h"
+#include "rpc/wire.h"
+
+#define RPC_NAME 64u /* of a service or instance, with the zero at the end */
+
+typedef struct rpc_function rpc_function_t;
+typedef struct rpc_request rpc_request_t;
+typedef struct rpc_server rpc_server_t;
+typedef struct rpc_binding rpc_binding_t;
+typedef struct rpc_call rpc_call_t;
+
+/* --- per runtime, per endpoint ----------------------------------------------------------------------------------------------- */
+
+typedef struct rpc_state {
+    weft_runtime_t *rt;
+    /* the serving side: service.c */
+    pthread_mutex_t lock;        /* of services and functions, which any thread may add, remove and look at. `functions` changes on the driver
+                                    only, under it; so the driver looks without */
+    wefti_list_t services;       /* weft_service_t.link */
+    rpc_function_t **functions;  /* by slot; NULL where there is none */
+    uint32_t n_functions;
+    uint32_t serial;             /* of checks */
+    weft_service_t *own;         /* the functions that every runtime has: reflect.c */
+    /* the calling side: client.c */
+    wefti_list_t clients;        /* weft_client_t.link */
+    _Atomic uint32_t under_way;  /* operations and threads of ours whose end is awaited: the room is not idle before it is 0 */
+    weft_pool_t *pool;           /* payloads that come in; made with the first */
+    uint64_t random;             /* ids and epochs are made of it */
+    weft_op_t handle_op[2];
+} rpc_state_t;
+
+static inline rpc_state_t *rpc_state(const weft_runtime_t *rt) { return (rpc_state_t *)rt->room_state[WEFTI_ROOM_RPC]; }
+static inline void rpc_begin(rpc_state_t *rs) { atomic_fetch_add_explicit(&rs->under_way, 1, memory_order_relaxed); }
+static inline void rpc_end(rpc_state_t *rs) { atomic_fetch_sub_explicit(&rs->under_way, 1, memory_order_release); }
+
+typedef struct rpc_ep {
+    /* ours: what we ask of the peer */
+    wefti_slots_t calls;         /* id -> weft_op_t of a call that was sent */
+    wefti_list_t sent;           /* those operations, by opx->link */
+    wefti_slots_t binds;         /* id -> rpc_binding_t that was asked */
+    wefti_list_t servers;        /* rpc_server_t.ep_link: clients over this endpoint */
+    /* the peer's: what it asks of us */
+    wefti_map_t requests;        /* call id -> rpc_request_t, kept ones that are not answered */
+    wefti_list_t request_list;   /* rpc_request_t.ep_link: the same, and those that are answered but not released */
+} rpc_ep_t;
+
+static inline rpc_ep_t *rpc_ep(const weft_ep_t *ep) { return (rpc_ep_t *)ep->traffic[WEFTI_TRAFFIC_RPC]; }
+
+/* --- send.c: messages of ours, for both sides ------------------------------------------------------------------------------------------- */
+
+/* A message that is being made, on the stack. */
+#define RPC_HEADER_CAP (128u + RPC_INLINE)
+typedef struct rpc_msg {
+    uint32_t len;                /* of header */
+    uint32_t iov_n;
+    uint64_t payload;            /* bytes of all pieces */
+    void *bytes;                 /* values that did not fit the header: allocated, and the first piece of iov. NULL: they did */
+    _Alignas(8) uint8_t header[RPC_HEADER_CAP];
+    weft_iov_t iov[WEFTI_CODEC_PIECES + 2];
+} rpc_msg_t;
+
+/* Begin: the head, and room for what the caller puts behind it. */
+static inline void rpc_msg_init(rpc_msg_t *msg, rpc_head_t head)
+{
+    msg->iov_n = 0;
+    msg->payload = 0;
+    msg->bytes = NULL;
+    memcpy(msg->header, &head, sizeof head);
+    msg->len = sizeof head;
+}
+static inline void *rpc_msg_put(rpc_msg_t *msg, const void *p, size_t n) /* it stays there, aligned to 8 if those before it were multiples of 8 */
+{
+    void *at = msg->header + msg->len;
+    if (n)
+        memcpy(at, p, n);
+    msg->len += (uint32_t)n;
+    return at;
+}
+
+/* Put values behind what is there (a multiple of 8 bytes). Where they do not fit the header, `ext` (in the header) gets RPC_F_BYTES and their
+ * length. WEFT_ERR_LIMIT: they do not fit and ext is NULL: begin again with one. Otherwise WEFT_ERR_INVALID, _UNSUPPORTED, _NOMEM. On an error
+ * nothing is to be freed. */
+weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext);
+void wefti_rpc_msg_free(rpc_msg_t *msg); /* it is not sent after all */
+
+/* Send it over an endpoint, on the driver. At once if it has no payload and there is room: then *out_out is NULL and done is not called. Otherwise a
+ * copy of it is kept until it is sent (`bytes` go with it; what the pieces view is borrowed, or copied too with RPC_SEND_COPY), *out_out is it, and
+ * done(user, status) is called from progress. On an error nothing is sent and nothing kept. RPC_SEND_NO_WAIT: WEFT_ERR_AGAIN instead of waiting for
+ * the peer's window. */
+typedef struct rpc_out rpc_out_t;
+typedef void (*rpc_out_fn)(void *user, weft_status_t status);
+enum { RPC_SEND_COPY = 1, RPC_SEND_URGENT = 2, RPC_SEND_NO_WAIT = 4 };
+weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out);
+void wefti_rpc_out_cancel(rpc_out_t *out); /* done() comes with WEFT_ERR_CANCELLED, or with how it ended before */
+void wefti_rpc_out_forget(rpc_out_t *out); /* it goes on, and done() is not called */
+
+/* --- fetch.c: what came with a message, for both sides ------------------------------------------------------------------------------------ */
+
+/* Where the values of a message are: behind `at` bytes of its header, or in its payload (ext with RPC_F_BYTES; ext may be NULL). */
+typedef struct rpc_where {
+    const wefti_codec_t *codec;
+    size_t at;
+    const rpc_ext_t *ext;
+} rpc_where_t;
+
+/* Everything is here: decode it where it is. The values are valid as long as the message; wefti_decoded_free(d) afterwards. WEFT_ERR_AGAIN: the
+ * payload is still at the sender. WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
+weft_status_t wefti_rpc_values_here(const weft_am_t *am, rpc_where_t where, weft_value_t *values_out, wefti_decoded_t *d);
+
+/* Values that stay: a copy of what was in the message, and the payload once it was fetched. */
+typedef struct rpc_in rpc_in_t;
+struct rpc_in {
+    rpc_state_t *rs;
+    const wefti_codec_t *codec;
+    weft_value_t *values;        /* valid when it is ready; before that the data of pieces is NULL, and with RPC_F_BYTES there is nothing */
+    uint64_t missing;            /* bytes that are still at the sender; 0: ready */
+    uint64_t room;               /* for a buffer of the caller's: with each piece aligned to 64 */
+    uint64_t held;               /* bytes of memory it takes now, without a buffer of the caller's */
+    weft_am_t *am;               /* kept, while something is missing */
+    void *payload;               /* of the pool's; NULL: none, or the caller's buffer */
+    uint32_t bytes_len;
+    bool bytes_missing;          /* RPC_F_BYTES */
+    bool fetching, dead;
+    void (*done)(void *user, weft_status_t status);
+    void *user;
+    weft_op_t op;
+    weft_iov_t *iov;
+    wefti_decoded_t decoded;
+};
+/* From the handler of the message. NULL, and why: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out);
+/* Bring what is missing: into memory of the room's (buf NULL), or into the caller's. done comes from progress: WEFT_OK: ready; WEFT_ERR_PEER and the
+ * like; WEFT_ERR_PROTOCOL: it is no such values; WEFT_ERR_TRUNCATED; WEFT_ERR_NOMEM. RPC_F_BYTES with the caller's buffer: WEFT_ERR_UNSUPPORTED at
+ * once. */
+weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind, void (*done)(void *user, weft_status_t status),
+                                 void *user);
+/* Let go of it. What is being fetched goes on without us, done is not called any more; a buffer of the caller's must not be let go of so. NULL is
+ * allowed. */
+void wefti_rpc_in_free(rpc_in_t *in);
+
+/* --- the calling side ---------------------------------------------------------------------------------------------------------------- */
+
+/* A client. */
+struct weft_client {
+    rpc_state_t *rs;
+    wefti_list_t link;
+    char service[RPC_NAME], instance[RPC_NAME];
+    weft_method_t **methods;
+    uint32_t n_methods;
+    wefti_list_t servers;        /* rpc_server_t.link */
+    uint32_t n_servers;
+    wefti_list_t waiting;        /* calls that no server is there for: operations by opx->link */
+    uint64_t id;                 /* of rpc_once_t */
+    uint64_t seq;                /* the last one */
+    wefti_list_t once;           /* rpc_call_t.once_link, oldest first: what is not acked */
+    uint32_t tries;
+    bool closing;
+    weft_client_stats_t stats;
+    void *reach;                 /* reach.c: how it finds servers; NULL: over an endpoint of the program's */
+};
+
+/* A server as a client has it: one per endpoint and client. */
+struct rpc_server {
+    weft_client_t *client;
+    weft_ep_t *ep;               /* NULL: not connected now */
+    wefti_list_t link, ep_link;
+    rpc_binding_t **bindings;    /* by method; NULL where there is none yet */
+    uint32_t n_bindings;
+    uint32_t under_way;          /* calls sent to it */
+    uint32_t load;               /* 0 to 1000, as the registry says */
+    bool draining;               /* it turned a call away: no new ones, until it is heard of again */
+    void *reach;                 /* reach.c */
+};
+
+enum { BINDING_NONE, BINDING_ASKED, BINDING_BOUND, BINDING_REFUSED };
+struct rpc_binding {
+    rpc_server_t *server;
+    weft_method_t *method;
+    uint8_t state;
+    uint16_t slot;
+    uint32_t check;
+    uint64_t id;                 /* while it is asked */
+    uint64_t epoch, remember_ns;
+    wefti_list_t waiting;        /* calls that wait for it */
+    weft_code_t code;            /* of REFUSED */
+    char *message;
+};
+
+struct weft_method {
+    weft_client_t *client;
+    uint32_t index;
+    uint32_t number;             /* by which it is asked for; 0: by name */
+    _Atomic(weft_sig_t *) sig;   /* NULL: not known yet */
+    char *text;                  /* as it was given: the key */
+    const wefti_codec_t *args, *results;
+};
+
+/* A call: the room of its operation. */
+enum { CALL_NEW, CALL_WAITING, CALL_SENT, CALL_FETCHING, CALL_ENDING };
+struct rpc_call {
+    weft_method_t *method;
+    rpc_server_t *server;        /* it waits for or was sent to */
+    const weft_value_t *args;
+    const weft_call_opts_t *opts;
+    weft_reply_t *reply;
+    weft_stream_t *stream;
+    rpc_out_t *out;              /* the request, while it waits to be sent or its payload is taken */
+    rpc_in_t *in;                /* the reply, while its payload is fetched */
+    uint64_t id;                 /* in rpc_ep_t.calls; 0: not sent */
+    uint64_t seq;                /* of a `once` call; 0: none yet */
+    wefti_list_t once_link;
+    uint32_t n;
+    weft_status_t why;           /* how it ends, when that has to wait for a buffer */
+    uint8_t state, ran, tries, kind;
+};
+_Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_room(op, rpc_call_t); }
+
+/* client.c, bind.c, call.c, reply.c */
+void wefti_rpc_to_client(weft_am_t *am, void *user);  /* a handler of active messages */
+void wefti_rpc_calls_up(weft_ep_t *ep);
+void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
+void wefti_rpc_clients_shutdown(rpc_state_t *rs);
+void wefti_rpc_clients_free(rpc_state_t *rs);
+
+/* A client and its servers: reach.c adds and takes away, on the driver. */
+weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
+                                   weft_client_t **client_out);
+weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, rpc_server_t **server_out); /* ep may be connecting */
+/* It is not used any more; calls that wait for it or were not sent go elsewhere, the others end with why. The endpoint is not closed. */
+void wefti_rpc_server_remove(rpc_server_t *server, weft_status_t why);
+/* Try to place what waits: a server came, came up, or has room. */
+void wefti_rpc_client_kick(weft_client_t *client);
+
+/* balance.c: the server that the next call goes to; NULL: none is there. Never `not` if there is another (may be NULL). */
+rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *not);
+
+/* reach.c: clients that find their servers: by uri, by registry. */
+void wefti_rpc_reach_close(weft_client_t *client);    /* the client closes: its connections and its registry; under_way counts what is left */
+/* An endpoint of this server went down or up (it is told before the calls are). */
+void wefti_rpc_reach_server_down(rpc_server_t *server, weft_status_t why);
+
+/* --- streams: stream.c ----------------------------------------------------------------------------------------------------------------- */
+
+/* One side of it. sends, receives: codecs of what this side sends and receives; n = 0: nothing in that direction. The client's is made with the
+ * call, and gets its endpoint and number with each sending of the request (once: a call with a stream is not sent again after anything was sent on
+ * it); the server's has them from the start. */
+weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, weft_stream_t **stream_out);
+void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner); /* owner: the operation of the call, or the rpc_request_t */
+bool wefti_stream_used(const weft_stream_t *s);                                          /* something was sent or received on it */
+/* ITEM, END or CREDIT came for it. What breaks the rules fails the endpoint (wefti_ep_protocol_error). */
+void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head);
+/* The call is over (status WEFT_OK: the server answered well; received values can still be taken): everything posted ends; nothing more is sent. */
+void wefti_stream_over(weft_stream_t *s, weft_status_t status);
+/* The owner lets go: it is freed when the program has, too (a client's), or at once (a server's). */
+void wefti_stream_drop(weft_stream_t *s);
+bool wefti_stream_drained(const weft_stream_t *s); /* server: everything that was posted has been sent, so that the reply may follow */
+
+/* --- the serving side: service.c, function.c, request.c, once.c, pool.c, reflect.c -------------------------------------------------------- */
+
+void wefti_rpc_to_server(weft_am_t *am, void *user);  /* a handler of active messages */
+void wefti_rpc_requests_down(weft_ep_t *ep, weft_status_t why);
+void wefti_rpc_services_shutdown(rpc_state_t *rs);
+void wefti_rpc_services_free(rpc_state_t *rs);
+weft_status_t wefti_rpc_services_init(rpc_state_t *rs);
+/* 0 idle to 1000 full: for the registry. */
+uint32_t wefti_rpc_service_load(weft_service_t *service);
+/* publish.c */
+void wefti_rpc_unpublish(weft_service_t *service); /* drain and close; no more after it returns but what under_way counts */
+
+#endif
