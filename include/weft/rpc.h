@@ -90,8 +90,8 @@ typedef struct weft_reply {
     const weft_value_t *values; /* results; strings, vectors and tensors view memory of the reply's, or the `into` of the call */
     size_t n;
     uint32_t tries;             /* how often it was sent */
-    uint32_t zero;
-    weft_value_t room[2];       /* the library's, from here on */
+    uint32_t holds;             /* the library's, from here on */
+    weft_value_t room[2];
     void *more;
 } weft_reply_t;
 #define WEFT_REPLY_INIT {WEFT_CODE_OK}

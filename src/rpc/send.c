@@ -14,6 +14,7 @@ struct rpc_out {
     void *bytes;
     void *copy;
     weft_iov_t *iov;
+    bool with_payload;
     _Alignas(8) uint8_t header[];
 };
 
@@ -116,6 +117,7 @@ static weft_status_t send_slow(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, un
     out->user = user;
     if (how & RPC_SEND_COPY && msg->iov_n && (st = copy_pieces(out, msg)))
         goto err;
+    out->with_payload = msg->iov_n;
     out->bytes = msg->bytes;
     msg->bytes = NULL;
     memcpy(out->header, msg->header, msg->len);
@@ -161,4 +163,11 @@ void wefti_rpc_out_cancel(rpc_out_t *out)
 void wefti_rpc_out_forget(rpc_out_t *out)
 {
     out->done = NULL;
+}
+
+/* A header alone leaves as a whole or not at all; a payload's header may be with the peer while the payload waits. */
+bool wefti_rpc_out_unsent(const rpc_out_t *out)
+{
+    weft_op_t *op = (weft_op_t *)(uintptr_t)&out->op;
+    return !out->with_payload && (!weft_op_done(op) || op->status != WEFT_OK);
 }

@@ -112,6 +112,7 @@ enum { RPC_SEND_COPY = 1, RPC_SEND_URGENT = 2, RPC_SEND_NO_WAIT = 4 };
 weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out);
 void wefti_rpc_out_cancel(rpc_out_t *out); /* done() comes with WEFT_ERR_CANCELLED, or with how it ended before */
 void wefti_rpc_out_forget(rpc_out_t *out); /* it goes on, and done() is not called */
+bool wefti_rpc_out_unsent(const rpc_out_t *out); /* certainly nothing of it left */
 
 /* --- fetch.c: what came with a message, for both sides ------------------------------------------------------------------------------------ */
 
@@ -159,29 +160,37 @@ void wefti_rpc_in_free(rpc_in_t *in);
 
 /* --- the calling side ---------------------------------------------------------------------------------------------------------------- */
 
-/* A client. */
+/* A client. It is freed when it was closed, its last call is complete, and nobody holds it. */
 struct weft_client {
     rpc_state_t *rs;
     wefti_list_t link;
-    char service[RPC_NAME], instance[RPC_NAME];
+    char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
+    pthread_mutex_t lock;        /* of methods: any thread asks for one */
     weft_method_t **methods;
     uint32_t n_methods;
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;
     wefti_list_t waiting;        /* calls that no server is there for: operations by opx->link */
-    uint64_t id;                 /* of rpc_once_t */
+    uint64_t id;                 /* of rpc_once_t; never 0 */
     uint64_t seq;                /* the last one */
     wefti_list_t once;           /* rpc_call_t.once_link, oldest first: what is not acked */
+    wefti_timer_t patience;      /* for `once` calls that wait for their server's return */
     uint32_t tries;
-    bool closing;
-    weft_client_stats_t stats;
+    uint32_t calls;              /* that are not complete */
+    uint32_t holds;              /* reach.c, and what is under way for it */
+    bool joined, closing;
+    weft_status_t lost;          /* over an endpoint of the program's that is gone: why */
+    weft_op_t *close_op;
+    weft_client_stats_t stats;   /* written by the driver, read by anyone */
+    wefti_call_t join_call;
+    weft_ep_t *join_ep;
     void *reach;                 /* reach.c: how it finds servers; NULL: over an endpoint of the program's */
 };
 
 /* A server as a client has it: one per endpoint and client. */
 struct rpc_server {
     weft_client_t *client;
-    weft_ep_t *ep;               /* NULL: not connected now */
+    weft_ep_t *ep;               /* NULL: lost for good */
     wefti_list_t link, ep_link;
     rpc_binding_t **bindings;    /* by method; NULL where there is none yet */
     uint32_t n_bindings;
@@ -190,74 +199,104 @@ struct rpc_server {
     bool draining;               /* it turned a call away: no new ones, until it is heard of again */
     void *reach;                 /* reach.c */
 };
+static inline bool rpc_server_up(const rpc_server_t *s) { return s->ep && s->ep->lane; }
 
-enum { BINDING_NONE, BINDING_ASKED, BINDING_BOUND, BINDING_REFUSED };
+enum { BINDING_NONE, BINDING_ASKED, BINDING_BOUND };
 struct rpc_binding {
     rpc_server_t *server;
     weft_method_t *method;
     uint8_t state;
     uint16_t slot;
     uint32_t check;
-    uint64_t id;                 /* while it is asked */
+    uint64_t id;                 /* in rpc_ep_t.binds, while it is asked */
     uint64_t epoch, remember_ns;
     wefti_list_t waiting;        /* calls that wait for it */
-    weft_code_t code;            /* of REFUSED */
-    char *message;
 };
 
 struct weft_method {
     weft_client_t *client;
     uint32_t index;
     uint32_t number;             /* by which it is asked for; 0: by name */
-    _Atomic(weft_sig_t *) sig;   /* NULL: not known yet */
+    _Atomic(const weft_sig_t *) sig; /* NULL: not known yet */
     char *text;                  /* as it was given: the key */
-    const wefti_codec_t *args, *results;
+    const wefti_codec_t *args, *results; /* set before sig */
 };
 
-/* A call: the room of its operation. */
+/* A call: the room of its operation.
+ *
+ *     NEW --> WAITING (client.waiting, or its binding's) --> SENT (rpc_ep_t.sent) --> [FETCHING] --> complete
+ *                ^------ sent again ------------------------|   \--> ENDING: only a buffer is waited for */
 enum { CALL_NEW, CALL_WAITING, CALL_SENT, CALL_FETCHING, CALL_ENDING };
+enum { CALL_UNARY, CALL_ONEWAY, CALL_STREAM, CALL_CHECK };
 struct rpc_call {
     weft_method_t *method;
-    rpc_server_t *server;        /* it waits for or was sent to */
+    rpc_server_t *server;        /* it waits for or was sent to; NULL: none */
     const weft_value_t *args;
-    const weft_call_opts_t *opts;
-    weft_reply_t *reply;
+    const weft_call_opts_t *opts; /* NULL: none */
+    weft_reply_t *reply;         /* NULL: nobody wants it */
     weft_stream_t *stream;
     rpc_out_t *out;              /* the request, while it waits to be sent or its payload is taken */
     rpc_in_t *in;                /* the reply, while its payload is fetched */
     uint64_t id;                 /* in rpc_ep_t.calls; 0: not sent */
     uint64_t seq;                /* of a `once` call; 0: none yet */
+    uint64_t epoch;              /* and where it was sent; 0: nowhere */
+    uint64_t give_up;            /* when its server's return is not waited for any more */
     wefti_list_t once_link;
     uint32_t n;
-    weft_status_t why;           /* how it ends, when that has to wait for a buffer */
-    uint8_t state, ran, tries, kind;
+    weft_status_t why;           /* how it ends, when that has to wait for a buffer; WEFT_ERR_AGAIN: it is sent again */
+    uint8_t state, kind, ran, tries;
 };
 _Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
 static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_room(op, rpc_call_t); }
 
-/* client.c, bind.c, call.c, reply.c */
-void wefti_rpc_to_client(weft_am_t *am, void *user);  /* a handler of active messages */
-void wefti_rpc_calls_up(weft_ep_t *ep);
-void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
+/* client.c: reach.c adds and takes servers away, on the driver. */
+weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
+                                   weft_client_t **client_out);
+/* Nothing was started on it yet: gone. */
+void wefti_rpc_client_discard(weft_client_t *client);
+/* On the driver: it is part of the runtime from now on. */
+void wefti_rpc_client_join(weft_client_t *client);
+void wefti_rpc_client_hold(weft_client_t *client);
+void wefti_rpc_client_unhold(weft_client_t *client); /* it may be gone after this */
+weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, rpc_server_t **server_out); /* ep may be connecting */
+/* It is not used any more, and freed; calls that wait for it or certainly did not run go elsewhere, the others end with why (or are sent again, if
+ * they may be). The endpoint is not closed. Its calls whose buffers are still with the fabric end later, without it. */
+void wefti_rpc_server_remove(rpc_server_t *server, weft_status_t why);
 void wefti_rpc_clients_shutdown(rpc_state_t *rs);
 void wefti_rpc_clients_free(rpc_state_t *rs);
 
-/* A client and its servers: reach.c adds and takes away, on the driver. */
-weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
-                                   weft_client_t **client_out);
-weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, rpc_server_t **server_out); /* ep may be connecting */
-/* It is not used any more; calls that wait for it or were not sent go elsewhere, the others end with why. The endpoint is not closed. */
-void wefti_rpc_server_remove(rpc_server_t *server, weft_status_t why);
-/* Try to place what waits: a server came, came up, or has room. */
-void wefti_rpc_client_kick(weft_client_t *client);
+/* bind.c */
+rpc_binding_t *wefti_rpc_binding(rpc_server_t *server, weft_method_t *method); /* NULL: no memory */
+weft_status_t wefti_rpc_bind_ask(rpc_binding_t *b);                             /* NONE -> ASKED, over an endpoint that is up */
+void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head);     /* BOUND came */
+void wefti_rpc_binding_reset(rpc_binding_t *b, wefti_list_t *waiting_out);      /* NONE; calls that waited for it go there */
+void wefti_rpc_bindings_free(rpc_server_t *server);                             /* nobody waits for them */
 
-/* balance.c: the server that the next call goes to; NULL: none is there. Never `not` if there is another (may be NULL). */
+/* call.c */
+void wefti_rpc_route(weft_op_t *op, const rpc_server_t *not);   /* NEW: to a server, or to where it waits; `not` only if there is no other */
+void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b);       /* NEW, bound: on its way */
+void wefti_rpc_unsend(weft_op_t *op);                           /* SENT -> NEW: it awaits no reply any more */
+void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *not); /* NEW, after a failure: sent again if it may be, else it ends */
+/* NEW: complete, as the status says; with the reply's code and message filled in, if they are not yet. */
+void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message);
+void wefti_rpc_finish(weft_op_t *op, weft_status_t status);     /* NEW, and the reply is filled in: complete, or when its buffers are free */
+void wefti_rpc_client_kick(weft_client_t *client);              /* try to place what waits: a server came or came up */
+void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why); /* all its calls end */
+void wefti_rpc_calls_up(weft_ep_t *ep);
+void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
+
+/* reply.c */
+void wefti_rpc_to_client(weft_am_t *am, void *user);            /* a handler of active messages */
+void wefti_rpc_reply_fail(weft_reply_t *reply, weft_code_t code, weft_ran_t ran, const char *message, size_t len); /* the message is copied */
+
+/* balance.c: the server that the next call goes to, among those that are up; NULL: none is. `not` (may be NULL) only if there is no other. */
 rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *not);
 
 /* reach.c: clients that find their servers: by uri, by registry. */
-void wefti_rpc_reach_close(weft_client_t *client);    /* the client closes: its connections and its registry; under_way counts what is left */
-/* An endpoint of this server went down or up (it is told before the calls are). */
-void wefti_rpc_reach_server_down(rpc_server_t *server, weft_status_t why);
+void wefti_rpc_reach_close(weft_client_t *client);    /* the client closes, and has removed its servers: their connections and the registry too; it is held until that is done */
+void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why); /* its endpoint is lost for good, and its calls have been dealt with: remove it */
+/* A sentence for who waited in vain: how many instances are known, where they were looked for. */
+void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 
 /* --- streams: stream.c ----------------------------------------------------------------------------------------------------------------- */
 
