@@ -83,6 +83,7 @@ static void room_free(weft_runtime_t *rt)
     wefti_rpc_services_free(rs);
     weft_pool_free(rs->pool);
     pthread_mutex_destroy(&rs->lock);
+    pthread_mutex_destroy(&rs->finding);
     wefti_free(rs);
 }
 
@@ -95,6 +96,8 @@ weft_status_t wefti_rpc_attach(weft_runtime_t *rt)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the calls of a runtime");
     rs->rt = rt;
     pthread_mutex_init(&rs->lock, NULL);
+    pthread_mutex_init(&rs->finding, NULL);
+    wefti_list_init(&rs->published);
     wefti_list_init(&rs->services);
     wefti_list_init(&rs->clients);
     rt->fabric->ops->random(rt->fabric, &rs->random, sizeof rs->random);

@@ -44,6 +44,11 @@ typedef struct rpc_state {
     wefti_list_t clients;        /* weft_client_t.link */
     _Atomic uint32_t under_way;  /* operations and threads of ours whose end is awaited: the room is not idle before it is 0 */
     weft_pool_t *pool;           /* payloads that come in; made with the first */
+    /* discovery: reach.c, publish.c */
+    pthread_mutex_t finding;     /* of these: any thread opens a client and publishes a service */
+    weft_registry_t *registry;   /* the configured one, for those that were given none; NULL: nobody uses it */
+    uint32_t registry_users;
+    wefti_list_t published;
     uint64_t random;             /* ids and epochs are made of it */
     weft_op_t handle_op[2];
 } rpc_state_t;
@@ -195,8 +200,9 @@ struct rpc_server {
     rpc_binding_t **bindings;    /* by method; NULL where there is none yet */
     uint32_t n_bindings;
     uint32_t under_way;          /* calls sent to it */
+    char instance[RPC_NAME];     /* whom a BIND asks for; "": any. Several of one service may be behind one address */
     uint32_t load;               /* 0 to 1000, as the registry says */
-    bool draining;               /* it turned a call away: no new ones, until it is heard of again */
+    bool draining;               /* no new calls if there is another: see wefti_rpc_reach_turned_away() */
     void *reach;                 /* reach.c */
 };
 static inline bool rpc_server_up(const rpc_server_t *s) { return s->ep && s->ep->lane; }
@@ -258,7 +264,8 @@ void wefti_rpc_client_discard(weft_client_t *client);
 void wefti_rpc_client_join(weft_client_t *client);
 void wefti_rpc_client_hold(weft_client_t *client);
 void wefti_rpc_client_unhold(weft_client_t *client); /* it may be gone after this */
-weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, rpc_server_t **server_out); /* ep may be connecting */
+/* ep may be connecting. instance NULL: as the client has it. */
+weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, const char *instance, rpc_server_t **server_out);
 /* It is not used any more, and freed; calls that wait for it or certainly did not run go elsewhere, the others end with why (or are sent again, if
  * they may be). The endpoint is not closed. Its calls whose buffers are still with the fabric end later, without it. */
 void wefti_rpc_server_remove(rpc_server_t *server, weft_status_t why);
@@ -295,6 +302,10 @@ rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *not);
 /* reach.c: clients that find their servers: by uri, by registry. */
 void wefti_rpc_reach_close(weft_client_t *client);    /* the client closes, and has removed its servers: their connections and the registry too; it is held until that is done */
 void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why); /* its endpoint is lost for good, and its calls have been dealt with: remove it */
+/* It answered WEFT_CODE_UNAVAILABLE with NOT_RUN: it drains or closes. Calls go elsewhere, if there is anywhere else, until the registry has
+ * heard of it, or a second has passed. */
+void wefti_rpc_reach_turned_away(rpc_server_t *server);
+void wefti_rpc_reach_free(weft_client_t *client);     /* with the runtime, where reach_close() did not come to its end */
 /* A sentence for who waited in vain: how many instances are known, where they were looked for. */
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 
@@ -323,7 +334,11 @@ void wefti_rpc_services_free(rpc_state_t *rs);
 weft_status_t wefti_rpc_services_init(rpc_state_t *rs);
 /* 0 idle to 1000 full: for the registry. */
 uint32_t wefti_rpc_service_load(weft_service_t *service);
-/* publish.c */
-void wefti_rpc_unpublish(weft_service_t *service); /* drain and close; no more after it returns but what under_way counts */
+/* publish.c: on the driver, with drain and close: the service is not touched after it returns. Nothing if it is not published. */
+void wefti_rpc_unpublish(weft_service_t *service);
+
+/* reach.c, for it and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any thread. */
+weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t **registry_out);
+void wefti_rpc_registry_put(rpc_state_t *rs);
 
 #endif
