@@ -3,6 +3,7 @@
  *     list   = uri *("," uri)
  *     uri    = "tcp://" host ":" port  |  "unix://" ("/" path | "@" name)
  *     host   = name or device or IPv4  |  "[" IPv6 ["%" zone] "]"
+ *     weft   = "weft://" name ["@" name]
  *
  * Strict: what cannot be an address on any machine is refused here, with the part and its value, so that nobody waits for a
  * resolver to say so. A comma always separates, the scheme may be in any case, and there is no percent-encoding.
@@ -202,4 +203,45 @@ size_t wefti_uri_format(const wefti_uri_t *uri, char *buf, size_t cap)
     else
         n = snprintf(buf, cap, "tcp://%s:%u", uri->host, uri->port);
     return n < 0 ? 0 : (size_t)n;
+}
+
+/* --- services -------------------------------------------------------------------------------------------------------------- */
+
+static const char weft_scheme[] = "weft://";
+
+bool wefti_uri_is_service(const char *text)
+{
+    return text && strnlen(text, sizeof weft_scheme) >= sizeof weft_scheme - 1 &&
+           wefti_same_text(text, weft_scheme, sizeof weft_scheme - 1);
+}
+
+static weft_status_t parse_name(const char *whole, const char *what, part_t p, char out[WEFTI_URI_NAME_MAX + 1])
+{
+    if (!p.n || p.n > WEFTI_URI_NAME_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "the %s in \"%.200s\" has %zu characters; it has 1 to %d", what, whole, p.n,
+                          WEFTI_URI_NAME_MAX);
+    for (size_t i = 0; i < p.n; i++)
+        if (!is_host_char(p.at[i]))
+            return wefti_fail(WEFT_ERR_INVALID, "the %s \"%.*s%s\" has a character that is no letter, digit, '.', '-' or '_'",
+                              what, SHOWN(p));
+    (void)copy_part(out, WEFTI_URI_NAME_MAX + 1, p);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_uri_parse_service(const char *text, wefti_uri_service_t *out)
+{
+    wefti_uri_service_t uri = {"", ""};
+    if (!wefti_uri_is_service(text))
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" does not begin with weft://", text ? text : "");
+    const char *rest = text + sizeof weft_scheme - 1, *slash = strchr(rest, '/'), *at = strchr(rest, '@');
+    if (slash)
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" names a function; connect to %.*s and ask for the method \"%.100s\"",
+                          text, (int)(slash - text < 200 ? slash - text : 200), text, slash + 1);
+    part_t service = {rest, at ? (size_t)(at - rest) : strlen(rest)};
+    weft_status_t st = parse_name(text, "service", service, uri.service);
+    if (!st && at)
+        st = parse_name(text, "instance", (part_t){at + 1, strlen(at + 1)}, uri.instance);
+    if (!st)
+        *out = uri;
+    return st;
 }

@@ -1,9 +1,11 @@
-/* base/uri.h - "tcp://host:port", "tcp://[v6]:port", "tcp://eth0:0", "unix:///path", "unix://@name"; several by commas.
+/* base/uri.h - "tcp://host:port", "tcp://[v6]:port", "tcp://eth0:0", "unix:///path", "unix://@name"; several by commas;
+ * "weft://service@instance".
  *
  * Parsing only: no names are looked up here. */
 #ifndef WEFTI_URI_H
 #define WEFTI_URI_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <weft/status.h>
@@ -21,5 +23,17 @@ typedef struct wefti_uri {
 weft_status_t wefti_uri_parse(const char **text, wefti_uri_t *uri_out);
 /* Write it back; always terminates; returns the length it needs without the terminator. */
 size_t wefti_uri_format(const wefti_uri_t *uri, char *buf, size_t cap);
+
+/* "weft://service", "weft://service@instance": a service, wherever it is. */
+#define WEFTI_URI_NAME_MAX 63
+typedef struct wefti_uri_service {
+    char service[WEFTI_URI_NAME_MAX + 1];
+    char instance[WEFTI_URI_NAME_MAX + 1]; /* "": any */
+} wefti_uri_service_t;
+
+/* Is it one of these? By its scheme alone. */
+bool wefti_uri_is_service(const char *text);
+/* The whole text is one. WEFT_ERR_INVALID; with a function behind it, too: what is connected to is a service. */
+weft_status_t wefti_uri_parse_service(const char *text, wefti_uri_service_t *out);
 
 #endif

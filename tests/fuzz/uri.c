@@ -41,6 +41,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size)
         memcpy(text, data, size);
     text[size] = '\0';
+    wefti_uri_service_t service;
+    if (!wefti_uri_parse_service(text, &service))
+        must(wefti_uri_is_service(text) && *service.service && strlen(text) < sizeof service + sizeof "weft://");
     const char *at = text, *end = text + strlen(text);
     do {
         const char *before = at;

@@ -201,3 +201,35 @@ TEST(random_texts_of_address_characters_are_refused_or_come_back)
     }
     CHECK(accepted > 1000); /* the generator does reach the good ones */
 }
+
+TEST(a_service_and_an_instance_of_it)
+{
+    wefti_uri_service_t uri;
+    CHECK(wefti_uri_is_service("weft://calc") && wefti_uri_is_service("WEFT://") && !wefti_uri_is_service("weft:/") &&
+          !wefti_uri_is_service("tcp://a:1") && !wefti_uri_is_service("") && !wefti_uri_is_service(NULL));
+    CHECK_OK(wefti_uri_parse_service("weft://calc", &uri));
+    CHECK_STR(uri.service, "calc");
+    CHECK_STR(uri.instance, "");
+    CHECK_OK(wefti_uri_parse_service("Weft://calc.v2_a-b@mill-3", &uri));
+    CHECK_STR(uri.service, "calc.v2_a-b");
+    CHECK_STR(uri.instance, "mill-3");
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"weft://", "the service in"},
+        {"weft://@a", "the service in"},
+        {"weft://calc@", "the instance in"},
+        {"weft://ca lc", "no letter"},
+        {"weft://calc@a@b", "the instance \"a@b\""},
+        {"weft://calc,weft://more", "no letter"},
+        {"weft://calc/add", "connect to weft://calc and ask for the method \"add\""},
+        {"weft://calc@mill-3/add", "connect to weft://calc@mill-3 and ask for the method \"add\""},
+        {"weft://0123456789012345678901234567890123456789012345678901234567890123", "has 64 characters"},
+        {"tcp://calc", "does not begin with weft://"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK_EQ(wefti_uri_parse_service(bad[i].text, &uri), WEFT_ERR_INVALID);
+        CHECK(strstr(weft_last_error(), bad[i].says));
+        CHECK_STR(uri.instance, "mill-3"); /* untouched */
+    }
+}
