@@ -221,7 +221,7 @@ TEST(a_service_and_an_instance_of_it)
         {"weft://calc@", "the instance in"},
         {"weft://ca lc", "no letter"},
         {"weft://calc@a@b", "the instance \"a@b\""},
-        {"weft://calc,weft://more", "no letter"},
+        {"weft://calc,more", "no letter"},
         {"weft://calc/add", "connect to weft://calc and ask for the method \"add\""},
         {"weft://calc@mill-3/add", "connect to weft://calc@mill-3 and ask for the method \"add\""},
         {"weft://0123456789012345678901234567890123456789012345678901234567890123", "has 64 characters"},
