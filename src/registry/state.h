@@ -102,8 +102,8 @@ typedef struct reg_backend {
     void (*close)(void *backend);
     /* What watches are to know, without asking the place again if it tells of changes by itself. NULL: list() */
     weft_status_t (*known)(void *backend, reg_found_t *found);
-    /* Leave with everything; leave() and close() follow. NULL: they do it */
-    void (*leave_all)(void *backend);
+    /* Leave with everything (reg_own_t); leave() and close() follow. NULL: they do it */
+    void (*leave_all)(void *backend, wefti_list_t *ours);
 } reg_backend_t;
 
 extern const reg_backend_t wefti_reg_memory, wefti_reg_directory;

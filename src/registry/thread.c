@@ -270,7 +270,7 @@ static bool serve_all(weft_registry_t *r, bool *wanted)
 static void take_away(weft_registry_t *r)
 {
     if (r->ops->leave_all)
-        r->ops->leave_all(r->backend);
+        r->ops->leave_all(r->backend, &r->ours);
     while (!wefti_list_empty(&r->ours))
         drop_own(r, wefti_container_of(r->ours.next, reg_own_t, link));
     r->ops->close(r->backend);
