@@ -29,8 +29,10 @@ build: ## the library and the command, optimised: build/release/weft
 	@cmake --preset release --log-level=WARNING >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-bench: build ## side by side with raw UCX and Redis, in tables with the ratios
+bench: build ## side by side with raw UCX, Redis, gRPC and ZeroMQ, in tables with the ratios
 	@scripts/setup bench
+	@cmake --preset release -DWEFT_PEERS=ON --log-level=WARNING >/dev/null
+	@cmake --build --preset release -j $(JOBS)
 	@bench/run
 
 lint: ## formatting, clang-tidy, cppcheck

@@ -14,8 +14,10 @@ def clean_env(**more):
 
 
 def show(value, metric):
-    if metric == "us":
+    if metric in ("us", "p50 us"):
         return f"{value:.3f}" if value < 100 else f"{value:.1f}"
+    if metric == "ns":
+        return f"{value:.1f}"
     return f"{value:,.0f}"
 
 

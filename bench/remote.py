@@ -2,26 +2,14 @@
 
 A read, a write or an atomic is timed whole, as ucx_perftest does it (ucp_get, ucp_fadd); ucp_put_lat and rma_put_lat are half of a
 round trip."""
-import collections
 import statistics
 
 import redis_side
 from common import Failed, holds, ratios, show
+from rows import Row, table, ucx, weft
 
 KIB, MIB = 1 << 10, 1 << 20
 REQUEST = 40  # bytes of the record that asks for a read
-FIELD = {"us": "avg_us", "/s": "msg_s", "MiB/s": "mb_s"}
-
-# others: (what it is, how it is measured, by what its figure is multiplied, bound on ours / that)
-Row = collections.namedtuple("Row", "part name unit ours others")
-
-
-def weft(test, tls, size, window=None, **more):
-    return lambda bench: bench.weft_point(test, tls, size, window, **more)
-
-
-def ucx(test, tls, size, window=None):
-    return lambda bench: bench.ucx_point(test, tls, size, window)
 
 
 def mapped(name, unit, ours, theirs, size, bound, window=None):
@@ -75,58 +63,10 @@ WAYS = [
 ]
 
 
-def measure_row(bench, row, n):
-    """All sides of a row, in an order that changes from round to round."""
-    sides = [("weft", row.ours, 1)] + [(name, how, scale) for name, how, scale, _ in row.others]
-    got = {}
-    for name, how, scale in sides if n % 2 else reversed(sides):
-        figures = how(bench)
-        got[name] = figures[FIELD[row.unit]] * scale
-        bench.keep("remote", part=row.part, name=row.name, round=n, side=name, figures=figures)
-    return got
-
-
 def against_ucx(bench):
-    rounds = bench.args.rounds
-    found, broken, failures = [[] for _ in ROWS], {}, collections.Counter()
-    for n in range(rounds):
-        for i, row in enumerate(ROWS):
-            if i in broken:
-                continue
-            bench.progress(f"round {n + 1} of {rounds}: {row.name}, {row.part}")
-            try:
-                found[i].append(measure_row(bench, row, n))
-            except Failed as e:
-                failures[i] += 1
-                if failures[i] > rounds // 3:
-                    broken[i] = str(e)
-    bench.progress("")
-    print(f"Remote memory beside ucx_perftest and active messages: medians of {rounds} rounds, alternating, one core for each side\n")
-    head = f"{'what':<27} {'unit':>5} {'beside':<16} {'that':>10} {'weft':>10} {'ratio':>7}  {'(low-high)':<13} bound"
-    part = None
-    for i, row in enumerate(ROWS):
-        if row.part != part:
-            part = row.part
-            print(f"{part}\n{head}")
-        if i in broken:
-            print(f"{row.name:<27} {row.unit:>5} failed: {broken[i]}"[:100])
-            continue
-        print_row(bench, row, found[i])
-    print("\nmessage: a small active message and an answer of 4 KiB, back and forth. ucp_am: 4 KiB both ways.\n"
+    table(bench, "remote", ROWS, "Remote memory beside ucx_perftest and active messages")
+    print("message: a small active message and an answer of 4 KiB, back and forth. ucp_am: 4 KiB both ways.\n"
           "open: posted and not yet complete. A put one way is complete when the bytes are in the owner's memory.\n")
-
-
-def print_row(bench, row, found):
-    ours = [f["weft"] for f in found]
-    for i, (other, _, _, bound) in enumerate(row.others):
-        theirs = [f[other] for f in found]
-        _, ratio, spread = ratios(ours, theirs)
-        held = holds(ratio, bound) if bound else None
-        name = row.name if i == 0 else ""
-        print(f"{name:<27} {row.unit:>5} {other:<16} {show(statistics.median(theirs), row.unit):>10} "
-              f"{show(statistics.median(ours), row.unit):>10} {ratio:>7.3f}  {spread:<13} {bound}"
-              f"{' NO' if held is False else ''}".rstrip())
-        bench.keep("remote compared", part=row.part, name=row.name, beside=other, ratio=ratio, bound=bound, held=held)
 
 
 def both(bench, tls, path, mode, n):

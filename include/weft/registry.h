@@ -23,7 +23,7 @@ typedef struct weft_registry weft_registry_t;
 
 typedef struct weft_registry_opts {
     size_t size;
-    uint64_t lease_ns; /* how long an entry outlives its process where only time can tell; 0: 10 s; at most an hour. Neither of the two needs it */
+    uint64_t lease_ns; /* how long an entry outlives its process where only time can tell, 1 s to an hour; 0: 10 s. memory:// and dir:// need none */
 } weft_registry_opts_t;
 #define WEFT_REGISTRY_OPTS_INIT WEFT_INIT(weft_registry_opts_t)
 
@@ -34,6 +34,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_open(weft_runtime_t *rt, co
                                                           weft_registry_t **registry_out);
 /* Take our entries away, end watches (no function is called after op completes), and close. op may be NULL. Before the runtime closes. */
 WEFT_API weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op);
+/* The instance that NULL stands for when entering and leaving: made up when the registry was opened, with the host and the process in it for people to
+ * see, and nobody else's. Valid until it is closed. */
+WEFT_API const char *weft_registry_name(const weft_registry_t *registry);
 /* What the last attempt to use it came to: WEFT_OK; WEFT_ERR_UNREACHABLE (it is not there, or may not be used); WEFT_ERR_LIMIT (the disk is full,
  * no file descriptors). The log says why, once. */
 WEFT_API weft_status_t weft_registry_state(const weft_registry_t *registry);
@@ -42,7 +45,7 @@ WEFT_API weft_status_t weft_registry_state(const weft_registry_t *registry);
 typedef struct weft_entry {
     size_t size;
     const char *service;  /* letters, digits, '.', '-', '_': at most 63 */
-    const char *instance; /* the same; unique within the service. NULL when entering: one is made up */
+    const char *instance; /* the same; unique within the service. NULL when entering: weft_registry_name() */
     const char *address;  /* URIs joined by commas, for weft_ep_open(): at most 511 bytes */
     uint32_t load;        /* 0 idle to 1000 full */
     const void *data;     /* at most 65536 bytes */
@@ -54,7 +57,7 @@ typedef struct weft_entry {
  * completes with WEFT_ERR_UNREACHABLE or _LIMIT, and the entry is made as soon as it is. An entry of ours that is there is changed.
  * Cancelling ends the wait, not the entry. In a directory each costs a file descriptor for as long as it is there. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t *entry, weft_op_t *op);
-/* Take one of ours away. WEFT_ERR_NOTFOUND. op may be NULL. */
+/* Take one of ours away; instance NULL: weft_registry_name(). WEFT_ERR_NOTFOUND. op may be NULL. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_leave(weft_registry_t *registry, const char *service, const char *instance, weft_op_t *op);
 
 typedef void (*weft_entry_fn)(const weft_entry_t *entry, void *user);

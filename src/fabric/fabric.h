@@ -236,6 +236,15 @@ typedef struct wefti_rail_ops {
  * _NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out);
 
+/* Look a name up without waiting for it (lookup.c). Any thread. WEFT_ERR_NOMEM, _LIMIT. */
+typedef struct wefti_lookup wefti_lookup_t;
+struct addrinfo;
+weft_status_t wefti_lookup_start(const char *host, wefti_lookup_t **lookup_out);
+int wefti_lookup_fd(const wefti_lookup_t *lookup); /* readable when it is done */
+/* What was found, valid until it is dropped; once. WEFT_ERR_AGAIN (not done yet), _ADDRESS (there is no such name), _NOMEM. */
+weft_status_t wefti_lookup_result(wefti_lookup_t *lookup, const struct addrinfo **found_out);
+void wefti_lookup_drop(wefti_lookup_t *lookup); /* done or not */
+
 /* Facts for `weft info`: UCX's version, transports present. */
 void wefti_fabric_info(weft_config_fn fn, void *user);
 

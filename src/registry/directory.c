@@ -147,12 +147,11 @@ static void default_path(char *path, size_t cap)
         snprintf(path, cap, "/tmp/weft-%u", uid);
 }
 
-static weft_status_t directory_open(weft_runtime_t *rt, const char *rest, uint64_t lease_ns, int wake_fd, void **backend_out)
+static weft_status_t directory_open(weft_registry_t *registry, const char *rest, void **backend_out)
 {
     char path[4096];
-    (void)lease_ns; /* the kernel tells when a process is gone */
     if (!*rest)
-        rest = rt->config.registry_dir;
+        rest = registry->rt->config.registry_dir;
     if (rest && *rest) {
         if (*rest != '/')
             return wefti_fail(WEFT_ERR_INVALID, "dir://%.200s: write dir:///PATH, or dir:// for the default directory", rest);
@@ -170,7 +169,7 @@ static weft_status_t directory_open(weft_runtime_t *rt, const char *rest, uint64
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     memcpy(d->path, path, n);
     d->fd = d->inotify = -1;
-    d->wake_fd = wake_fd;
+    d->wake_fd = registry->wake_fd;
     *backend_out = d;
     return WEFT_OK;
 }
@@ -472,13 +471,13 @@ static bool directory_wait(void *backend, uint64_t ns)
     return changed;
 }
 
-const reg_backend_t wefti_reg_directory = {"dir",
-                                           directory_open,
-                                           directory_enter,
-                                           directory_leave,
-                                           directory_keep,
-                                           directory_list,
-                                           directory_wait,
-                                           directory_close,
-                                           NULL,
-                                           NULL};
+const reg_backend_t wefti_reg_directory = {
+    .scheme = "dir",
+    .open = directory_open,
+    .enter = directory_enter,
+    .leave = directory_leave,
+    .keep = directory_keep,
+    .list = directory_list,
+    .wait = directory_wait,
+    .close = directory_close,
+};

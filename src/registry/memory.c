@@ -23,8 +23,8 @@ typedef struct hub {
 typedef struct member {
     wefti_list_t link;
     hub_t *hub;
-    int wake_fd;
-    bool changed;
+    weft_registry_t *registry;
+    bool changed, due; /* since it last looked; it is to be woken */
 } member_t;
 
 typedef struct kept {
@@ -34,10 +34,8 @@ typedef struct kept {
 
 static wefti_list_t hubs = {&hubs, &hubs};
 
-static weft_status_t memory_open(weft_runtime_t *rt, const char *rest, uint64_t lease_ns, int wake_fd, void **backend_out)
+static weft_status_t memory_open(weft_registry_t *registry, const char *rest, void **backend_out)
 {
-    (void)rt;
-    (void)lease_ns;
     if (!wefti_reg_name_ok(rest))
         return wefti_fail(WEFT_ERR_INVALID,
                           "memory://%.80s: write memory://NAME, a name of 1 to %d letters, digits, '.', '-' and '_'", rest,
@@ -66,7 +64,7 @@ static weft_status_t memory_open(weft_runtime_t *rt, const char *rest, uint64_t 
     }
     hub->users++;
     m->hub = hub;
-    m->wake_fd = wake_fd;
+    m->registry = registry;
     wefti_list_push_back(&hub->members, &m->link);
     wefti_reg_fork_unlock();
     wefti_free(spare);
@@ -74,16 +72,36 @@ static weft_status_t memory_open(weft_runtime_t *rt, const char *rest, uint64_t 
     return WEFT_OK;
 }
 
-/* With the lock. */
+/* With the lock, which keeps the registries of other threads where they are. */
 static void changed(hub_t *hub)
 {
-    uint64_t one = 1;
     wefti_list_each(l, &hub->members) {
         member_t *m = wefti_container_of(l, member_t, link);
         m->changed = true;
-        if (write(m->wake_fd, &one, sizeof one) < 0) {
-            /* EAGAIN: it was woken 2^64 times and did not look yet */
+        m->due = !m->registry->threaded;
+        if (!m->due)
+            wefti_reg_wake(m->registry);
+    }
+}
+
+/* Without the lock: who has no thread looks when it is woken, and may do anything then, even leave. All of those belong to the thread that calls,
+ * as does `hub`. */
+static void wake_due(hub_t *hub)
+{
+    for (weft_registry_t *r = NULL;; r = NULL) {
+        wefti_reg_fork_lock();
+        wefti_list_each(l, &hub->members) {
+            member_t *m = wefti_container_of(l, member_t, link);
+            if (m->due) {
+                m->due = false;
+                r = m->registry;
+                break;
+            }
         }
+        wefti_reg_fork_unlock();
+        if (!r)
+            return;
+        wefti_reg_wake(r);
     }
 }
 
@@ -113,6 +131,7 @@ static weft_status_t memory_enter(void *backend, reg_own_t *own)
     }
     wefti_reg_fork_unlock();
     wefti_free(spare);
+    wake_due(m->hub);
     return st;
 }
 
@@ -129,6 +148,7 @@ static void memory_leave(void *backend, reg_own_t *own)
     wefti_reg_fork_unlock();
     wefti_reg_entry_unref(k->entry);
     wefti_free(k);
+    wake_due(m->hub);
 }
 
 static weft_status_t memory_keep(void *backend, reg_own_t *own)
@@ -151,7 +171,7 @@ static weft_status_t memory_list(void *backend, reg_found_t *found)
 static bool memory_wait(void *backend, uint64_t ns)
 {
     member_t *m = (member_t *)backend;
-    struct pollfd p = {m->wake_fd, POLLIN, 0};
+    struct pollfd p = {m->registry->wake_fd, POLLIN, 0};
     uint64_t ms = ns == WEFT_FOREVER ? 0 : (ns + WEFT_MILLISECOND - 1) / WEFT_MILLISECOND;
     poll(&p, 1, ns == WEFT_FOREVER ? -1 : (int)(ms > 60000 ? 60000 : ms));
     wefti_reg_fork_lock();
@@ -175,5 +195,14 @@ static void memory_close(void *backend)
     wefti_free(m);
 }
 
-const reg_backend_t wefti_reg_memory = {"memory",    memory_open, memory_enter, memory_leave, memory_keep,
-                                        memory_list, memory_wait, memory_close, NULL,         NULL};
+const reg_backend_t wefti_reg_memory = {
+    .scheme = "memory",
+    .instant = true,
+    .open = memory_open,
+    .enter = memory_enter,
+    .leave = memory_leave,
+    .keep = memory_keep,
+    .list = memory_list,
+    .wait = memory_wait,
+    .close = memory_close,
+};

@@ -12,11 +12,16 @@
  * tests/fault/registry_place.c. */
 #include "registry/registry.h"
 
+#include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/ascii.h"
+#include "base/clock.h"
 #include "registry/state.h"
+
+#define LOOK_NS WEFT_SECOND
 
 static const reg_backend_t *const backends[] = {&wefti_reg_memory, &wefti_reg_directory};
 
@@ -78,6 +83,43 @@ static void called(wefti_call_t *call)
 
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */
 
+/* One that nobody else has, and that tells people where it is: host-pid-random. */
+static void make_name(weft_runtime_t *rt, char name[REG_NAME_MAX + 1])
+{
+    char host[33] = "";
+    uint64_t random = 0;
+    if (rt->virtual_time) {
+        random = wefti_rng_next(&rt->rng); /* there is only this thread; and the same seed makes the same name */
+        snprintf(host, sizeof host, "%.32s", rt->name);
+    } else {
+        if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+            random = wefti_clock_ns();
+        gethostname(host, sizeof host - 1);
+    }
+    for (char *c = host; *c; c++)
+        if (!wefti_is_alnum(*c) && *c != '.' && *c != '-' && *c != '_')
+            *c = '-';
+    snprintf(name, REG_NAME_MAX + 1, "%s-%u-%012llx", *host ? host : "host", rt->virtual_time ? 1u : (unsigned)getpid(),
+             (unsigned long long)(random & 0xffffffffffff));
+}
+
+/* scheme://user:password@host as scheme://user:***@host, for the log. */
+static char *without_password(const char *uri)
+{
+    char *copy = (char *)wefti_malloc(strlen(uri) + 4);
+    if (!copy)
+        return NULL;
+    const char *from = strstr(uri, "://");
+    from = from ? from + 3 : uri;
+    const char *slash = strchr(from, '/'), *at = strrchr(from, '@');
+    const char *colon = at ? memchr(from, ':', (size_t)(at - from)) : NULL;
+    if (at && colon && (!slash || at < slash))
+        sprintf(copy, "%.*s:***%s", (int)(colon - uri), uri, at);
+    else
+        memcpy(copy, uri, strlen(uri) + 1);
+    return copy;
+}
+
 static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out, const char **rest_out)
 {
     const char *mark = strstr(uri, "://");
@@ -103,7 +145,8 @@ void wefti_reg_free(weft_registry_t *r)
     wefti_reg_found_unref(r->fresh);
     if (r->backend)
         r->ops->close(r->backend);
-    close(r->wake_fd);
+    if (r->wake_fd >= 0)
+        close(r->wake_fd);
     pthread_cond_destroy(&r->called);
     pthread_mutex_destroy(&r->lock);
     wefti_free(r->uri);
@@ -124,24 +167,30 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
         memcpy(&given, opts, opts->size < sizeof given ? opts->size : sizeof given);
     if (!given.lease_ns)
         given.lease_ns = REG_LEASE_NS;
-    if (given.lease_ns > REG_LEASE_MAX_NS)
-        return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is longer than an hour", (unsigned long long)given.lease_ns);
     if (wefti_forked(rt))
         return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
     if (rt->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
-    if (rt->virtual_time)
-        return wefti_fail(WEFT_ERR_UNSUPPORTED, "a registry has a thread of its own, which a simulated network cannot have");
     if (!uri)
         uri = rt->config.registry;
     weft_status_t st = find_backend(uri, &ops, &rest);
     if (st)
         return st;
+    if (rt->virtual_time && !ops->instant)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED,
+                          "a simulated network has no threads: of the registries it can only have memory://NAME");
+    if (given.lease_ns < REG_LEASE_MIN_NS || given.lease_ns > REG_LEASE_MAX_NS)
+        return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is not between a second and an hour",
+                          (unsigned long long)given.lease_ns);
     weft_registry_t *r = (weft_registry_t *)wefti_calloc(1, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     r->rt = rt;
     r->ops = ops;
+    r->threaded = !rt->virtual_time;
+    r->lease_ns = given.lease_ns;
+    r->look_ns = r->lease_ns / 3 < LOOK_NS ? r->lease_ns / 3 : LOOK_NS;
+    make_name(rt, r->name);
     r->call.fn = called;
     r->tell.fn = told;
     r->tell.user = r;
@@ -151,21 +200,22 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     wefti_list_init(&r->done);
     wefti_list_init(&r->ours);
     wefti_list_init(&r->watches);
-    r->uri = wefti_strdup(uri);
+    r->uri = without_password(uri);
     if (!r->uri) {
         wefti_free(r);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     }
-    r->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (r->wake_fd < 0) {
+    r->wake_fd = r->threaded ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
+    if (r->threaded && r->wake_fd < 0) {
+        st = wefti_fail(WEFT_ERR_LIMIT, "no file descriptor for the registry %s", r->uri);
         wefti_free(r->uri);
         wefti_free(r);
-        return wefti_fail(WEFT_ERR_LIMIT, "no file descriptor for the registry %s", uri);
+        return st;
     }
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->called, NULL);
     wefti_reg_fork_watch();
-    st = ops->open(rt, rest, given.lease_ns, r->wake_fd, &r->backend);
+    st = ops->open(r, rest, &r->backend);
     if (!st)
         st = wefti_reg_thread_start(r);
     if (st) {
@@ -178,6 +228,11 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     pthread_mutex_unlock(&rs->lock);
     *registry_out = r;
     return WEFT_OK;
+}
+
+const char *weft_registry_name(const weft_registry_t *registry)
+{
+    return registry ? registry->name : "";
 }
 
 weft_status_t weft_registry_state(const weft_registry_t *registry)
@@ -198,7 +253,8 @@ static void closed(weft_registry_t *r)
     reg_state_t *rs = reg_state(r->rt);
     weft_op_t *op = r->closer.op;
     bool own = op == &r->closer.own;
-    pthread_join(r->thread, NULL); /* it is on its way out */
+    if (r->threaded)
+        pthread_join(r->thread, NULL); /* it is on its way out */
     pthread_mutex_lock(&rs->lock);
     wefti_list_remove(&r->link);
     pthread_mutex_unlock(&rs->lock);
@@ -249,15 +305,19 @@ weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
 static void shutdown(weft_runtime_t *rt)
 {
     reg_state_t *rs = reg_state(rt);
-    pthread_mutex_lock(&rs->lock);
-    wefti_list_each(l, &rs->registries) {
-        weft_registry_t *r = wefti_container_of(l, weft_registry_t, link);
-        if (!atomic_exchange(&r->closing, true)) {
-            wefti_reg_watches_end(r);
-            wefti_reg_thread_do(r, &r->closer);
+    for (weft_registry_t *open = NULL;; open = NULL) {
+        pthread_mutex_lock(&rs->lock);
+        wefti_list_each(l, &rs->registries) {
+            weft_registry_t *r = wefti_container_of(l, weft_registry_t, link);
+            if (!open && !atomic_exchange(&r->closing, true))
+                open = r;
         }
+        pthread_mutex_unlock(&rs->lock);
+        if (!open)
+            return;
+        wefti_reg_watches_end(open);
+        wefti_reg_thread_do(open, &open->closer); /* without a thread it may be gone by now */
     }
-    pthread_mutex_unlock(&rs->lock);
 }
 
 static bool idle(weft_runtime_t *rt)
@@ -278,7 +338,10 @@ static void room_free(weft_runtime_t *rt)
         r->orphan = true;
         while (r->calling)
             pthread_cond_wait(&r->called, &r->lock);
+        bool threaded = r->threaded;
         pthread_mutex_unlock(&r->lock);
+        if (!threaded)
+            wefti_reg_free(r); /* nobody else does */
     }
     pthread_mutex_destroy(&rs->lock);
     wefti_free(rs);

@@ -7,9 +7,6 @@
  *
  * Promise: every operation completes once, and whatever was posted first by one thread is done first.
  * tests/wire/registry_basic.c, tests/fault/registry_place.c. */
-#include <stdio.h>
-#include <sys/random.h>
-
 #include "registry/state.h"
 
 typedef struct asking {
@@ -130,7 +127,6 @@ void wefti_reg_request_done(reg_request_t *q)
 weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t *entry, weft_op_t *op)
 {
     reg_request_t *q;
-    char made[REG_NAME_MAX + 1];
     weft_entry_t given = WEFT_ENTRY_INIT;
     if (!entry || entry->size < offsetof(weft_entry_t, load))
         return wefti_fail(WEFT_ERR_INVALID, "there is no entry, or its size is not set (WEFT_ENTRY_INIT)");
@@ -138,13 +134,7 @@ weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t 
     if (st)
         return st;
     memcpy(&given, entry, entry->size < sizeof given ? entry->size : sizeof given);
-    if (!given.instance) {
-        uint64_t random;
-        if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-            random = wefti_now(registry->rt);
-        snprintf(made, sizeof made, "%016llx", (unsigned long long)random);
-    }
-    st = wefti_reg_entry_new(&given, given.instance ? given.instance : made, &q->entry);
+    st = wefti_reg_entry_new(&given, given.instance ? given.instance : registry->name, &q->entry);
     if (st) {
         request_free(q);
         return st;
@@ -155,6 +145,8 @@ weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t 
 weft_status_t weft_registry_leave(weft_registry_t *registry, const char *service, const char *instance, weft_op_t *op)
 {
     reg_request_t *q;
+    if (!instance && registry)
+        instance = registry->name;
     if (!wefti_reg_name_ok(service) || !wefti_reg_name_ok(instance))
         return wefti_fail(WEFT_ERR_INVALID, "a service and an instance have names of 1 to %d letters, digits, '.', '-' and '_'",
                           REG_NAME_MAX);

@@ -15,6 +15,7 @@
 #include "core/core.h"
 
 #define REG_LEASE_NS (10 * WEFT_SECOND)
+#define REG_LEASE_MIN_NS WEFT_SECOND
 #define REG_LEASE_MAX_NS (3600 * WEFT_SECOND)
 enum { REG_NAME_MAX = 63, REG_ADDRESS_MAX = 511, REG_DATA_MAX = 65536, REG_LOAD_MAX = 1000 };
 
@@ -82,12 +83,17 @@ typedef struct reg_own {
  * WEFT_ERR_STATE and _NOMEM is what the registry's state becomes; whoever decides it has logged why. */
 typedef struct reg_backend {
     const char *scheme;
-    /* Check `rest` (what follows "scheme://") and make the backend; does not touch the place. `lease_ns`: how long an entry may outlive its process.
-     * `wake_fd`: an eventfd that ends wait(). */
-    weft_status_t (*open)(weft_runtime_t *rt, const char *rest, uint64_t lease_ns, int wake_fd, void **backend_out);
+    /* It never blocks, and calls wefti_reg_wake() when something has changed: so it can do without a thread, on a simulated network. */
+    bool instant;
+    /* Check `rest` (what follows "scheme://") and make the backend; does not touch the place. Of `registry` there are rt, ops, uri, lease_ns and
+     * wake_fd, an eventfd that ends wait(). */
+    weft_status_t (*open)(weft_registry_t *registry, const char *rest, void **backend_out);
     /* Make own->entry to be found, instead of what is held, if anything is. WEFT_ERR_STATE: another has that instance. */
     weft_status_t (*enter)(void *backend, reg_own_t *own);
     void (*leave)(void *backend, reg_own_t *own);
+    /* Before the keep()s of a look: everything that can be done for all of `ours` (reg_own_t) at once, such as renewing a lease. What is found to
+     * be lost has held = NULL afterwards. It fails: no keep() follows. NULL: there is nothing of the kind. */
+    weft_status_t (*renew)(void *backend, wefti_list_t *ours);
     /* Is it still there? If not, make it again. */
     weft_status_t (*keep)(void *backend, reg_own_t *own);
     weft_status_t (*list)(void *backend, reg_found_t *found);
@@ -96,8 +102,8 @@ typedef struct reg_backend {
     void (*close)(void *backend);
     /* What watches are to know, without asking the place again if it tells of changes by itself. NULL: list() */
     weft_status_t (*known)(void *backend, reg_found_t *found);
-    /* Leave with everything; leave() and close() follow. NULL: they do it */
-    void (*leave_all)(void *backend);
+    /* Leave with everything (reg_own_t); leave() and close() follow. NULL: they do it */
+    void (*leave_all)(void *backend, wefti_list_t *ours);
 } reg_backend_t;
 
 extern const reg_backend_t wefti_reg_memory, wefti_reg_directory;
@@ -148,13 +154,18 @@ struct weft_registry {
     weft_runtime_t *rt;
     const reg_backend_t *ops;
     void *backend;
-    char *uri;               /* for people */
+    char *uri;               /* for people: without a password */
+    uint64_t lease_ns, look_ns; /* how often what is ours is looked after, at least */
+    char name[REG_NAME_MAX + 1]; /* the instance that NULL stands for */
     _Atomic int state;       /* weft_status_t */
     _Atomic bool closing;    /* nothing new is taken */
     _Atomic uint32_t watching; /* how many watches there are */
 
+    bool threaded;           /* else the driver does what the thread would, in turns */
     pthread_t thread;
     int wake_fd;
+    wefti_call_t turn;
+    bool turning, again;     /* a turn is due or under way; and another after it */
     pthread_mutex_t lock;
     pthread_cond_t called;
     wefti_list_t todo, done; /* requests */
@@ -189,6 +200,8 @@ weft_status_t wefti_reg_thread_start(weft_registry_t *registry);
 bool wefti_reg_thread_do(weft_registry_t *registry, reg_request_t *q);
 /* A watch was begun: look soon, and say what there is. Any thread. */
 void wefti_reg_thread_look(weft_registry_t *registry);
+/* The backend has news, or there is something to do. Any thread; not with a lock of the backend's, unless the registry is threaded. */
+void wefti_reg_wake(weft_registry_t *registry);
 /* Free it. Its thread has ended, or never began, or is what calls. */
 void wefti_reg_free(weft_registry_t *registry);
 

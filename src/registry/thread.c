@@ -9,8 +9,11 @@
  * After a change there is a second look soon, since a dead process is told of just before its lock is gone; and never so many
  * that looking takes more than a quarter of a processor.
  *
+ * On a simulated network there is no thread: the driver does the same in turns, with a backend that never blocks.
+ *
  * Promise: every request comes back once, those that came too late with WEFT_ERR_CLOSED; and the one that closes is the last
- * thing the driver hears of. tests/wire/registry_basic.c. */
+ * thing the driver hears of. tests/wire/registry_basic.c,
+ * tests/sim/registry_turns.c. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -19,35 +22,52 @@
 #include "base/clock.h"
 #include "registry/state.h"
 
-#define LOOK_NS WEFT_SECOND
 #define AGAIN_NS (20 * WEFT_MILLISECOND)
 #define GAP_NS (2 * WEFT_MILLISECOND)
 
-static void wake(weft_registry_t *r)
+void wefti_reg_wake(weft_registry_t *r)
 {
     uint64_t one = 1;
-    while (write(r->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-        ;
+    if (!r->threaded && r->turning) {
+        r->again = true;
+    } else if (!r->threaded) {
+        r->turning = true;
+        wefti_call_on_driver(r->rt, &r->turn);
+    } else {
+        while (write(r->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+    }
+}
+
+/* With the lock, which is let go; after the thread's wake: then it may do what is asked, and another free all this. */
+static void wake_unlock(weft_registry_t *r)
+{
+    if (r->threaded)
+        wefti_reg_wake(r);
+    bool threaded = r->threaded;
+    pthread_mutex_unlock(&r->lock);
+    if (!threaded)
+        wefti_reg_wake(r);
 }
 
 bool wefti_reg_thread_do(weft_registry_t *r, reg_request_t *q)
 {
     pthread_mutex_lock(&r->lock);
     bool taken = !r->shut;
-    if (taken)
-        wefti_list_push_back(&r->todo, &q->link);
-    if (taken)
-        wake(r); /* with the lock: once it is let go the thread may do the request, and another free all this */
-    pthread_mutex_unlock(&r->lock);
-    return taken;
+    if (!taken) {
+        pthread_mutex_unlock(&r->lock);
+        return false;
+    }
+    wefti_list_push_back(&r->todo, &q->link);
+    wake_unlock(r);
+    return true;
 }
 
 void wefti_reg_thread_look(weft_registry_t *r)
 {
     pthread_mutex_lock(&r->lock);
     r->look = true;
-    wake(r);
-    pthread_mutex_unlock(&r->lock);
+    wake_unlock(r);
 }
 
 /* There is something for the driver: `lock` is held, and let go. */
@@ -125,7 +145,9 @@ static weft_status_t leave(weft_registry_t *r, const char *service, const char *
 
 static weft_status_t keep(weft_registry_t *r)
 {
-    weft_status_t worst = WEFT_OK;
+    weft_status_t worst = r->ops->renew ? r->ops->renew(r->backend, &r->ours) : WEFT_OK;
+    if (worst)
+        return worst;
     wefti_list_each(l, &r->ours) {
         reg_own_t *own = wefti_container_of(l, reg_own_t, link);
         weft_status_t st = own->stale ? r->ops->enter(r->backend, own) : r->ops->keep(r->backend, own);
@@ -220,7 +242,7 @@ static bool serve_all(weft_registry_t *r, bool *wanted)
 {
     uint64_t count;
     bool last = false;
-    while (read(r->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
+    while (r->threaded && read(r->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
         ;
     for (;;) {
         pthread_mutex_lock(&r->lock);
@@ -245,6 +267,16 @@ static bool serve_all(weft_registry_t *r, bool *wanted)
     }
 }
 
+static void take_away(weft_registry_t *r)
+{
+    if (r->ops->leave_all)
+        r->ops->leave_all(r->backend, &r->ours);
+    while (!wefti_list_empty(&r->ours))
+        drop_own(r, wefti_container_of(r->ours.next, reg_own_t, link));
+    r->ops->close(r->backend);
+    r->backend = NULL;
+}
+
 static void *run(void *arg)
 {
     weft_registry_t *r = (weft_registry_t *)arg;
@@ -260,9 +292,9 @@ static void *run(void *arg)
             wanted = !look(r, wanted) && wanted;
             looked = wefti_clock_ns();
             gap = 3 * (looked - now) > GAP_NS ? 3 * (looked - now) : GAP_NS;
-            due = looked + (changed ? AGAIN_NS : LOOK_NS);
-            if (wanted)
-                looked += LOOK_NS - gap; /* it failed: not again before the second is over */
+            due = looked + (changed ? AGAIN_NS : r->look_ns);
+            if (wanted && gap < r->look_ns)
+                looked += r->look_ns - gap; /* it failed: not again before the second is over */
             changed = false;
             now = wefti_clock_ns();
         }
@@ -272,12 +304,7 @@ static void *run(void *arg)
                 due = looked + gap;
         }
     }
-    if (r->ops->leave_all)
-        r->ops->leave_all(r->backend);
-    while (!wefti_list_empty(&r->ours))
-        drop_own(r, wefti_container_of(r->ours.next, reg_own_t, link));
-    r->ops->close(r->backend);
-    r->backend = NULL;
+    take_away(r);
     pthread_mutex_lock(&r->lock);
     if (!r->orphan) {
         wefti_list_push_back(&r->done, &r->closer.link);
@@ -290,9 +317,36 @@ static void *run(void *arg)
     return NULL;
 }
 
+/* On the driver, instead of all this. */
+static void turn(wefti_call_t *call)
+{
+    weft_registry_t *r = wefti_container_of(call, weft_registry_t, turn);
+    bool last;
+    do {
+        bool wanted = false;
+        r->again = false;
+        last = serve_all(r, &wanted);
+        if (!last && (atomic_load_explicit(&r->watching, memory_order_relaxed) || !wefti_list_empty(&r->ours)))
+            look(r, wanted);
+    } while (!last && r->again);
+    if (!last) {
+        r->turning = false;
+        return;
+    }
+    take_away(r); /* turning stays: nothing wakes it any more */
+    wefti_list_push_back(&r->done, &r->closer.link);
+    if (!r->telling) {
+        r->telling = true;
+        r->call.fn(&r->call); /* which may be its end */
+    }
+}
+
 weft_status_t wefti_reg_thread_start(weft_registry_t *r)
 {
     sigset_t all, old;
+    r->turn.fn = turn;
+    if (!r->threaded)
+        return WEFT_OK;
     sigfillset(&all); /* signals are the program's */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int err = pthread_create(&r->thread, NULL, run, r);

@@ -2,6 +2,10 @@
  * live ones stay.
  * ctest: timeout=300 */
 #include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 
 #include "base/rng.h"
@@ -110,6 +114,17 @@ TEST(the_entry_of_a_stopped_process_stays)
     place_remove(uri);
 }
 
+static void nothing_is_left(place_t *p)
+{
+    CHECK_EQ(place_count(p, NULL), 0);
+    DIR *d = opendir(p->uri + 6); /* what the dead left was swept when we looked */
+    CHECK(d);
+    for (struct dirent *de; (de = readdir(d));)
+        if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0)
+            FAIL("%s was left", de->d_name);
+    closedir(d);
+}
+
 /* Enters, changes and leaves as fast as it can, beside others that do the same under the same names. */
 static void busy(place_t *p, int out)
 {
@@ -148,14 +163,87 @@ TEST(a_process_killed_at_any_point_leaves_nothing_that_is_believed)
             CHECK_EQ(waitpid(pids[i], NULL, WNOHANG), 0); /* none has found anything wrong */
             end_of(pids[i], from[i]);
         }
-        CHECK_EQ(place_count(&a, NULL), 0);
-        DIR *d = opendir(uri + 6); /* what they left was swept when we looked */
-        CHECK(d);
-        for (struct dirent *de; (de = readdir(d));)
-            if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0)
-                FAIL("%s was left", de->d_name);
-        closedir(d);
+        nothing_is_left(&a);
     }
+    place_close(&a);
+    place_remove(uri);
+}
+
+/* The calls that change a directory or a lock go through here, in this program: the process can be made to die before any of them. */
+static _Atomic int calls_left = -1; /* negative: for ever */
+
+static void count_down(void)
+{
+    if (atomic_load(&calls_left) >= 0 && atomic_fetch_sub(&calls_left, 1) == 0)
+        kill(getpid(), SIGKILL);
+}
+
+/* clang-format off */
+#define REAL(name) (count_down(), (__typeof__(&name))dlsym(RTLD_NEXT, #name))
+int renameat(int from, const char *old, int to, const char *new) { return REAL(renameat)(from, old, to, new); }
+int renameat2(int from, const char *old, int to, const char *new, unsigned flags) { return REAL(renameat2)(from, old, to, new, flags); }
+int linkat(int from, const char *old, int to, const char *new, int flags) { return REAL(linkat)(from, old, to, new, flags); }
+int unlinkat(int dir, const char *name, int flags) { return REAL(unlinkat)(dir, name, flags); }
+/* clang-format on */
+
+int openat(int dir, const char *name, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    int mode = flags & O_CREAT ? va_arg(args, int) : 0;
+    va_end(args);
+    return REAL(openat)(dir, name, flags, mode);
+}
+
+int fcntl(int fd, int cmd, ...)
+{
+    va_list args;
+    va_start(args, cmd);
+    void *arg = va_arg(args, void *);
+    va_end(args);
+    if (cmd == F_OFD_SETLK)
+        count_down();
+    return ((__typeof__(&fcntl))dlsym(RTLD_NEXT, "fcntl"))(fd, cmd, arg);
+}
+
+static int calls_to_live;
+
+/* All that can be done to a directory, and 'd' at the end. */
+static void lives_fully(place_t *p, int out)
+{
+    CHECK_EQ(place_count(p, NULL), 0);
+    atomic_store(&calls_left, calls_to_live);
+    if (place_enter(p, "s", "x", 0) || place_enter(p, "s", "y", 0) || place_enter(p, "s", "x", 7) || place_leave(p, "s", "x") ||
+        place_enter(p, "s", "x", 0) || place_count(p, NULL) != 2)
+        _exit(1);
+    atomic_store(&calls_left, -1);
+    say(out, 'd');
+    for (;;)
+        pause();
+}
+
+TEST(a_process_killed_before_any_of_its_calls_leaves_nothing_that_is_believed)
+{
+    char uri[128], c = 0;
+    place_t a;
+    place_new(uri);
+    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    for (calls_to_live = 0; c != 'd'; calls_to_live++) {
+        int from, status;
+        CHECK(calls_to_live < 500);
+        pid_t pid = born(uri, lives_fully, &from);
+        if (read(from, &c, 1) == 1) {
+            end_of(pid, from);
+        } else {
+            CHECK_EQ(waitpid(pid, &status, 0), pid);
+            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+            close(from);
+        }
+        nothing_is_left(&a);
+        CHECK_OK(place_enter(&a, "s", "x", 0)); /* and its name is free at once */
+        CHECK_OK(place_leave(&a, "s", "x"));
+    }
+    CHECK(calls_to_live > 15); /* it has died in the middle of things */
     place_close(&a);
     place_remove(uri);
 }

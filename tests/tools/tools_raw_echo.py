@@ -41,6 +41,8 @@ def every_size_and_window_arrives():
             for mode in ("lat", "echo"):
                 figures(mode, "--size", str(size), "--window", "5", "--header", "16", "--count", "20", tls=tls)
         figures("echo", "--window", "256", "--count", "2000", tls=tls)
+        lone = figures("echo", "--size", "64", "--window", "1", "--count", "2000", tls=tls)
+        assert 0 < lone["p50_us"] < 2 * lone["avg_us"], lone
         figures("rate", "--window", "1", "--seconds", "0.02", tls=tls)
 
 

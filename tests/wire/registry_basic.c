@@ -38,6 +38,15 @@ static void enter_find_leave(const char *uri, weft_progress_mode_t mode)
     CHECK_OK(place_enter(&a, "calc", "one", 5)); /* ours: changed */
     CHECK_OK(place_enter(&a, "calc", NULL, 5));
     CHECK_EQ(place_count(&a, "calc"), 3);
+    CHECK_OK(place_enter(&a, "calc", NULL, 6)); /* the same again: it has one name */
+    CHECK_OK(place_enter(&b, "calc", NULL, 6)); /* which is not this one's */
+    CHECK_EQ(place_count(&a, "calc"), 4);
+    CHECK(strcmp(weft_registry_name(a.registry), weft_registry_name(b.registry)) != 0);
+    CHECK_EQ(place_enter(&a, "calc", weft_registry_name(b.registry), 6), WEFT_ERR_STATE);
+    CHECK_OK(place_leave(&b, "calc", NULL));
+    CHECK_EQ(place_count(&a, "calc"), 3);
+    CHECK_OK(place_leave(&a, "calc", weft_registry_name(a.registry)));
+    CHECK_OK(place_enter(&a, "calc", NULL, 6));
     CHECK_OK(place_leave(&a, "calc", "one"));
     CHECK_EQ(place_count(&b, "calc"), 2);
     CHECK_OK(place_enter(&b, "calc", "one", 1));

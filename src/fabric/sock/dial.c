@@ -113,11 +113,14 @@ void wefti_dial_next(sock_wire_t *w)
 
 static void resolved(sock_wire_t *w)
 {
-    weft_status_t st = wefti_resolve_result(w->job, w->port, &w->addrs);
+    const struct addrinfo *found;
+    weft_status_t st = wefti_lookup_result(w->job, &found);
     if (st == WEFT_ERR_AGAIN)
         return;
-    wefti_sock_unwatch(w->sock, wefti_resolve_fd(w->job));
-    wefti_resolve_drop(w->job);
+    if (!st)
+        st = wefti_addrs_from(found, w->port, &w->addrs);
+    wefti_sock_unwatch(w->sock, wefti_lookup_fd(w->job));
+    wefti_lookup_drop(w->job);
     w->job = NULL;
     if (st)
         wefti_wire_end(w, st);
@@ -147,11 +150,11 @@ void wefti_dial_event(sock_wire_t *w)
 
 static weft_status_t dial_name(sock_wire_t *w, const char *host)
 {
-    weft_status_t st = wefti_resolve_start(host, &w->job);
+    weft_status_t st = wefti_lookup_start(host, &w->job);
     if (st)
         return st;
     w->state = WIRE_RESOLVING;
-    return wefti_sock_watch(w->sock, wefti_resolve_fd(w->job), &w->watch, EPOLLIN);
+    return wefti_sock_watch(w->sock, wefti_lookup_fd(w->job), &w->watch, EPOLLIN);
 }
 
 weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user,

@@ -31,8 +31,6 @@ typedef struct sock_addrs {
     size_t n;
 } sock_addrs_t;
 
-typedef struct sock_job sock_job_t; /* a name being looked up */
-
 typedef enum wire_state { WIRE_RESOLVING, WIRE_CONNECTING, WIRE_OPEN, WIRE_DEAD } wire_state_t;
 
 typedef struct sock_wire {
@@ -49,7 +47,7 @@ typedef struct sock_wire {
     uint64_t retry_until;
 
     /* dialling */
-    sock_job_t *job;
+    wefti_lookup_t *job;
     sock_addrs_t addrs;
     size_t next_addr;
     sock_addr_t source;
@@ -108,12 +106,6 @@ uint16_t wefti_addr_port(const sock_addr_t *a);
 void wefti_addr_set_port(sock_addr_t *a, uint16_t port);
 struct addrinfo;
 weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out);
-
-/* resolve.c */
-weft_status_t wefti_resolve_start(const char *host, sock_job_t **job_out);
-int wefti_resolve_fd(const sock_job_t *job); /* readable when it is done */
-weft_status_t wefti_resolve_result(sock_job_t *job, uint16_t port, sock_addrs_t *out);
-void wefti_resolve_drop(sock_job_t *job);
 
 /* dial.c */
 void wefti_dial_event(sock_wire_t *w);

@@ -100,8 +100,8 @@ void wefti_wire_kill(sock_wire_t *w)
         return;
     w->state = WIRE_DEAD;
     if (w->job) {
-        wefti_sock_unwatch(w->sock, wefti_resolve_fd(w->job));
-        wefti_resolve_drop(w->job);
+        wefti_sock_unwatch(w->sock, wefti_lookup_fd(w->job));
+        wefti_lookup_drop(w->job);
     }
     w->job = NULL;
     wefti_sock_close_fd(w->sock, w->fd);

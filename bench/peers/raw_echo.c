@@ -1,11 +1,12 @@
-/* bench/raw_echo.c - active messages on UCP and nothing else: the yardstick that Weft's own are held against.
+/* bench/peers/raw_echo.c - active messages on UCP and nothing else: the yardstick that Weft's own are held against.
  *
  *     raw_echo lat|rate|bw|echo [--size N] [--header N] [--window N] [--seconds S] [--count N] [--no-pin]
  *
  *   lat    ping-pong; avg_us is half of a round trip
  *   rate   one way, `window` sends not complete at a time, until the server says that all have arrived; 8 bytes if not told
  *   bw     the same with 1 MiB if not told
- *   echo   requests that the server sends back, `window` of them under way at a time; avg_us is the total time / requests
+ *   echo   requests that the server sends back, `window` of them under way at a time; avg_us is the total time / requests, and with a
+ *          window of 1 p50_us that of the median one
  *
  * Two processes by fork, one core each like `weft perf --fork`: the child is the server. UCX_TLS says over what. One line of JSON.
  *
@@ -15,41 +16,25 @@
  * request that is sent back is copied, because eager data is gone when its handler returns.
  *
  * The two agree on each run over a socket pair, so that nothing but what is measured goes over UCX. A server whose client is gone
- * gets a signal from the kernel; a client whose server is gone finds the socket closed. Nobody waits longer than LIMIT_S.
+ * gets a signal from the kernel; a client whose server is gone finds the socket closed. Nobody waits longer than PEER_LIMIT_S.
  * tests/tools/tools_raw_echo.py runs it. */
-#include <errno.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <ucp/api/ucp.h>
-#include <unistd.h>
 
-#define LIMIT_S 60
+#include "peer.h"
+
 #define EAGER_MAX 4096
-#define WINDOW_MAX 65536
-#define SAMPLES (1u << 20)
 
 enum { AM_DATA = 1, AM_DONE = 2 };
 typedef enum echo_mode { LAT, RATE, BW, ECHO } echo_mode_t;
-static const char *const mode_names[] = {"lat", "rate", "bw", "echo"};
 
 typedef struct side {
-    /* what to do */
+    peer_t peer; /* what to do */
     echo_mode_t mode;
     size_t size, header_len;
     uint64_t window;
-    double seconds;
-    uint64_t count; /* 0: by time */
-    bool pin, server;
+    bool server;
     int fd; /* to the other one */
 
     /* UCX */
@@ -63,8 +48,6 @@ typedef struct side {
     uint64_t outstanding, echo_at;
     bool done; /* the server's word that all has arrived */
     char *send_buf, *recv_buf, *header, *echo_bufs;
-    uint32_t *samples; /* ticks of round trips */
-    uint32_t n_samples;
 } side_t;
 
 static _Noreturn void die(const char *what, const char *why)
@@ -79,32 +62,13 @@ static void ucx_ok(ucs_status_t st, const char *what)
         die(what, ucs_status_string(st));
 }
 
-/* --- time ------------------------------------------------------------------------------------------------ */
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
-}
-
-/* As in weft perf: the kernel's clock costs a fifth of an 8-byte round trip. How long a tick is, the run itself tells. */
-static inline uint64_t ticks(void)
-{
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#else
-    return now_ns();
-#endif
-}
-
 /* --- turns ----------------------------------------------------------------------------------------------- */
 
 /* Called now and then by whoever polls: is there still somebody, and is it not too late? */
 static void look_around(side_t *s, uint64_t deadline)
 {
     char c;
-    if (now_ns() > deadline)
+    if (peer_now_ns() > deadline)
         die("the other side", "said nothing for too long");
     if (recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
         die("the other side", "is gone");
@@ -117,7 +81,7 @@ static void look_around(side_t *s, uint64_t deadline)
             ucp_worker_progress((s)->worker); \
             if (__builtin_expect(!(spin_ & 0xfffff), 0)) { \
                 if (!deadline_) \
-                    deadline_ = now_ns() + LIMIT_S * UINT64_C(1000000000); \
+                    deadline_ = peer_now_ns() + PEER_LIMIT_S * PEER_SECOND; \
                 look_around(s, deadline_); \
             } \
         } \
@@ -242,22 +206,19 @@ static void serve(side_t *s, uint64_t count)
 
 static void ping(side_t *s, uint64_t count)
 {
-    uint64_t before = ticks(), after;
-    s->n_samples = 0;
+    uint64_t before = peer_ticks();
     for (uint64_t i = s->expect - count; i < s->expect; i++) {
         POLL_UNTIL(s, s->outstanding < 2);
         post(s, AM_DATA, s->send_buf, s->size);
         POLL_UNTIL(s, s->taken > i);
-        after = ticks();
-        s->samples[s->n_samples++ & (SAMPLES - 1)] = after - before > UINT32_MAX ? UINT32_MAX : (uint32_t)(after - before);
-        before = after;
+        before = peer_sample(&s->peer, before);
     }
 }
 
 /* The client's half; nanoseconds. */
 static uint64_t lead(side_t *s, uint64_t count)
 {
-    uint64_t start = now_ns(), first = s->expect;
+    uint64_t start = peer_now_ns(), first = s->expect;
     s->expect += count;
     s->done = false;
     switch (s->mode) {
@@ -265,6 +226,10 @@ static uint64_t lead(side_t *s, uint64_t count)
         ping(s, count);
         break;
     case ECHO:
+        if (s->window == 1) {
+            ping(s, count);
+            break;
+        }
         for (uint64_t i = first; i < s->expect; i++) {
             POLL_UNTIL(s, i - s->taken < s->window);
             post(s, AM_DATA, s->send_buf, s->size);
@@ -278,14 +243,15 @@ static uint64_t lead(side_t *s, uint64_t count)
         }
         POLL_UNTIL(s, s->done);
     }
-    start = now_ns() - start;
+    start = peer_now_ns() - start;
     POLL_UNTIL(s, !s->outstanding);
     return start;
 }
 
 /* Tell the server how many, and do them. */
-static uint64_t run(side_t *s, uint64_t count)
+static uint64_t run(void *user, uint64_t count)
 {
+    side_t *s = user;
     if (write(s->fd, &count, sizeof count) != sizeof count)
         die("the server", "is gone");
     return lead(s, count);
@@ -308,69 +274,15 @@ static void serve_all(side_t *s)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void lead_all(side_t *s)
 {
-    uint64_t count = s->size > 1 << 18 ? 4 : 256, ns, t0, t1;
-    double half = s->mode == LAT ? 2 : 1, avg_us, p50_us;
-    if (s->count) {
-        run(s, s->count / 10 + 1);
-        count = s->count;
-    } else {
-        /* Runs of growing length, the last of which is long enough to be believed. If something disturbed that one, it promises too few;
-         * the fastest, if it fitted into some buffer, too many. */
-        const double least = s->seconds / 5 < 0.05 ? s->seconds / 5 * 1e9 : 0.05e9;
-        double rate, fastest = 0;
-        while (true) {
-            ns = run(s, count);
-            rate = (double)count / (double)(ns + 1);
-            fastest = rate > fastest ? rate : fastest;
-            if ((double)ns >= least)
-                break;
-            count *= 4;
-        }
-        count = (uint64_t)((fastest < 3 * rate ? fastest : 3 * rate) * s->seconds * 1e9);
-        count = count ? count : 1;
-    }
-    t0 = ticks();
-    ns = run(s, count);
-    t1 = ticks();
-    avg_us = p50_us = (double)ns / 1e3 / (double)count / half;
-    if (s->mode == LAT) {
-        uint32_t n = s->n_samples < SAMPLES ? s->n_samples : SAMPLES;
-        qsort(s->samples, n, sizeof *s->samples, by_value);
-        p50_us = (double)s->samples[n / 2] * ((double)ns / (double)(t1 - t0)) / 1e3 / 2;
-    }
-    printf("{\"test\": \"%s\", \"size\": %zu, \"header\": %zu, \"window\": %llu, \"iterations\": %llu, \"seconds\": %.9f, "
-           "\"avg_us\": %.5f, \"p50_us\": %.5f, \"mb_s\": %.3f, \"msg_s\": %.1f}\n",
-           mode_names[s->mode], s->size, s->header_len, (unsigned long long)s->window, (unsigned long long)count,
-           (double)ns / 1e9, avg_us, p50_us, (double)s->size / 1.048576 / avg_us, 1e6 / avg_us);
-    count = 0;
-    if (write(s->fd, &count, sizeof count) != sizeof count)
+    const uint64_t end = 0;
+    peer_measure(&s->peer, run, s, s->mode == LAT);
+    if (write(s->fd, &end, sizeof end) != sizeof end)
         die("the server", "is gone");
 }
 
 /* --- putting it together --------------------------------------------------------------------------------- */
-
-static void pin_to(unsigned nth)
-{
-    cpu_set_t allowed, one;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) < 2)
-        return;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &allowed) && !nth--) {
-            CPU_ZERO(&one);
-            CPU_SET(cpu, &one);
-            sched_setaffinity(0, sizeof one, &one);
-            return;
-        }
-    }
-}
 
 static char *pages(size_t n, int fill)
 {
@@ -440,30 +352,28 @@ static void part(side_t *s)
 {
     ucp_request_param_t p = {.op_attr_mask = 0};
     ucs_status_ptr_t r = ucp_ep_close_nbx(s->ep, &p);
-    uint64_t deadline = now_ns() + 2 * UINT64_C(1000000000);
+    uint64_t deadline = peer_now_ns() + 2 * PEER_SECOND;
     char c = 0;
-    while (UCS_PTR_IS_PTR(r) && ucp_request_check_status(r) == UCS_INPROGRESS && now_ns() < deadline)
+    while (UCS_PTR_IS_PTR(r) && ucp_request_check_status(r) == UCS_INPROGRESS && peer_now_ns() < deadline)
         ucp_worker_progress(s->worker);
     if (UCS_PTR_IS_PTR(r))
         ucp_request_free(r);
     if (write(s->fd, &c, 1) == 1)
-        while (recv(s->fd, &c, 1, MSG_DONTWAIT) < 0 && now_ns() < deadline)
+        while (recv(s->fd, &c, 1, MSG_DONTWAIT) < 0 && peer_now_ns() < deadline)
             ucp_worker_progress(s->worker);
     ucp_worker_destroy(s->worker);
     ucp_cleanup(s->context);
 }
 
-static int be(side_t *s)
+static void be(side_t *s)
 {
-    if (s->pin)
-        pin_to(s->server ? 0 : 1);
     s->send_buf = pages(s->size, 0x5a);
     s->recv_buf = pages(s->size, 0xa5);
     s->header = pages(s->header_len, 0x3c);
     if (s->server && s->mode == ECHO)
         s->echo_bufs = pages(s->size * s->window, 0);
-    if (!s->server && s->mode == LAT)
-        s->samples = (uint32_t *)pages(SAMPLES * sizeof *s->samples, 0);
+    if (!s->server && s->window == 1 && (s->mode == LAT || s->mode == ECHO))
+        peer_keep_samples(&s->peer);
     s->send_param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     s->send_param.cb.send = on_sent;
     s->send_param.user_data = s;
@@ -477,98 +387,34 @@ static int be(side_t *s)
     else
         lead_all(s);
     part(s);
-    return 0;
-}
-
-static uint64_t number(const char *name, const char *text, uint64_t min, uint64_t max)
-{
-    char *end;
-    unsigned long long v = text ? strtoull(text, &end, 10) : 0;
-    if (!text || *text < '0' || *text > '9' || *end || v < min || v > max) {
-        fprintf(stderr, "raw_echo: %s needs a number between %llu and %llu\n", name, (unsigned long long)min,
-                (unsigned long long)max);
-        exit(2);
-    }
-    return v;
 }
 
 static void options(side_t *s, int argc, char **argv)
 {
-    int mode = -1;
-    bool sized = false;
-    for (int i = 0; argc > 1 && i < 4; i++)
-        mode = strcmp(argv[1], mode_names[i]) ? mode : i;
-    if (mode < 0) {
-        fputs("usage: raw_echo lat|rate|bw|echo [--size N] [--header N] [--window N] [--seconds S] [--count N] [--no-pin]\n",
-              stderr);
-        exit(2);
-    }
-    *s = (side_t){.mode = (echo_mode_t)mode, .seconds = 1, .pin = true, .window = mode == LAT ? 1 : 32};
-    for (int i = 2; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (!strcmp(name, "--no-pin")) {
-            s->pin = false;
-            continue;
-        }
-        if (!strcmp(name, "--size")) {
-            s->size = number(name, value, 0, UINT64_C(1) << 32);
-            sized = true;
-        } else if (!strcmp(name, "--header")) {
-            s->header_len = number(name, value, 0, 4096);
-        } else if (!strcmp(name, "--window")) {
-            s->window = number(name, value, 1, WINDOW_MAX);
-        } else if (!strcmp(name, "--count")) {
-            s->count = number(name, value, 1, UINT64_C(100000000000));
-        } else if (!strcmp(name, "--seconds") && value && (s->seconds = atof(value)) > 0 && s->seconds <= 600) {
-        } else {
-            fprintf(stderr, "raw_echo: %s is no option, or its value is not right\n", name);
-            exit(2);
-        }
-        i++;
-    }
-    if (!sized)
-        s->size = mode == BW ? 1 << 20 : 8;
-}
-
-/* The child's exit status, if it ends in time. */
-static int reap(pid_t child)
-{
-    int status;
-    uint64_t deadline = now_ns() + 10 * UINT64_C(1000000000);
-    pid_t got;
-    while ((got = waitpid(child, &status, WNOHANG)) == 0 && now_ns() < deadline)
-        usleep(1000);
-    if (got == 0) {
-        kill(child, SIGKILL);
-        waitpid(child, &status, 0);
-    }
-    if (WIFSIGNALED(status))
-        fprintf(stderr, "raw_echo: the server was killed by signal %d\n", WTERMSIG(status));
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    static const char *const names[] = {"lat", "rate", "bw", "echo"};
+    *s = (side_t){.peer = {.name = "raw_echo", .ways = "lat|rate|bw|echo", .size = 8, .window = 32}};
+    peer_options(&s->peer, argc, argv);
+    while (strcmp(names[s->mode], s->peer.way))
+        s->mode++;
+    if (s->mode == BW && !s->peer.sized)
+        s->peer.size = 1 << 20;
+    if (s->mode == LAT)
+        s->peer.window = 1;
+    s->size = s->peer.size;
+    s->header_len = s->peer.header;
+    s->window = s->peer.window;
 }
 
 int main(int argc, char **argv)
 {
     side_t s;
     int fds[2];
-    pid_t parent = getpid(), child;
     options(&s, argc, argv);
-    signal(SIGPIPE, SIG_IGN);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
         die("socketpair", strerror(errno));
-    child = fork(); /* before UCX, which survives none */
-    if (child < 0)
-        die("fork", strerror(errno));
-    s.server = !child;
+    s.server = peer_fork(&s.peer);
     s.fd = fds[s.server];
     close(fds[!s.server]);
-    if (s.server) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent)
-            _exit(1);
-        return be(&s);
-    }
     be(&s);
-    fflush(stdout);
-    return reap(child);
+    return s.server ? 0 : peer_reap(&s.peer);
 }

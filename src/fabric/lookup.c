@@ -1,9 +1,8 @@
-/* fabric/sock/resolve.c - names looked up without making progress wait.
+/* fabric/lookup.c - names looked up without making anyone wait.
  *
  * getaddrinfo() may take seconds and cannot be cancelled, so each name gets a thread that does nothing else. The job belongs to two, the
- * thread and the wire; whoever lets go last frees it, so the wire may be closed at any time. The thread touches nothing but the
- * job. tests/wire/fabric_sock.c: a_name_is_dialled, a_wire_closed_while_its_name_is_looked_up_is_silent. */
-#include <errno.h>
+ * thread and who asks (a wire of fabric/sock, or a room that talks to a server which is none of ours); whoever lets go last frees it, so
+ * asking may end at any time. The thread touches nothing but the job. tests/wire/fabric_sock.c: a_name_is_dialled, a_wire_closed_while_its_name_is_looked_up_is_silent. */
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,11 +14,11 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/sock/internal.h"
+#include "fabric/fabric.h"
 
 #define RESOLVER_STACK (512u << 10)
 
-struct sock_job {
+struct wefti_lookup {
     _Atomic unsigned holders;
     int fd;
     int rc;
@@ -27,7 +26,7 @@ struct sock_job {
     char host[256];
 };
 
-void wefti_resolve_drop(sock_job_t *job)
+void wefti_lookup_drop(wefti_lookup_t *job)
 {
     if (atomic_fetch_sub_explicit(&job->holders, 1, memory_order_acq_rel) != 1)
         return;
@@ -39,7 +38,7 @@ void wefti_resolve_drop(sock_job_t *job)
 
 static void *look_up(void *arg)
 {
-    sock_job_t *job = arg;
+    wefti_lookup_t *job = arg;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     job->rc = getaddrinfo(job->host, NULL, &hints, &job->found);
     if (job->rc)
@@ -47,13 +46,13 @@ static void *look_up(void *arg)
     uint64_t one = 1;
     ssize_t n = write(job->fd, &one, sizeof one); /* an eventfd with room: cannot fail */
     (void)n;
-    wefti_resolve_drop(job);
+    wefti_lookup_drop(job);
     return NULL;
 }
 
-weft_status_t wefti_resolve_start(const char *host, sock_job_t **job_out)
+weft_status_t wefti_lookup_start(const char *host, wefti_lookup_t **job_out)
 {
-    sock_job_t *job = wefti_calloc(1, sizeof *job);
+    wefti_lookup_t *job = wefti_calloc(1, sizeof *job);
     if (!job)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to look up \"%s\"", host);
     weft_status_t st = WEFT_OK;
@@ -61,7 +60,7 @@ weft_status_t wefti_resolve_start(const char *host, sock_job_t **job_out)
     snprintf(job->host, sizeof job->host, "%s", host);
     job->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (job->fd < 0) {
-        st = wefti_fail(wefti_errno_status(errno), "no descriptor to look up \"%s\"", host);
+        st = wefti_fail(WEFT_ERR_LIMIT, "no descriptor to look up \"%s\"", host);
         goto err_job;
     }
     pthread_attr_t attr;
@@ -93,19 +92,20 @@ err_job:
     return st;
 }
 
-int wefti_resolve_fd(const sock_job_t *job)
+int wefti_lookup_fd(const wefti_lookup_t *job)
 {
     return job->fd;
 }
 
-weft_status_t wefti_resolve_result(sock_job_t *job, uint16_t port, sock_addrs_t *out)
+weft_status_t wefti_lookup_result(wefti_lookup_t *job, const struct addrinfo **found_out)
 {
     uint64_t count;
     if (read(job->fd, &count, sizeof count) != sizeof count)
         return WEFT_ERR_AGAIN;
     if (job->rc) {
-        wefti_info("sock: \"%s\" has no address: %s", job->host, gai_strerror(job->rc));
+        wefti_info("\"%s\" has no address: %s", job->host, gai_strerror(job->rc));
         return job->rc == EAI_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_ADDRESS;
     }
-    return wefti_addrs_from(job->found, port, out);
+    *found_out = job->found;
+    return WEFT_OK;
 }
