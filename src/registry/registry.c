@@ -235,6 +235,11 @@ const char *weft_registry_name(const weft_registry_t *registry)
     return registry ? registry->name : "";
 }
 
+const char *wefti_registry_uri(const weft_registry_t *registry)
+{
+    return registry->uri;
+}
+
 weft_status_t weft_registry_state(const weft_registry_t *registry)
 {
     if (!registry)
