@@ -25,7 +25,8 @@ static weft_status_t decode(const wefti_codec_t *codec, const void *bytes, size_
     weft_status_t st = wefti_decode(codec, bytes, len, payload_len, values, d);
     if (!st && d->payload != payload_len) {
         wefti_decoded_free(d);
-        st = wefti_fail(WEFT_ERR_PROTOCOL, "a payload has %zu bytes, and its values speak of %zu", (size_t)payload_len, (size_t)d->payload);
+        st = wefti_fail(WEFT_ERR_PROTOCOL, "a payload has %zu bytes, and its values speak of %zu", (size_t)payload_len,
+                        (size_t)d->payload);
     }
     return st;
 }

@@ -42,7 +42,8 @@ weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const w
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu bytes of arguments", padded);
     st = wefti_encode(codec, values, n, RPC_OUT_OF_LINE, bytes, padded, iov, &e);
     if (!st && e.pieces && e.device_type != 1)
-        st = wefti_fail(WEFT_ERR_UNSUPPORTED, "tensors of a device and %zu bytes of other values are too much for one call", e.len);
+        st = wefti_fail(WEFT_ERR_UNSUPPORTED, "tensors of a device and %zu bytes of other values are too much for one call",
+                        e.len);
     if (st) {
         wefti_free(bytes);
         return st;
@@ -169,5 +170,7 @@ void wefti_rpc_out_forget(rpc_out_t *out)
 bool wefti_rpc_out_unsent(const rpc_out_t *out)
 {
     weft_op_t *op = (weft_op_t *)(uintptr_t)&out->op;
-    return !out->with_payload && (!weft_op_done(op) || op->status != WEFT_OK);
+    uint32_t state = atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed) & WEFTI_OP_STATE;
+    bool complete = state == WEFTI_OP_READY || state == WEFTI_OP_DONE;
+    return !out->with_payload && (!complete || op->status != WEFT_OK);
 }

@@ -50,6 +50,7 @@ typedef struct rpc_state {
     uint32_t registry_users;
     wefti_list_t published;
     uint64_t random;             /* ids and epochs are made of it */
+    _Atomic uint64_t detached;   /* bytes of detached.c */
     weft_op_t handle_op[2];
 } rpc_state_t;
 
@@ -202,6 +203,7 @@ struct rpc_server {
     uint32_t under_way;          /* calls sent to it */
     char instance[RPC_NAME];     /* whom a BIND asks for; "": any. Several of one service may be behind one address */
     uint32_t load;               /* 0 to 1000, as the registry says */
+    bool up;                     /* counted as connected */
     bool draining;               /* no new calls if there is another: see wefti_rpc_reach_turned_away() */
     void *reach;                 /* reach.c */
 };
@@ -251,9 +253,13 @@ struct rpc_call {
     uint32_t n;
     weft_status_t why;           /* how it ends, when that has to wait for a buffer; WEFT_ERR_AGAIN: it is sent again */
     uint8_t state, kind, ran, tries;
+    bool left_open;              /* an earlier try may have run */
 };
 _Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
 static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_room(op, rpc_call_t); }
+
+#define RPC_PATIENCE (20 * WEFT_SECOND) /* how long the return of a server that remembers a call is waited for */
+#define RPC_REBINDS 8u                  /* a call that finds its function's number gone so often ends with it */
 
 /* client.c: reach.c adds and takes servers away, on the driver. */
 weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
@@ -269,6 +275,7 @@ weft_status_t wefti_rpc_server_add(weft_client_t *client, weft_ep_t *ep, const c
 /* It is not used any more, and freed; calls that wait for it or certainly did not run go elsewhere, the others end with why (or are sent again, if
  * they may be). The endpoint is not closed. Its calls whose buffers are still with the fabric end later, without it. */
 void wefti_rpc_server_remove(rpc_server_t *server, weft_status_t why);
+void wefti_rpc_server_heard(rpc_server_t *server, bool up); /* its endpoint came up, or is down */
 void wefti_rpc_clients_shutdown(rpc_state_t *rs);
 void wefti_rpc_clients_free(rpc_state_t *rs);
 
@@ -291,6 +298,9 @@ void wefti_rpc_client_kick(weft_client_t *client);              /* try to place 
 void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why); /* all its calls end */
 void wefti_rpc_calls_up(weft_ep_t *ep);
 void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
+
+/* detached.c */
+weft_status_t wefti_rpc_call_detached(weft_method_t *method, const weft_value_t *args, size_t n);
 
 /* reply.c */
 void wefti_rpc_to_client(weft_am_t *am, void *user);            /* a handler of active messages */

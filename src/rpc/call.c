@@ -1,0 +1,684 @@
+/* rpc/call.c - calls: from the post to a server, to another if that may be, and to their end.
+ *
+ * The states are in state.h. A call is on one list at a time: client.waiting, binding.waiting, rpc_ep_t.sent; or on none, while its reply is fetched or a buffer
+ * of its is still with the fabric (ENDING).
+ *
+ * At most once: `ran` says what is known. A call whose request certainly did not leave, or was turned away, goes to whichever server is there; one that may have run
+ * goes again only if its function is idempotent, or if it has a number by which its server knows it (`once`), and then to that server, as long as it remembers.
+ *
+ * Promise: every call completes once; after its buffers are free; within its deadline, and when its server is lost and it may not be sent again.
+ * tests/wire/rpc_call.c, tests/sim/rpc_once.c, tests/fault/rpc_lost.c. */
+#include "rpc/state.h"
+
+#include "base/clock.h"
+
+/* --- endings --------------------------------------------------------------------------------------------------------------------- */
+
+static weft_code_t code_of(weft_status_t status)
+{
+    switch (status) {
+    case WEFT_OK:
+        return WEFT_CODE_OK;
+    case WEFT_ERR_TIMEOUT:
+        return WEFT_CODE_DEADLINE_EXCEEDED;
+    case WEFT_ERR_CANCELLED:
+        return WEFT_CODE_CANCELLED;
+    case WEFT_ERR_INVALID:
+        return WEFT_CODE_INVALID_ARGUMENT;
+    case WEFT_ERR_NOMEM:
+    case WEFT_ERR_LIMIT:
+    case WEFT_ERR_TRUNCATED:
+        return WEFT_CODE_RESOURCE_EXHAUSTED;
+    case WEFT_ERR_UNSUPPORTED:
+        return WEFT_CODE_UNIMPLEMENTED;
+    case WEFT_ERR_AUTH:
+        return WEFT_CODE_UNAUTHENTICATED;
+    case WEFT_ERR_PROTOCOL:
+        return WEFT_CODE_INTERNAL;
+    default:
+        return WEFT_CODE_UNAVAILABLE;
+    }
+}
+
+static inline void count(uint64_t *n, int64_t by)
+{
+    __atomic_store_n(n, *n + (uint64_t)by, __ATOMIC_RELAXED);
+}
+
+/* Nothing of it is with anyone any more. */
+static void complete(weft_op_t *op, weft_status_t status)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_client_t *client = c->method->client;
+    weft_client_stats_t *s = &client->stats;
+    count(status == WEFT_OK              ? &s->ok
+          : status == WEFT_ERR_CANCELLED ? &s->cancelled
+          : status == WEFT_ERR_TIMEOUT   ? &s->timed_out
+                                         : &s->failed,
+          1);
+    count(&s->under_way, -1);
+    if (c->seq)
+        wefti_list_remove(&c->once_link);
+    if (__builtin_expect(c->stream != NULL, 0)) {
+        wefti_stream_over(c->stream, status);
+        wefti_stream_drop(c->stream);
+    }
+    client->calls--;
+    wefti_op_complete(op, status);
+    if (__builtin_expect(client->closing, 0)) {
+        wefti_rpc_client_hold(client);
+        wefti_rpc_client_unhold(client);
+    }
+}
+
+void wefti_rpc_finish(weft_op_t *op, weft_status_t status)
+{
+    rpc_call_t *c = rpc_call(op);
+    if (__builtin_expect(c->out != NULL, 0)) {
+        c->state = CALL_ENDING;
+        c->why = status;
+        if (status)
+            wefti_rpc_out_cancel(c->out);
+        return;
+    }
+    complete(op, status);
+}
+
+void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_reply_t *r = c->reply;
+    if (r) {
+        r->tries = c->tries;
+        if (message) {
+            wefti_rpc_reply_fail(r, code_of(status), (weft_ran_t)c->ran, message, strlen(message));
+        } else {
+            r->code = code_of(status);
+            r->ran = (weft_ran_t)c->ran;
+            r->message = status ? weft_status_text(status) : "";
+        }
+        if (status && status != WEFT_ERR_CALL) {
+            r->category = WEFT_CATEGORY_WEFT;
+            r->value = status;
+        }
+    }
+    wefti_rpc_finish(op, status);
+}
+
+/* It ran out of time while nobody was there to take it: say who was looked for. */
+static void end_waiting(weft_op_t *op, weft_status_t why)
+{
+    rpc_call_t *c = rpc_call(op);
+    const weft_client_t *client = c->method->client;
+    char words[400];
+    if (why == WEFT_ERR_TIMEOUT && client->reach && !c->server && c->reply) {
+        wefti_rpc_reach_words(client, words, sizeof words);
+        wefti_rpc_call_end(op, why, words);
+    } else {
+        wefti_rpc_call_end(op, why, NULL);
+    }
+}
+
+/* --- sending --------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_rpc_unsend(weft_op_t *op)
+{
+    rpc_call_t *c = rpc_call(op);
+    rpc_server_t *s = c->server;
+    wefti_list_remove(&wefti_opx(op)->link);
+    if (c->id && s->ep)
+        wefti_slots_remove(&rpc_ep(s->ep)->calls, c->id);
+    c->id = 0;
+    s->under_way--;
+    c->server = NULL;
+    c->state = CALL_NEW;
+    if (!c->out || !wefti_rpc_out_unsent(c->out))
+        c->ran = WEFT_MAY_HAVE_RUN;
+}
+
+/* The request has left, or cannot. Its buffers are free. */
+static void request_sent(void *user, weft_status_t status)
+{
+    weft_op_t *op = (weft_op_t *)user;
+    rpc_call_t *c = rpc_call(op);
+    c->out = NULL;
+    if (c->state == CALL_ENDING) {
+        c->state = CALL_NEW;
+        if (c->why == WEFT_ERR_AGAIN)
+            wefti_rpc_call_again(op, op->status, NULL);
+        else
+            complete(op, c->why);
+        return;
+    }
+    if (c->state != CALL_SENT) /* its reply is being fetched */
+        return;
+    if (status == WEFT_ERR_REJECTED && c->kind != CALL_ONEWAY)
+        return; /* the server does not want the payload, and says why in its reply */
+    if (status) {
+        if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_LIMIT || status == WEFT_ERR_SYSTEM) {
+            wefti_rpc_unsend(op);
+            wefti_rpc_call_end(op, status, NULL);
+        } else if (c->kind == CALL_ONEWAY) {
+            wefti_rpc_unsend(op);
+            wefti_rpc_call_end(op, status, NULL);
+        } /* else the endpoint is down, and will say so */
+        return;
+    }
+    c->ran = WEFT_MAY_HAVE_RUN;
+    if (c->kind == CALL_ONEWAY) {
+        wefti_rpc_unsend(op);
+        wefti_rpc_call_end(op, WEFT_OK, NULL);
+    }
+}
+
+/* What goes between the head and the arguments. */
+static rpc_ext_t *put_ext(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b)
+{
+    const rpc_call_t *c = rpc_call(op);
+    const weft_client_t *client = c->method->client;
+    rpc_ext_t ext = {0};
+    rpc_ext_t *at = (rpc_ext_t *)rpc_msg_put(msg, &ext, sizeof ext);
+    if (wefti_opx(op)->flags & WEFTI_OPF_TIMED) {
+        uint64_t now = client->rs->rt->now, when = wefti_opx(op)->timer.key, left = when > now ? when - now : 0;
+        rpc_msg_put(msg, &left, sizeof left);
+        at->flags |= RPC_F_DEADLINE;
+    }
+    if (c->seq) {
+        rpc_once_t once = {
+            client->id, c->seq,
+            rpc_call(wefti_op_of_room(wefti_container_of(wefti_list_first(&client->once), rpc_call_t, once_link)))->seq,
+            b->epoch};
+        rpc_msg_put(msg, &once, sizeof once);
+        at->flags |= RPC_F_ONCE;
+    }
+    return at;
+}
+
+static weft_status_t make(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b, bool with_ext)
+{
+    const rpc_call_t *c = rpc_call(op);
+    rpc_head_t head = rpc_head(with_ext ? RPC_CALL_EXT : RPC_CALL, c->id);
+    head.slot = b->slot;
+    head.check = b->check;
+    rpc_msg_init(msg, head);
+    return wefti_rpc_pack(msg, c->method->args, c->args, c->n, with_ext ? put_ext(msg, op, b) : NULL);
+}
+
+/* NEW: send it to where b is. On an error nothing changed. */
+static weft_status_t send_call(weft_op_t *op, rpc_binding_t *b)
+{
+    rpc_call_t *c = rpc_call(op);
+    rpc_server_t *s = b->server;
+    weft_ep_t *ep = s->ep;
+    rpc_ep_t *e = rpc_ep(ep);
+    rpc_msg_t msg;
+    if (c->kind != CALL_ONEWAY) {
+        weft_status_t st = wefti_slots_add(&e->calls, op, &c->id);
+        if (st)
+            return st;
+    }
+    bool ext = wefti_opx(op)->flags & WEFTI_OPF_TIMED || c->seq;
+    weft_status_t st = make(&msg, op, b, ext);
+    if (__builtin_expect(st == WEFT_ERR_LIMIT && !ext, 0))
+        st = make(&msg, op, b, true);
+    if (!st && __builtin_expect(c->stream != NULL, 0))
+        wefti_stream_connect(c->stream, ep, c->id, op);
+    if (!st)
+        st = wefti_rpc_send(ep, RPC_AM_TO_SERVER, &msg, 0, request_sent, op, &c->out);
+    if (__builtin_expect(st != WEFT_OK, 0)) {
+        if (c->id)
+            wefti_slots_remove(&e->calls, c->id);
+        c->id = 0;
+        return st;
+    }
+    c->tries += c->tries < UINT8_MAX;
+    c->epoch = b->epoch;
+    if (c->kind == CALL_ONEWAY && !c->out) {
+        c->ran = WEFT_MAY_HAVE_RUN;
+        wefti_rpc_call_end(op, WEFT_OK, NULL);
+        return WEFT_OK;
+    }
+    if (!c->out)
+        c->ran = WEFT_MAY_HAVE_RUN;
+    c->state = CALL_SENT;
+    c->server = s;
+    s->under_way++;
+    wefti_list_push_back(&e->sent, &wefti_opx(op)->link);
+    return WEFT_OK;
+}
+
+void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b)
+{
+    weft_status_t st = WEFT_OK;
+    if (rpc_call(op)->kind == CALL_CHECK)
+        wefti_rpc_call_end(op, WEFT_OK, NULL);
+    else
+        st = send_call(op, b);
+    if (st)
+        wefti_rpc_call_end(op, st, NULL);
+}
+
+/* --- finding a server ------------------------------------------------------------------------------------------------------------ */
+
+static void wait_in(weft_op_t *op, wefti_list_t *list, rpc_server_t *server)
+{
+    rpc_call_t *c = rpc_call(op);
+    c->state = CALL_WAITING;
+    c->server = server;
+    wefti_list_push_back(list, &wefti_opx(op)->link);
+    if (!server)
+        count(&c->method->client->stats.waiting, 1);
+}
+
+static void waits_no_more(weft_op_t *op)
+{
+    rpc_call_t *c = rpc_call(op);
+    wefti_list_remove(&wefti_opx(op)->link);
+    c->state = CALL_NEW;
+    if (!c->server)
+        count(&c->method->client->stats.waiting, -1);
+    c->server = NULL;
+}
+
+/* To this server: on its way, or waiting for the number of its function there. */
+static void place(weft_op_t *op, rpc_server_t *s)
+{
+    rpc_binding_t *b = wefti_rpc_binding(s, rpc_call(op)->method);
+    if (b && b->state == BINDING_BOUND) {
+        wefti_rpc_transmit(op, b);
+        return;
+    }
+    weft_status_t st = !b ? WEFT_ERR_NOMEM : b->state == BINDING_NONE ? wefti_rpc_bind_ask(b) : WEFT_OK;
+    if (st)
+        wefti_rpc_call_end(op, st, st == WEFT_ERR_UNSUPPORTED ? "the peer's library has no calls; it is too old" : NULL);
+    else
+        wait_in(op, &b->waiting, s);
+}
+
+/* The server that remembers the call, if it is there. Those that did not say yet who they are are asked. *gone_out: it will not come back. */
+static rpc_server_t *find_home(weft_op_t *op, bool *gone_out)
+{
+    rpc_call_t *c = rpc_call(op);
+    const weft_client_t *client = c->method->client;
+    uint32_t others = 0;
+    wefti_list_each(l, &client->servers) {
+        rpc_server_t *s = wefti_container_of(l, rpc_server_t, link);
+        rpc_binding_t *b = rpc_server_up(s) ? wefti_rpc_binding(s, c->method) : NULL;
+        if (!b)
+            continue;
+        if (b->state == BINDING_BOUND && b->epoch == c->epoch)
+            return s;
+        if (b->state == BINDING_NONE)
+            wefti_rpc_bind_ask(b);
+        others += b->state == BINDING_BOUND;
+    }
+    *gone_out = others == 1 && client->n_servers == 1;
+    return NULL;
+}
+
+void wefti_rpc_route(weft_op_t *op, const rpc_server_t * not )
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_client_t *client = c->method->client;
+    bool gone = false;
+    bool home = c->seq && c->epoch && c->ran;
+    rpc_server_t *s = home ? find_home(op, &gone) : wefti_rpc_pick(client, not );
+    if (s) {
+        place(op, s);
+    } else if (client->lost) {
+        wefti_rpc_call_end(op, client->lost, NULL);
+    } else if (gone) {
+        wefti_rpc_call_end(op, WEFT_ERR_PEER, "the server that it was sent to was restarted and does not remember it");
+    } else {
+        wait_in(op, &client->waiting, NULL);
+        if (home && (!client->patience.node.slot || client->patience.node.key > c->give_up))
+            wefti_timer_at(client->rs->rt, &client->patience, c->give_up);
+    }
+}
+
+void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t * not )
+{
+    rpc_call_t *c = rpc_call(op);
+    const weft_client_t *client = c->method->client;
+    const weft_sig_t *sig = atomic_load_explicit(&c->method->sig, memory_order_relaxed);
+    bool fresh = c->opts && c->opts->fresh;
+    bool may = !c->ran ||
+               (!fresh && c->tries < client->tries && c->kind != CALL_ONEWAY && (c->seq || (sig && weft_sig_idempotent(sig))));
+    if (c->stream && wefti_stream_used(c->stream))
+        may = false;
+    if (client->closing || client->lost || !may || (c->kind == CALL_ONEWAY && c->ran)) {
+        wefti_rpc_call_end(op, why, NULL);
+        return;
+    }
+    if (c->out) { /* it is made anew when the old one is gone */
+        c->state = CALL_ENDING;
+        c->why = WEFT_ERR_AGAIN;
+        op->status = why;
+        wefti_rpc_out_cancel(c->out);
+        return;
+    }
+    if (c->ran) {
+        c->left_open = true;
+        count(&c->method->client->stats.retried, 1);
+        if (c->seq && !c->give_up)
+            c->give_up = wefti_now(client->rs->rt) + RPC_PATIENCE;
+    }
+    wefti_rpc_route(op, not );
+}
+
+void wefti_rpc_client_kick(weft_client_t *client)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    if (wefti_list_empty(&client->waiting))
+        return;
+    wefti_list_splice(&all, &client->waiting);
+    wefti_rpc_client_hold(client);
+    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
+        waits_no_more(wefti_op_of_link(l));
+        wefti_rpc_route(wefti_op_of_link(l), NULL);
+    }
+    wefti_rpc_client_unhold(client);
+}
+
+/* --- what the endpoint says --------------------------------------------------------------------------------------------------------- */
+
+void wefti_rpc_calls_up(weft_ep_t *ep)
+{
+    wefti_list_each_safe(l, &rpc_ep(ep)->servers) {
+        rpc_server_t *s = wefti_container_of(l, rpc_server_t, ep_link);
+        wefti_rpc_server_heard(s, true);
+        wefti_rpc_client_kick(s->client);
+    }
+}
+
+void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why)
+{
+    rpc_ep_t *e = rpc_ep(ep);
+    weft_status_t over = wefti_ep_may_wait(ep);
+    wefti_list_t again, lost;
+    wefti_list_init(&again);
+    wefti_list_init(&lost);
+    wefti_list_each(l, &e->servers) {
+        rpc_server_t *s = wefti_container_of(l, rpc_server_t, ep_link);
+        wefti_rpc_server_heard(s, false);
+        for (uint32_t i = 0; i < s->n_bindings; i++)
+            if (s->bindings[i])
+                wefti_rpc_binding_reset(s->bindings[i], &again);
+    }
+    for (wefti_list_t *l; (l = wefti_list_first(&e->sent));) {
+        wefti_rpc_unsend(wefti_op_of_link(l));
+        wefti_list_push_back(&again, l);
+    }
+    if (over) {
+        wefti_list_splice(&lost, &e->servers);
+        wefti_list_each(l, &lost) {
+            rpc_server_t *s = wefti_container_of(l, rpc_server_t, ep_link);
+            s->ep = NULL;
+            if (!s->client->reach)
+                s->client->lost = over;
+        }
+    }
+    for (wefti_list_t *l; (l = wefti_list_pop(&again));)
+        wefti_rpc_call_again(wefti_op_of_link(l), why, NULL);
+    for (wefti_list_t *l; (l = wefti_list_pop(&lost));) {
+        rpc_server_t *s = wefti_container_of(l, rpc_server_t, ep_link);
+        if (s->client->reach)
+            wefti_rpc_reach_down(s, why);
+        else
+            wefti_rpc_client_kick(s->client); /* nobody else comes: they end */
+    }
+}
+
+void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    for (wefti_list_t *l; (l = wefti_list_first(&client->waiting));) {
+        waits_no_more(wefti_op_of_link(l));
+        wefti_list_push_back(&all, l);
+    }
+    wefti_list_each(at, &client->servers) {
+        rpc_server_t *s = wefti_container_of(at, rpc_server_t, link);
+        for (uint32_t i = 0; i < s->n_bindings; i++)
+            if (s->bindings[i])
+                wefti_rpc_binding_reset(s->bindings[i], &all);
+        if (s->ep) {
+            wefti_list_each_safe(l, &rpc_ep(s->ep)->sent) {
+                weft_op_t *op = wefti_op_of_link(l);
+                if (rpc_call(op)->server != s)
+                    continue;
+                wefti_rpc_unsend(op);
+                wefti_list_push_back(&all, l);
+            }
+        }
+    }
+    for (wefti_list_t *l; (l = wefti_list_pop(&all));)
+        wefti_rpc_call_end(wefti_op_of_link(l), why, NULL);
+}
+
+/* --- operations ------------------------------------------------------------------------------------------------------------------ */
+
+static weft_status_t start(weft_op_t *op)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_client_t *client = c->method->client;
+    if (__builtin_expect(client->closing || client->lost, 0))
+        return wefti_fail(client->closing ? WEFT_ERR_CLOSED : client->lost,
+                          client->closing ? "the client is closed"
+                                          : "the endpoint of the client is lost or closed; open another");
+    weft_status_t st = wefti_op_track(op);
+    if (__builtin_expect(st != WEFT_OK, 0))
+        return st;
+    if (__builtin_expect(c->opts && c->opts->once, 0)) {
+        c->seq = ++client->seq;
+        wefti_list_push_back(&client->once, &c->once_link);
+    }
+    client->calls++;
+    count(&client->stats.calls, 1);
+    count(&client->stats.under_way, 1);
+    rpc_server_t *s = wefti_rpc_pick(client, NULL);
+    rpc_binding_t *b = s && c->method->index < s->n_bindings ? s->bindings[c->method->index] : NULL;
+    if (__builtin_expect(b && b->state == BINDING_BOUND && c->kind != CALL_CHECK, 1)) {
+        st = send_call(op, b);
+        if (__builtin_expect(!st, 1))
+            return WEFT_OK;
+    } else if (c->kind != CALL_CHECK) { /* it waits: what is wrong with it is to be said now */
+        wefti_encoded_t e;
+        weft_iov_t iov[WEFTI_CODEC_PIECES];
+        uint8_t none;
+        st = wefti_encode(c->method->args, c->args, c->n, RPC_OUT_OF_LINE, &none, 0, iov, &e);
+        if (st == WEFT_ERR_LIMIT)
+            st = WEFT_OK;
+    }
+    if (!st) {
+        wefti_rpc_route(op, NULL);
+        return WEFT_OK;
+    }
+    if (c->seq)
+        wefti_list_remove(&c->once_link);
+    client->calls--;
+    count(&client->stats.calls, -1);
+    count(&client->stats.under_way, -1);
+    return st;
+}
+
+/* Whoever posted it was told that it started. */
+static weft_status_t start_later(weft_op_t *op)
+{
+    weft_status_t st = start(op);
+    if (st) {
+        rpc_call_t *c = rpc_call(op);
+        weft_client_t *client = c->method->client;
+        c->seq = 0;
+        client->calls++;
+        count(&client->stats.calls, 1);
+        count(&client->stats.under_way, 1);
+        wefti_rpc_call_end(op, st, NULL);
+    }
+    return WEFT_OK;
+}
+
+static void tell_server(weft_op_t *op)
+{
+    const rpc_call_t *c = rpc_call(op);
+    rpc_msg_t msg;
+    rpc_out_t *out;
+    if (!c->id || !rpc_server_up(c->server))
+        return;
+    rpc_msg_init(&msg, rpc_head(RPC_CANCEL, c->id));
+    /* without memory for it the function goes on for nobody */
+    (void)wefti_rpc_send(c->server->ep, RPC_AM_TO_SERVER, &msg, RPC_SEND_URGENT, NULL, NULL, &out);
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    rpc_call_t *c = rpc_call(op);
+    switch (c->state) {
+    case CALL_WAITING: {
+        rpc_server_t *s = c->server;
+        waits_no_more(op);
+        c->server = s;
+        end_waiting(op, why);
+        break;
+    }
+    case CALL_SENT:
+        tell_server(op);
+        wefti_rpc_unsend(op);
+        wefti_rpc_call_end(op, why, NULL);
+        break;
+    case CALL_FETCHING:
+        if (c->opts && c->opts->into) /* bytes on their way to the program's memory end it, as anywhere */
+            break;
+        wefti_rpc_in_free(c->in);
+        c->in = NULL;
+        c->state = CALL_NEW;
+        wefti_rpc_call_end(op, why, NULL);
+        break;
+    default: /* its end is near already; but it is not sent again */
+        if (c->why == WEFT_ERR_AGAIN) {
+            c->state = CALL_NEW;
+            wefti_rpc_call_end(op, why, NULL);
+        }
+        break;
+    }
+}
+
+static const wefti_op_kind_t call_kind = {"call", start_later, cancel};
+
+/* --- posting --------------------------------------------------------------------------------------------------------------------- */
+
+static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                        weft_reply_t *reply, unsigned kind)
+{
+    rpc_call_t *c = rpc_call(op);
+    *c = (rpc_call_t){.method = m, .args = args, .n = (uint32_t)n, .opts = opts, .reply = reply, .kind = (uint8_t)kind};
+    if (reply)
+        memset(reply, 0, sizeof *reply);
+}
+
+/* What can be said without a server. The kind of call it is. */
+static weft_status_t check(const weft_method_t *m, const weft_value_t *args, size_t n, const weft_op_t *op, bool stream,
+                           unsigned *kind)
+{
+    const weft_sig_t *sig = weft_method_sig(m);
+    if (!m || (!args && n))
+        return wefti_fail(WEFT_ERR_INVALID, m ? "the arguments are NULL" : "the method is NULL");
+    if (!sig)
+        return wefti_fail(WEFT_ERR_STATE, "only the name of \"%s\" is known; weft_method_check() asks a server for its signature",
+                          m->text);
+    bool has_stream = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM)->n;
+    if (has_stream != stream)
+        return wefti_fail(WEFT_ERR_STATE, "%s has %s; call it with %s", weft_sig_text(sig), stream ? "no stream" : "a stream",
+                          stream ? "weft_call()" : "weft_call_stream()");
+    *kind = stream ? CALL_STREAM : weft_sig_oneway(sig) ? CALL_ONEWAY : CALL_UNARY;
+    if (!op && *kind != CALL_ONEWAY)
+        return wefti_fail(WEFT_ERR_INVALID, "a call needs an operation, unless its function is marked oneway");
+    return WEFT_OK;
+}
+
+weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                             weft_reply_t *reply, weft_op_t *op)
+{
+    unsigned kind;
+    weft_status_t st = check(m, args, n, op, false, &kind);
+    if (__builtin_expect(st != WEFT_OK, 0))
+        return st;
+    if (opts && opts->size != sizeof *opts)
+        return wefti_fail(WEFT_ERR_INVALID, "the options of a call are made with WEFT_CALL_OPTS_INIT");
+    if (!op)
+        return wefti_rpc_call_detached(m, args, n);
+    weft_runtime_t *rt = m->client->rs->rt;
+    st = wefti_op_prepare(rt, op, &call_kind);
+    if (__builtin_expect(st != WEFT_OK, 0))
+        return st;
+    fill(op, m, args, n, opts, reply, kind);
+    return wefti_op_go_by(rt, op, start);
+}
+
+weft_status_t weft_call(weft_method_t *m, const weft_value_t *args, size_t n, weft_reply_t *reply, weft_op_t *op)
+{
+    return weft_call_with(m, args, n, NULL, reply, op);
+}
+
+size_t weft_call_many(weft_method_t *m, const weft_call_item_t *items, size_t n, weft_status_t *why_out)
+{
+    weft_runtime_t *was, *rt = m ? m->client->rs->rt : NULL;
+    weft_status_t st = WEFT_OK;
+    size_t i = 0;
+    bool drives = rt && wefti_enter(rt, &was); /* once for all of them */
+    for (; i < n && !st; i++)
+        st = weft_call(m, items[i].args, items[i].n, items[i].reply, items[i].op);
+    if (drives)
+        wefti_leave(rt, was);
+    if (why_out)
+        *why_out = st;
+    return st ? i - 1 : i;
+}
+
+weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t *op)
+{
+    if (!m || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", m ? "the operation" : "the method");
+    weft_runtime_t *rt = m->client->rs->rt;
+    weft_status_t st = wefti_op_prepare(rt, op, &call_kind);
+    if (st)
+        return st;
+    fill(op, m, NULL, 0, NULL, reply, CALL_CHECK);
+    return wefti_op_go_by(rt, op, start);
+}
+
+weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                               weft_reply_t *reply, weft_op_t *op, weft_stream_t **stream_out)
+{
+    unsigned kind;
+    weft_stream_t *stream;
+    weft_status_t st = check(m, args, n, op, true, &kind);
+    if (st)
+        return st;
+    if (!op || !stream_out || (opts && opts->size != sizeof *opts))
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "a call with a stream needs an operation, somewhere to put the stream, and options made with "
+                          "WEFT_CALL_OPTS_INIT or none");
+    if (opts && opts->once)
+        return wefti_fail(WEFT_ERR_UNSUPPORTED,
+                          "a call with a stream cannot be made `once`: what was sent on it is not remembered");
+    weft_runtime_t *rt = m->client->rs->rt;
+    st = wefti_stream_new(m->client->rs, weft_method_sig(m), false, &stream);
+    if (st)
+        return st;
+    st = wefti_op_prepare(rt, op, &call_kind);
+    if (!st) {
+        fill(op, m, args, n, opts, reply, kind);
+        rpc_call(op)->stream = stream;
+        *stream_out = stream;
+        st = wefti_op_go_by(rt, op, start);
+    }
+    if (st) {
+        *stream_out = NULL;
+        wefti_stream_over(stream, st);
+        wefti_stream_drop(stream);
+        weft_stream_release(stream);
+    }
+    return st;
+}

@@ -1,0 +1,277 @@
+/* rpc/reply.c - what a server says: replies and their payloads, and the caller's weft_reply_t.
+ *
+ * Scalars, up to two, are in the reply itself: nothing is allocated. Everything else is a block of its own, which the caller gives back.
+ *
+ * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with that. tests/fuzz/rpc_records.c */
+#include "rpc/state.h"
+
+enum { HOLDS_NOTHING, HOLDS_VALUES, HOLDS_TEXT }; /* weft_reply_t.holds */
+
+const char *weft_code_name(weft_code_t code)
+{
+    switch (code) {
+#define NAME(name, value, text) \
+    case name: \
+        return text;
+        WEFT_CODE_LIST(NAME)
+#undef NAME
+    default:
+        return "?";
+    }
+}
+
+void weft_reply_release(weft_reply_t *r)
+{
+    if (!r || !r->more)
+        return;
+    if (r->holds == HOLDS_VALUES)
+        wefti_rpc_in_free((rpc_in_t *)r->more);
+    else
+        wefti_free(r->more);
+    r->more = NULL;
+    r->holds = HOLDS_NOTHING;
+    r->message = "";
+    r->values = NULL;
+    r->n = 0;
+}
+
+void wefti_rpc_reply_fail(weft_reply_t *r, weft_code_t code, weft_ran_t ran, const char *message, size_t len)
+{
+    char *copy = (char *)wefti_malloc(len + 1);
+    r->code = code;
+    r->ran = ran;
+    r->message = "";
+    if (!copy)
+        return; /* the code says enough */
+    memcpy(copy, message, len);
+    copy[len] = 0;
+    r->message = copy;
+    r->more = copy;
+    r->holds = HOLDS_TEXT;
+}
+
+static void nonsense(weft_ep_t *ep)
+{
+    wefti_ep_protocol_error(ep, "a reply to a call of an unknown kind, length or flags");
+}
+
+/* --- results --------------------------------------------------------------------------------------------------------------------- */
+
+static void give(weft_op_t *op, rpc_in_t *in)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_reply_t *r = c->reply;
+    r->values = in->values;
+    r->n = in->codec->n;
+    r->more = in;
+    r->holds = HOLDS_VALUES;
+    wefti_rpc_call_end(op, WEFT_OK, NULL);
+}
+
+static void fetched(void *user, weft_status_t status)
+{
+    weft_op_t *op = (weft_op_t *)user;
+    rpc_call_t *c = rpc_call(op);
+    rpc_in_t *in = c->in;
+    c->in = NULL;
+    c->state = CALL_NEW;
+    if (!status) {
+        give(op, in);
+        return;
+    }
+    wefti_rpc_in_free(in);
+    wefti_rpc_call_end(op, status, status == WEFT_ERR_PROTOCOL ? "the server's results are not what the signature says" : NULL);
+}
+
+/* NEW, answered well: its results. */
+static void succeed(weft_op_t *op, weft_am_t *am, rpc_where_t where)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_reply_t *r = c->reply;
+    weft_status_t st;
+    c->ran = WEFT_RAN;
+    if (!r || !where.codec->n) {
+        wefti_rpc_call_end(op, WEFT_OK, NULL);
+        return;
+    }
+    rpc_in_t *in = wefti_rpc_in_new(c->method->client->rs, am, where, &st);
+    if (in && in->missing) {
+        const weft_call_opts_t *o = c->opts;
+        c->state = CALL_FETCHING;
+        c->in = in;
+        st = wefti_rpc_in_fetch(in, o ? o->into : NULL, o ? o->into_cap : 0, o ? o->into_kind : NULL, fetched, op);
+        if (!st)
+            return;
+        c->state = CALL_NEW;
+        c->in = NULL;
+        wefti_rpc_in_free(in);
+        in = NULL;
+    }
+    if (in)
+        give(op, in);
+    else
+        wefti_rpc_call_end(op, st, NULL);
+}
+
+/* Scalars, and room for them in the reply itself. False: they are not. */
+static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, rpc_where_t where)
+{
+    rpc_call_t *c = rpc_call(op);
+    weft_reply_t *r = c->reply;
+    const wefti_codec_t *codec = where.codec;
+    wefti_decoded_t d;
+    if (!r || !codec->fixed || codec->n > 2 || am->len)
+        return false;
+    d.more = NULL;
+    if (wefti_decode(codec, (const uint8_t *)am->header + where.at, am->header_len - where.at, 0, r->room, &d))
+        return false;
+    r->values = r->room;
+    r->n = codec->n;
+    c->ran = WEFT_RAN;
+    wefti_rpc_unsend(op);
+    c->ran = WEFT_RAN;
+    wefti_rpc_call_end(op, WEFT_OK, NULL);
+    return true;
+}
+
+/* Do the results decode? Before anything is believed. Those in a payload that is still at the server are looked at when they are here. */
+static bool sound(const weft_am_t *am, rpc_where_t where)
+{
+    weft_value_t values[WEFT_SIG_PARAMS];
+    wefti_decoded_t d;
+    d.more = NULL;
+    if (am->len && !am->data)
+        return true;
+    if (wefti_rpc_values_here(am, where, values, &d))
+        return false;
+    wefti_decoded_free(&d);
+    return true;
+}
+
+/* --- failures -------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t status_of(weft_code_t code)
+{
+    return code == WEFT_CODE_DEADLINE_EXCEEDED ? WEFT_ERR_TIMEOUT
+           : code == WEFT_CODE_CANCELLED       ? WEFT_ERR_CANCELLED
+                                               : WEFT_ERR_CALL;
+}
+
+/* It was turned away: is there another who may take it? */
+static bool elsewhere(const weft_client_t *client, const rpc_server_t *s)
+{
+    const rpc_server_t *other = wefti_rpc_pick((weft_client_t *)(uintptr_t)client, s);
+    return other && other != s;
+}
+
+static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const char *message, size_t len)
+{
+    rpc_call_t *c = rpc_call(op);
+    rpc_server_t *s = c->server;
+    weft_client_t *client = c->method->client;
+    wefti_rpc_unsend(op);
+    c->ran = !(flags & RPC_F_NOT_RUN) ? WEFT_RAN : c->left_open ? WEFT_MAY_HAVE_RUN : WEFT_NOT_RUN;
+    if (flags & RPC_F_UNBOUND && c->tries < RPC_REBINDS) {
+        wefti_list_t waiting;
+        rpc_binding_t *b = wefti_rpc_binding(s, c->method);
+        wefti_list_init(&waiting);
+        if (b && b->state == BINDING_BOUND)
+            wefti_rpc_binding_reset(b, &waiting); /* nobody waits for one that is bound */
+        wefti_rpc_route(op, NULL);
+        return;
+    }
+    if (flags & RPC_F_NOT_RUN && (f->code == WEFT_CODE_UNAVAILABLE || f->code == WEFT_CODE_RESOURCE_EXHAUSTED)) {
+        if (f->code == WEFT_CODE_UNAVAILABLE)
+            s->draining = true;
+        if (c->tries < client->tries && elsewhere(client, s)) {
+            wefti_rpc_call_again(op, WEFT_ERR_CALL, s);
+            return;
+        }
+    }
+    if (c->reply) {
+        wefti_rpc_reply_fail(c->reply, (weft_code_t)f->code, (weft_ran_t)c->ran, message, len);
+        c->reply->category = f->category;
+        c->reply->value = f->value;
+        c->reply->tries = c->tries;
+    }
+    wefti_rpc_finish(op, status_of((weft_code_t)f->code));
+}
+
+/* --- arrival --------------------------------------------------------------------------------------------------------------------- */
+
+static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
+{
+    const uint8_t *h = (const uint8_t *)am->header;
+    rpc_call_t *c = rpc_call(op);
+    rpc_ext_t ext;
+    size_t at = sizeof(rpc_head_t) + sizeof ext;
+    if (am->header_len < at) {
+        nonsense(ep);
+        return;
+    }
+    memcpy(&ext, h + sizeof(rpc_head_t), sizeof ext);
+    if (ext.flags & RPC_F_FAILED) {
+        rpc_failure_t f;
+        if (ext.flags & ~(RPC_F_FAILED | RPC_F_NOT_RUN | RPC_F_UNBOUND) || am->len || am->header_len < at + sizeof f ||
+            am->header_len > at + sizeof f + RPC_MESSAGE_MAX) {
+            nonsense(ep);
+            return;
+        }
+        memcpy(&f, h + at, sizeof f);
+        at += sizeof f;
+        if (!f.code || f.code > WEFT_CODE_UNAUTHENTICATED) {
+            nonsense(ep);
+            return;
+        }
+        fail(op, &f, ext.flags, (const char *)h + at, am->header_len - at);
+        return;
+    }
+    rpc_where_t where = {c->method->results, at, &ext};
+    if (ext.flags & ~RPC_F_BYTES || !sound(am, where)) {
+        nonsense(ep);
+        return;
+    }
+    wefti_rpc_unsend(op);
+    succeed(op, am, where);
+}
+
+void wefti_rpc_to_client(weft_am_t *am, void *user)
+{
+    weft_ep_t *ep = am->ep;
+    rpc_head_t head;
+    (void)user;
+    if (am->header_len < sizeof head) {
+        nonsense(ep);
+        return;
+    }
+    memcpy(&head, am->header, sizeof head);
+    unsigned kind = rpc_kind(&head);
+    if (kind == RPC_BOUND) {
+        wefti_rpc_bound(ep, am, &head);
+        return;
+    }
+    weft_op_t *op = (weft_op_t *)wefti_slots_get(&rpc_ep(ep)->calls, head.call);
+    if (__builtin_expect(!op, 0)) { /* it was cancelled, or is of a connection before this one */
+        if (kind < RPC_REPLY || kind > RPC_CREDIT || kind == RPC_CANCEL)
+            nonsense(ep);
+        return;
+    }
+    rpc_call_t *c = rpc_call(op);
+    if (__builtin_expect(kind == RPC_REPLY, 1)) {
+        rpc_where_t where = {c->method->results, sizeof head, NULL};
+        if (__builtin_expect(succeed_quickly(op, am, where), 1))
+            return;
+        if (!sound(am, where)) {
+            nonsense(ep);
+            return;
+        }
+        wefti_rpc_unsend(op);
+        succeed(op, am, where);
+    } else if (kind == RPC_REPLY_EXT) {
+        reply_ext(ep, am, op);
+    } else if ((kind == RPC_ITEM || kind == RPC_END || kind == RPC_CREDIT) && c->stream) {
+        wefti_stream_record(c->stream, kind, am, &head);
+    } else {
+        nonsense(ep);
+    }
+}
