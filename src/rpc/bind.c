@@ -55,12 +55,12 @@ weft_status_t wefti_rpc_bind_ask(rpc_binding_t *b)
     rpc_bind_t bind = {.hash = sig ? weft_sig_hash(sig) : 0,
                        .number = m->number,
                        .service_len = (uint8_t)strlen(c->service),
-                       .instance_len = (uint8_t)strlen(c->instance),
+                       .instance_len = (uint8_t)strlen(b->server->instance),
                        .text_len = (uint16_t)strlen(text)};
     rpc_msg_init(&msg, rpc_head(RPC_BIND, b->id));
     rpc_msg_put(&msg, &bind, sizeof bind);
     rpc_msg_put(&msg, c->service, bind.service_len);
-    rpc_msg_put(&msg, c->instance, bind.instance_len);
+    rpc_msg_put(&msg, b->server->instance, bind.instance_len);
     _Static_assert(sizeof(rpc_head_t) + sizeof(rpc_bind_t) + 2 * RPC_NAME + WEFT_SIG_TEXT <= RPC_HEADER_CAP + 64, "a BIND fits");
     if (msg.len + bind.text_len > sizeof msg.header)
         st = WEFT_ERR_LIMIT;

@@ -77,7 +77,7 @@ static void join_over_ep(wefti_call_t *call)
     wefti_rpc_client_join(c);
     weft_status_t st = wefti_ep_may_wait(c->join_ep);
     if (!st)
-        st = wefti_rpc_server_add(c, c->join_ep, &server);
+        st = wefti_rpc_server_add(c, c->join_ep, NULL, &server);
     c->lost = st;
 }
 
@@ -197,13 +197,18 @@ const weft_sig_t *weft_method_sig(const weft_method_t *m)
 
 /* --- servers --------------------------------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_rpc_server_add(weft_client_t *c, weft_ep_t *ep, rpc_server_t **server_out)
+weft_status_t wefti_rpc_server_add(weft_client_t *c, weft_ep_t *ep, const char *instance, rpc_server_t **server_out)
 {
     rpc_server_t *s = (rpc_server_t *)wefti_calloc(1, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a server of a client");
     s->client = c;
     s->ep = ep;
+    weft_status_t st = copy_name(s->instance, instance ? instance : c->instance, "an instance");
+    if (st) {
+        wefti_free(s);
+        return st;
+    }
     wefti_list_push_back(&c->servers, &s->link);
     wefti_list_push_back(&rpc_ep(ep)->servers, &s->ep_link);
     c->n_servers++;
@@ -369,8 +374,12 @@ void wefti_rpc_clients_shutdown(rpc_state_t *rs)
 /* What was not settled by then waits for nothing that could still come. */
 void wefti_rpc_clients_free(rpc_state_t *rs)
 {
-    for (wefti_list_t *l; (l = wefti_list_pop(&rs->clients));)
-        wefti_rpc_client_discard(wefti_container_of(l, weft_client_t, link));
+    for (wefti_list_t *l; (l = wefti_list_pop(&rs->clients));) {
+        weft_client_t *c = wefti_container_of(l, weft_client_t, link);
+        if (c->reach)
+            wefti_rpc_reach_free(c);
+        wefti_rpc_client_discard(c);
+    }
 }
 
 /* --- `once` calls that wait for their server's return ---------------------------------------------------------------------------------- */

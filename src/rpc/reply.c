@@ -182,7 +182,7 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
     }
     if (flags & RPC_F_NOT_RUN && (f->code == WEFT_CODE_UNAVAILABLE || f->code == WEFT_CODE_RESOURCE_EXHAUSTED)) {
         if (f->code == WEFT_CODE_UNAVAILABLE)
-            s->draining = true;
+            wefti_rpc_reach_turned_away(s);
         if (c->tries < client->tries && elsewhere(client, s)) {
             wefti_rpc_call_again(op, WEFT_ERR_CALL, s);
             return;
