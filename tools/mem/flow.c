@@ -33,7 +33,7 @@ void mem_flow_free(mem_flow_t *f)
     for (uint64_t i = f->ended; i < f->began; i++)
         weft_op_cancel(&f->slots[i % MEM_WINDOW].op);
     for (uint64_t i = f->ended; i < f->began; i++)
-        mem_wait_through(&f->slots[i % MEM_WINDOW].op);
+        tool_wait_through(&f->slots[i % MEM_WINDOW].op);
     f->ended = f->began;
     for (unsigned i = 0; i < MEM_WINDOW; i++) {
         if (f->slots[i].buf)
@@ -80,7 +80,7 @@ weft_status_t mem_flow_next(mem_flow_t *f, mem_slot_t **slot_out)
     *slot_out = NULL;
     if (f->ended == f->began)
         return WEFT_OK;
-    st = mem_wait(&s->op);
+    st = tool_wait(&s->op);
     f->ended++;
     if (!st)
         *slot_out = s;
@@ -102,7 +102,7 @@ weft_status_t mem_mirror_open(mem_link_t *l, const char *name, uint64_t len, boo
     mo.write = write;
     mo.checksums = l->opts->checksums;
     op.timeout_ns = l->opts->timeout_ns;
-    st = mem_do_through(weft_mirror_open(l->rt, &mo, &op), &op);
+    st = tool_do_through(weft_mirror_open(l->rt, &mo, &op), &op);
     if (!st)
         *mirror_out = op.buf;
     return st;

@@ -92,7 +92,7 @@ static bool target_write(get_t *g, const char *buf, size_t n)
 {
     while (n) {
         ssize_t done = write(g->fd, buf, n);
-        if (mem_signal())
+        if (tool_signal())
             return false;
         if (done < 0 && errno == EINTR)
             continue;
@@ -151,7 +151,7 @@ static weft_status_t source_open(get_t *g)
         return st;
     }
     op.timeout_ns = g->opts->timeout_ns;
-    st = mem_do(weft_block_open(g->link.servers[0].store, g->name, &op), &op);
+    st = tool_do(weft_block_open(g->link.servers[0].store, g->name, &op), &op);
     if (!st) {
         g->block = op.buf;
         g->len = op.len;
@@ -178,7 +178,7 @@ static int copy(get_t *g)
         if (st)
             goto err_read;
         if (slot && !target_write(g, slot->buf, slot->len))
-            return mem_signal() ? 128 + mem_signal() : TOOL_FAILED;
+            return tool_signal() ? 128 + tool_signal() : TOOL_FAILED;
         if (slot)
             mem_meter_show(&g->meter, slot->offset + slot->len);
     } while (slot);
@@ -197,7 +197,7 @@ static int get(get_t *g)
     if (!mem_flow_init(&g->flow, &g->link))
         return TOOL_FAILED;
     st = source_open(g);
-    if (st == WEFT_ERR_STATE && !mem_signal())
+    if (st == WEFT_ERR_STATE && !tool_signal())
         rc = (tool_error("%s was put %s --mirror, so get it %s", g->name, g->opts->mirror ? "without" : "with",
                          g->opts->mirror ? "without it" : "with it, and name its servers"),
               TOOL_FAILED);
@@ -226,7 +226,7 @@ static int get(get_t *g)
     if (g->mirror) {
         weft_op_t op = WEFT_OP_INIT;
         op.timeout_ns = g->opts->timeout_ns;
-        mem_do_through(weft_mirror_close(g->mirror, &op), &op);
+        tool_do_through(weft_mirror_close(g->mirror, &op), &op);
     }
     return rc;
 }

@@ -52,7 +52,7 @@ static weft_status_t fetch(const mem_opts_t *opts, const mem_server_t *s, const 
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     op.timeout_ns = opts->timeout_ns;
-    st = mem_do(weft_store_list(s->store, prefix, collect, l, &op), &op);
+    st = tool_do(weft_store_list(s->store, prefix, collect, l, &op), &op);
     return st ? st : l->no_memory ? WEFT_ERR_NOMEM : WEFT_OK;
 }
 
@@ -86,7 +86,7 @@ static int each_server(const mem_opts_t *opts, int (*one)(const mem_opts_t *opts
     int rc = mem_link_open(&link, opts, false);
     if (rc)
         return rc;
-    for (unsigned i = 0; i < link.n_servers && !mem_signal(); i++) {
+    for (unsigned i = 0; i < link.n_servers && !tool_signal(); i++) {
         int done;
         if (one != rm_one)
             heading(opts, &link.servers[i], i);
@@ -94,7 +94,7 @@ static int each_server(const mem_opts_t *opts, int (*one)(const mem_opts_t *opts
         rc = rc ? rc : done;
     }
     mem_link_close(&link, true);
-    return mem_signal() ? 128 + mem_signal() : rc;
+    return tool_signal() ? 128 + tool_signal() : rc;
 }
 
 /* --- ls ------------------------------------------------------------------------------------------------------ */
@@ -181,7 +181,7 @@ static int stat_server(const mem_opts_t *opts, const mem_server_t *s)
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     op.timeout_ns = opts->timeout_ns;
-    st = mem_do(weft_store_query(s->store, &stats, &op), &op);
+    st = tool_do(weft_store_query(s->store, &stats, &op), &op);
     if (st)
         return mem_failed(st, "the server at %s cannot be asked", s->uri);
     if (opts->json) {
@@ -207,13 +207,13 @@ int mem_stat(const mem_opts_t *opts)
 static int rm_one(const mem_opts_t *opts, const mem_server_t *s)
 {
     int rc = TOOL_OK;
-    for (size_t i = 0; i < opts->n_words && !mem_signal(); i++) {
+    for (size_t i = 0; i < opts->n_words && !tool_signal(); i++) {
         weft_op_t op = WEFT_OP_INIT;
         weft_status_t st;
         int done = TOOL_OK;
         op.timeout_ns = opts->timeout_ns;
-        st = mem_do(weft_store_remove(s->store, opts->words[i], &op), &op);
-        if (st == WEFT_ERR_STATE && !mem_signal())
+        st = tool_do(weft_store_remove(s->store, opts->words[i], &op), &op);
+        if (st == WEFT_ERR_STATE && !tool_signal())
             done = (tool_error("%s belongs to another client, with whose lease it ends", opts->words[i]), TOOL_FAILED);
         else if (st)
             done = mem_failed(st, "removing %s at %s failed", opts->words[i], s->uri);

@@ -110,8 +110,8 @@ int mem_failed(weft_status_t st, const char *fmt, ...)
 {
     char what[512];
     va_list ap;
-    if (mem_signal())
-        return 128 + mem_signal();
+    if (tool_signal())
+        return 128 + tool_signal();
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);

@@ -2,7 +2,7 @@
  *
  *   options.c  the command lines                        show.c   sizes, names, progress, statistics
  *   mem.c      which of them, and what failures mean    serve.c  the server
- *   link.c     runtime, servers, waiting, signals       flow.c   a window of transfers, to a block or to a mirror
+ *   link.c     runtime, servers                         flow.c   a window of transfers, to a block or to a mirror
  *   put.c      a file into a block                      get.c    a block into a file
  *   list.c     ls, stat, rm
  *
@@ -11,11 +11,9 @@
 #ifndef WEFT_TOOLS_MEM_H
 #define WEFT_TOOLS_MEM_H
 
-#include <signal.h>
 #include <weft/mirror.h>
-#include <weft/weft.h>
 
-#include "../common.h"
+#include "../session.h"
 
 /* Beside those of every command. Ended by a signal: 128 and its number. */
 enum { MEM_NO_BLOCK = 3, MEM_NO_SERVER = 4 };
@@ -60,8 +58,6 @@ extern const size_t mem_n_commands;
 int mem_options(const mem_command_t *command, int argc, char **argv, mem_opts_t *opts_out, bool *run_out);
 void mem_options_free(mem_opts_t *opts);
 void mem_command_help(const mem_command_t *command, FILE *f);
-/* --key-file, or one that is configured. */
-bool mem_has_key(void);
 
 int mem_serve(const mem_opts_t *opts);
 int mem_put(const mem_opts_t *opts);
@@ -91,29 +87,6 @@ typedef struct mem_link {
 int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some);
 /* Close everything. `clean`: the leases are ended, which takes a moment. */
 void mem_link_close(mem_link_t *l, bool clean);
-
-/* Options and key for a runtime of this command, which is then opened. Signals are blocked in its threads. */
-weft_status_t mem_runtime_open(const mem_opts_t *opts, weft_runtime_t **rt_out);
-
-/* The signals that ask a program to end; not those that whoever started it had it ignore, as nohup does. */
-void mem_signals(sigset_t *set);
-/* The one that asked a client to, 0 for none yet. */
-int mem_signal(void);
-
-/* Wait for an operation until it is complete or a signal came; then it is cancelled, and waited for to its end. */
-weft_status_t mem_wait(weft_op_t *op);
-/* The same, but a signal does not cut it short: for what must not be left open. Its timeout bounds it. */
-weft_status_t mem_wait_through(weft_op_t *op);
-/* Of a call that has just posted `op`: its error, or what waiting came to. */
-static inline weft_status_t mem_do(weft_status_t posted, weft_op_t *op)
-{
-    return posted ? posted : mem_wait(op);
-}
-
-static inline weft_status_t mem_do_through(weft_status_t posted, weft_op_t *op)
-{
-    return posted ? posted : mem_wait_through(op);
-}
 
 /* One sentence about what failed, with advice, and the exit status that says so. A signal gets no sentence. */
 int mem_failed(weft_status_t st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -176,6 +149,5 @@ void mem_report_transfer(const mem_opts_t *opts, FILE *f, const char *verb, cons
                          const char *path);
 
 void mem_stats_json(tool_json_t *j, const weft_store_stats_t *s);
-uint64_t mem_now(void);
 
 #endif

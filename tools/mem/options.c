@@ -211,38 +211,11 @@ static bool take(mem_opts_t *o, int id, const char *v)
 
 /* --- what is configured ----------------------------------------------------------------------------------- */
 
-typedef struct wanted {
-    const char *name;
-    char *value; /* a copy, NULL if it is empty */
-} wanted_t;
-
-static void look(const weft_config_var_t *var, void *user)
-{
-    wanted_t *w = user;
-    if (!strcmp(var->name, w->name) && var->value && *var->value)
-        w->value = strdup(var->value);
-}
-
-static char *configured(const char *name)
-{
-    wanted_t w = {.name = name};
-    weft_status_t st = weft_config_each(look, &w);
-    (void)st; /* a value that does not parse is named when the runtime is opened */
-    return w.value;
-}
-
-bool mem_has_key(void)
-{
-    char *value = configured("WEFT_KEY_FILE");
-    free(value);
-    return value != NULL;
-}
-
 /* WEFT_MEM_SERVER: several servers are separated by blanks, since commas separate the addresses of one. */
 static bool configured_servers(mem_opts_t *o)
 {
     char *save = NULL;
-    o->server_text = configured("WEFT_MEM_SERVER");
+    o->server_text = tool_configured("WEFT_MEM_SERVER");
     if (!o->server_text)
         return true;
     for (char *uri = strtok_r(o->server_text, " \t", &save); uri; uri = strtok_r(NULL, " \t", &save))
@@ -349,10 +322,8 @@ int mem_options(const mem_command_t *command, int argc, char **argv, mem_opts_t 
     }
     if (id < 0)
         return TOOL_USAGE;
-    if (o->key_file && setenv("WEFT_KEY_FILE", o->key_file, 1)) {
-        tool_error("out of memory");
+    if (o->key_file && !tool_use_key_file(o->key_file))
         return TOOL_FAILED;
-    }
     if (!(command->run == mem_serve ? finish_serve(o) : finish_client(command, o)))
         return TOOL_USAGE;
     *run_out = true;

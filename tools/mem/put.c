@@ -54,9 +54,9 @@ static bool source_open(put_t *p)
 static bool readable(const put_t *p)
 {
     struct pollfd pfd = {.fd = p->fd, .events = POLLIN};
-    while (p->stream && !mem_signal() && poll(&pfd, 1, 100) <= 0)
+    while (p->stream && !tool_signal() && poll(&pfd, 1, 100) <= 0)
         continue;
-    return !mem_signal();
+    return !tool_signal();
 }
 
 /* As much as there is up to cap; less only at the end. -1 after a sentence, or for a signal. */
@@ -76,7 +76,7 @@ static ssize_t source_read(put_t *p, char *buf, size_t cap)
             break;
         at += (size_t)n;
     }
-    return mem_signal() ? -1 : (ssize_t)at;
+    return tool_signal() ? -1 : (ssize_t)at;
 }
 
 /* Keep a stream in a temporary file, to know its length. */
@@ -115,7 +115,7 @@ static bool source_keep(put_t *p)
 static int say(put_t *p, weft_status_t st)
 {
     mem_meter_end(&p->meter);
-    if (st == WEFT_ERR_STATE && !mem_signal()) {
+    if (st == WEFT_ERR_STATE && !tool_signal()) {
         tool_error("%s is there already; --replace puts %s in its place, unless it belongs to another client", p->name, p->file);
         return TOOL_FAILED;
     }
@@ -128,7 +128,7 @@ static weft_status_t remove_old(put_t *p)
         weft_op_t op = WEFT_OP_INIT;
         weft_status_t st;
         op.timeout_ns = p->opts->timeout_ns;
-        st = mem_do_through(weft_store_remove(p->link.servers[i].store, p->name, &op), &op);
+        st = tool_do_through(weft_store_remove(p->link.servers[i].store, p->name, &op), &op);
         if (st && st != WEFT_ERR_NOTFOUND)
             return st;
     }
@@ -149,7 +149,7 @@ static weft_status_t make(put_t *p, uint64_t len)
     bo.len = len;
     bo.max_len = p->stream ? 0 : len;
     op.timeout_ns = p->opts->timeout_ns;
-    st = mem_do_through(weft_block_alloc(p->link.servers[0].store, &bo, &op), &op);
+    st = tool_do_through(weft_block_alloc(p->link.servers[0].store, &bo, &op), &op);
     if (!st) {
         p->block = op.buf;
         p->flow.remote = weft_block_remote(p->block);
@@ -162,7 +162,7 @@ static weft_status_t grow(put_t *p, uint64_t len)
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     op.timeout_ns = p->opts->timeout_ns;
-    st = mem_do_through(weft_block_extend(p->block, len, &op), &op);
+    st = tool_do_through(weft_block_extend(p->block, len, &op), &op);
     if (!st)
         p->flow.remote = weft_block_remote(p->block); /* writes under way stay with the one from before */
     return st;
@@ -174,7 +174,7 @@ static weft_status_t name_free(put_t *p)
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     op.timeout_ns = p->opts->timeout_ns;
-    st = mem_do_through(weft_block_open(p->link.servers[0].store, p->name, &op), &op);
+    st = tool_do_through(weft_block_open(p->link.servers[0].store, p->name, &op), &op);
     if (!st)
         weft_block_drop(op.buf);
     return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st ? st : WEFT_ERR_STATE;
@@ -184,7 +184,7 @@ static weft_status_t publish(put_t *p)
 {
     weft_op_t op = WEFT_OP_INIT;
     op.timeout_ns = p->opts->timeout_ns;
-    return mem_do_through(weft_block_share(p->block, p->name, p->opts->replace, &op), &op);
+    return tool_do_through(weft_block_share(p->block, p->name, p->opts->replace, &op), &op);
 }
 
 /* Take back what was made, and tell if that cannot be done. */
@@ -194,9 +194,9 @@ static void undo(put_t *p)
     weft_status_t st = WEFT_OK;
     op.timeout_ns = UNDOING;
     if (p->block) {
-        mem_do_through(weft_block_free(p->block, &op), &op); /* it goes with the lease otherwise */
+        tool_do_through(weft_block_free(p->block, &op), &op); /* it goes with the lease otherwise */
     } else if (p->mirror) {
-        mem_do_through(weft_mirror_close(p->mirror, &op), &op);
+        tool_do_through(weft_mirror_close(p->mirror, &op), &op);
         st = remove_old(p);
     }
     p->block = NULL;
@@ -234,7 +234,7 @@ static int fill(put_t *p, uint64_t *bytes_out)
         }
         n = source_read(p, slot->buf, cap);
         if (n < 0)
-            return mem_signal() ? 128 + mem_signal() : TOOL_FAILED;
+            return tool_signal() ? 128 + tool_signal() : TOOL_FAILED;
         if (!p->stream && (size_t)n < cap) {
             mem_meter_end(&p->meter);
             tool_error("%s became shorter while it was read", p->file);
@@ -288,7 +288,7 @@ static int put(put_t *p)
     } else {
         weft_op_t op = WEFT_OP_INIT;
         op.timeout_ns = p->opts->timeout_ns;
-        st = mem_do_through(weft_mirror_close(p->mirror, &op), &op);
+        st = tool_do_through(weft_mirror_close(p->mirror, &op), &op);
         if (st)
             return mem_failed(st, "%s is written, but the mirror did not close", p->name);
     }
@@ -307,7 +307,7 @@ int mem_put(const mem_opts_t *opts)
     if (rc)
         goto out;
     if (opts->mirror && p.stream && !source_keep(&p))
-        rc = mem_signal() ? 128 + mem_signal() : TOOL_FAILED;
+        rc = tool_signal() ? 128 + tool_signal() : TOOL_FAILED;
     else if (opts->mirror && !p.len)
         rc = (tool_error("%s is empty, and a mirror cannot be", p.file), TOOL_FAILED);
     else

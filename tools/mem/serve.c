@@ -1,8 +1,7 @@
 /* tools/mem/serve.c - `weft mem serve`: memory of this machine for whoever connects and may.
  *
  * The runtime's own thread does all the work; the main thread sleeps until a signal or the next line of statistics. Signals are
- * blocked from before the first thread on, so that none is lost between two waits. A store that anyone on a network could read and write is
- * not opened by accident: without a key it listens on this machine only, unless told otherwise.
+ * blocked from before the first thread on, so that none is lost between two waits.
  * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
 #include <errno.h>
 #include <string.h>
@@ -23,61 +22,6 @@ typedef struct serve {
     weft_store_stats_t last; /* as of the last line */
     bool shown;              /* a line of statistics is on the terminal */
 } serve_t;
-
-/* --- who may connect --------------------------------------------------------------------------------------- */
-
-static bool begins(const char *s, const char *with)
-{
-    return !strncmp(s, with, strlen(with));
-}
-
-/* Only this machine can connect there, as far as the text tells: a name that has to be looked up could be anywhere. */
-static bool is_local(const char *uri)
-{
-    return begins(uri, "unix://") || begins(uri, "tcp://127.") || begins(uri, "tcp://[::1]") || begins(uri, "tcp://localhost:");
-}
-
-static const char *first_open_to_others(const char *uris)
-{
-    while (is_local(uris)) {
-        const char *comma = strchr(uris, ',');
-        if (!comma)
-            return NULL;
-        uris = comma + 1 + strspn(comma + 1, " ");
-    }
-    return uris;
-}
-
-static bool may_listen(const mem_opts_t *o)
-{
-    if (o->no_key_needed || mem_has_key())
-        return true;
-    for (unsigned i = 0; i < o->n_listen; i++) {
-        const char *uri = first_open_to_others(o->listen[i]);
-        if (uri) {
-            tool_error(
-                "%.*s is open to other machines, and there is no key: whoever connects could read and write every block; give "
-                "--key-file PATH, or --no-key-needed if all who can connect may",
-                (int)strcspn(uri, ","), uri);
-            return false;
-        }
-    }
-    return true;
-}
-
-static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
-{
-    (void)listener;
-    (void)ep; /* the store serves it; gone() closes it */
-    (void)user;
-}
-
-static void gone(weft_ep_t *ep, weft_status_t why, void *user)
-{
-    (void)why;
-    (void)user;
-    weft_ep_close(ep, NULL);
-}
 
 /* --- statistics --------------------------------------------------------------------------------------------- */
 
@@ -177,8 +121,6 @@ static bool open_all(serve_t *s)
 {
     const mem_opts_t *o = s->opts;
     weft_store_server_opts_t so = WEFT_STORE_SERVER_OPTS_INIT;
-    weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
-    weft_ep_hooks_t hooks = {.closed = gone};
     weft_status_t st;
     so.bytes = o->bytes;
     so.client_bytes = o->quota_bytes;
@@ -192,14 +134,9 @@ static bool open_all(serve_t *s)
         tool_error_status(st, "the memory cannot be served");
         return false;
     }
-    lo.accept = accepted;
-    lo.hooks = &hooks;
     for (unsigned i = 0; i < o->n_listen; i++) {
-        st = weft_listen(s->rt, o->listen[i], &lo, &s->listeners[s->n_listeners]);
-        if (st) {
-            tool_error_status(st, "cannot listen on %s", o->listen[i]);
+        if (tool_listen(s->rt, o->listen[i], &s->listeners[s->n_listeners]))
             return false;
-        }
         s->n_listeners++;
     }
     return true;
@@ -239,14 +176,14 @@ int mem_serve(const mem_opts_t *opts)
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     sigset_t signals;
     int rc = TOOL_FAILED;
-    if (!may_listen(opts))
+    if (!opts->no_key_needed && !tool_may_listen(opts->listen, opts->n_listen, "read and write every block"))
         return TOOL_USAGE;
     if (pages > 0 && page > 0 && opts->bytes / (uint64_t)page > (uint64_t)pages)
         tool_error("--size is more than the memory of this machine: when that is used up, the system ends processes, and perhaps "
                    "this one");
-    mem_signals(&signals);
+    tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (mem_runtime_open(opts, &s.rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &s.rt))
         return TOOL_FAILED;
     if (open_all(&s)) {
         announce(&s);

@@ -8,13 +8,6 @@
 
 #include "mem.h"
 
-uint64_t mem_now(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * WEFT_SECOND + (uint64_t)ts.tv_nsec;
-}
-
 const char *mem_size_text(double bytes, char *buf, size_t cap)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -48,7 +41,7 @@ const char *mem_age_text(uint64_t ns, char *buf, size_t cap)
 void mem_meter_start(mem_meter_t *m, const char *verb, const char *name, uint64_t total, bool quiet)
 {
     *m = (mem_meter_t){.verb = verb, .name = name, .total = total};
-    m->start_ns = mem_now();
+    m->start_ns = tool_now();
     m->terminal = !quiet && tool_is_terminal(stderr);
 }
 
@@ -60,7 +53,7 @@ void mem_meter_show(mem_meter_t *m, uint64_t done)
     double seconds;
     if (!m->terminal)
         return;
-    now = mem_now();
+    now = tool_now();
     if (m->shown && now - m->shown_ns < BAR_EVERY)
         return;
     m->shown = true;
@@ -94,7 +87,7 @@ double mem_meter_end(mem_meter_t *m)
     if (m->shown)
         fputs("\r\033[K", stderr);
     m->shown = false;
-    return (double)(mem_now() - m->start_ns) / 1e9;
+    return (double)(tool_now() - m->start_ns) / 1e9;
 }
 
 void mem_report_transfer(const mem_opts_t *opts, FILE *f, const char *verb, const char *name, uint64_t bytes, double seconds,

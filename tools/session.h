@@ -1,0 +1,56 @@
+/* tools/session.h - what commands with a runtime share: opening it, signals, waiting, listening. */
+#ifndef WEFT_TOOLS_SESSION_H
+#define WEFT_TOOLS_SESSION_H
+
+#include <signal.h>
+#include <weft/weft.h>
+
+#include "common.h"
+
+/* Open a runtime: transports NULL and heartbeat 0 are as configured. Signals are blocked in its threads, SIGPIPE is ignored. A failure gets a
+ * sentence. */
+weft_status_t tool_runtime_open(weft_progress_mode_t progress, const char *transports, uint64_t heartbeat_ns, weft_runtime_t **rt_out);
+
+/* A variable's value as it is configured, yours to free; NULL if it is empty or none. */
+char *tool_configured(const char *name);
+/* --key-file, or one that is configured. */
+bool tool_has_key(void);
+/* Of an option --key-file: what is opened from now on uses it. False, after a sentence: out of memory. */
+bool tool_use_key_file(const char *path);
+
+/* --- signals and waiting ----------------------------------------------------------------------------------- */
+
+/* The signals that ask a program to end; not those that whoever started it had it ignore, as nohup does. */
+void tool_signals(sigset_t *set);
+/* From now on they only set what tool_signal() says: the number of the one that came, 0 for none yet. */
+void tool_handle_signals(void);
+int tool_signal(void);
+
+/* Wait for an operation until it is complete or a signal came; then it is cancelled, and waited for to its end. */
+weft_status_t tool_wait(weft_op_t *op);
+/* The same, but a signal does not cut it short: for what must not be left open. Its timeout bounds it. */
+static inline weft_status_t tool_wait_through(weft_op_t *op)
+{
+    return weft_op_wait(op, WEFT_FOREVER);
+}
+/* Of a call that has just posted `op`: its error, or what waiting came to. */
+static inline weft_status_t tool_do(weft_status_t posted, weft_op_t *op)
+{
+    return posted ? posted : tool_wait(op);
+}
+static inline weft_status_t tool_do_through(weft_status_t posted, weft_op_t *op)
+{
+    return posted ? posted : tool_wait_through(op);
+}
+
+/* Nanoseconds of the clock that only goes forward. */
+uint64_t tool_now(void);
+
+/* --- listening --------------------------------------------------------------------------------------------- */
+
+/* Is there a key, or can only this machine connect to all of them? If not: a sentence, `harm` is what whoever connects could do. */
+bool tool_may_listen(const char *const *uris, unsigned n, const char *harm);
+/* Listen: whoever connects is served by what the runtime has, and its endpoint closed when it is gone. A failure gets a sentence. */
+weft_status_t tool_listen(weft_runtime_t *rt, const char *uri, weft_listener_t **listener_out);
+
+#endif
