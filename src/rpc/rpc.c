@@ -80,6 +80,7 @@ static void room_free(weft_runtime_t *rt)
 {
     rpc_state_t *rs = rpc_state(rt);
     wefti_rpc_clients_free(rs);
+    wefti_rpc_reach_free(rs);
     wefti_rpc_services_free(rs);
     weft_pool_free(rs->pool);
     pthread_mutex_destroy(&rs->lock);
@@ -98,6 +99,7 @@ weft_status_t wefti_rpc_attach(weft_runtime_t *rt)
     pthread_mutex_init(&rs->lock, NULL);
     pthread_mutex_init(&rs->finding, NULL);
     wefti_list_init(&rs->published);
+    wefti_list_init(&rs->strays);
     wefti_list_init(&rs->services);
     wefti_list_init(&rs->clients);
     rt->fabric->ops->random(rt->fabric, &rs->random, sizeof rs->random);

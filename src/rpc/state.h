@@ -49,6 +49,7 @@ typedef struct rpc_state {
     weft_registry_t *registry;   /* the configured one, for those that were given none; NULL: nobody uses it */
     uint32_t registry_users;
     wefti_list_t published;
+    wefti_list_t strays;         /* the driver's: what endpoints may still name that the closing runtime has to close itself */
     uint64_t random;             /* ids and epochs are made of it */
     _Atomic uint64_t detached;   /* bytes of detached.c */
     weft_op_t handle_op[2];
@@ -315,7 +316,7 @@ void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why); /* its endpo
 /* It answered WEFT_CODE_UNAVAILABLE with NOT_RUN: it drains or closes. Calls go elsewhere, if there is anywhere else, until the registry has
  * heard of it, or a second has passed. */
 void wefti_rpc_reach_turned_away(rpc_server_t *server);
-void wefti_rpc_reach_free(weft_client_t *client);     /* with the runtime, where reach_close() did not come to its end */
+void wefti_rpc_reach_free(rpc_state_t *rs);           /* with the runtime */
 /* A sentence for who waited in vain: how many instances are known, where they were looked for. */
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 
@@ -347,7 +348,7 @@ uint32_t wefti_rpc_service_load(weft_service_t *service);
 /* publish.c: on the driver, with drain and close: the service is not touched after it returns. Nothing if it is not published. */
 void wefti_rpc_unpublish(weft_service_t *service);
 
-/* reach.c, for it and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any thread. */
+/* configured.c, for reach.c and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any thread. */
 weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t **registry_out);
 void wefti_rpc_registry_put(rpc_state_t *rs);
 
