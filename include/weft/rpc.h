@@ -241,10 +241,15 @@ WEFT_API size_t weft_call_many(weft_method_t *method, const weft_call_item_t *it
 /* --- streams --------------------------------------------------------------------------------------------------------------------- */
 
 /* One side of a call whose arguments or result are a stream of values; either side sends what the signature lets it, and receives the other's.
- * Values arrive in order. A sender waits when the other side has 64 of them, or 1 MiB, that nobody took. */
+ * Values arrive in order. A sender waits while the other side has 64 of them, or 1 MiB, that nobody took; one value may go beyond the 1 MiB, up to
+ * 1 GiB (at a service: its payload_max).
+ *
+ * The streams of a call end with the server's answer. What it sent before it can be received after that: then receives end with op->len 0, or with
+ * WEFT_ERR_CALL if it answered ill. A call that ended in any other way (cancelled, late, the peer lost) takes what arrived with it, and
+ * receives end with its status at once. */
 typedef struct weft_stream weft_stream_t;
 
-/* A value that arrived; its views are valid until weft_item_release(). */
+/* A value that arrived; its views are valid until weft_item_release(), from any thread, before the runtime is closed. */
 typedef struct weft_item {
     weft_value_t value;
     void *more; /* the library's */
@@ -252,21 +257,25 @@ typedef struct weft_item {
 #define WEFT_ITEM_INIT {{0}}
 WEFT_API void weft_item_release(weft_item_t *item);
 
-/* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end,
- * and they end with it. Values that arrived can be received after that. The stream is yours until weft_stream_release(). */
+/* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end.
+ * The stream is yours until weft_stream_release(), before the runtime is closed; values can be posted to it at once. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_stream(weft_method_t *method, const weft_value_t *args, size_t n,
                                                         const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op,
                                                         weft_stream_t **stream_out);
-/* Send a value: op completes when it is on its way and what it views may be used again. Several may be posted: they keep their order. op NULL:
- * it is copied; WEFT_ERR_AGAIN where it would have to wait. Fails, or completes: WEFT_ERR_INVALID (not of the stream's type), WEFT_ERR_STATE (the
- * signature has no stream in this direction, or it was ended), WEFT_ERR_CLOSED (the call is over), or as the call. */
+/* Send a value: it is borrowed until op completes, when it is on its way and what it views may be used again. Several may be posted: they keep their
+ * order. One that waits can be cancelled, and was not sent; one on its way is complete when the other side has it, whatever is asked.
+ * op NULL: it is copied; WEFT_ERR_AGAIN where it would have to wait (from a thread that does not drive the runtime: where 64 such
+ * wait already). Fails, or completes: WEFT_ERR_INVALID (not of the stream's type), WEFT_ERR_STATE (the signature has no stream in this
+ * direction, or it was ended), WEFT_ERR_CLOSED (the call was answered), WEFT_ERR_REJECTED (the other side had no room for it), or as the call. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_send(weft_stream_t *stream, const weft_value_t *value, weft_op_t *op);
-/* No more values from this side. A server's stream also ends with its reply. op may be NULL. */
+/* No more values from this side, after those that were posted. A server's stream also ends with its reply. op may be NULL. Fails as above. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_end(weft_stream_t *stream, weft_op_t *op);
 /* Receive the next value: op completes with WEFT_OK and op->len 1 and the item; with WEFT_OK and op->len 0 at the end of the stream; otherwise as
- * the call. */
+ * the call. Several may be posted. WEFT_ERR_NOMEM, WEFT_ERR_LIMIT: a value could not be kept here; WEFT_ERR_PEER: or not sent there; nothing can be
+ * received after either. The item is set by this call, and is to be released after each completion that gave one. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op_t *op);
-/* Done with it: of a call under way it is cancelled. A request's own stream is not released. */
+/* Done with it: of a call under way it is cancelled, and what is posted to it ends with WEFT_ERR_CANCELLED. Nothing may be posted any more. A
+ * request's own stream is not released. NULL is allowed. */
 WEFT_API void weft_stream_release(weft_stream_t *stream);
 
 /* --- reflection ------------------------------------------------------------------------------------------------------------------- */

@@ -320,21 +320,28 @@ void wefti_rpc_reach_free(rpc_state_t *rs);           /* with the runtime */
 /* A sentence for who waited in vain: how many instances are known, where they were looked for. */
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 
-/* --- streams: stream.c ----------------------------------------------------------------------------------------------------------------- */
+/* --- streams: stream.c, stream_out.c, stream_in.c --------------------------------------------------------------------------------------- */
 
-/* One side of it. sends, receives: codecs of what this side sends and receives; n = 0: nothing in that direction. The client's is made with the
- * call, and gets its endpoint and number with each sending of the request (once: a call with a stream is not sent again after anything was sent on
- * it); the server's has them from the start. */
+/* One side of it. Any thread; the rest here is the driver's. A client's is held by its owner (the call) and by the program, a server's by its owner
+ * (the request) alone. A client's has no owner as yet: wefti_stream_connect(s, NULL, 0, op) before the program gets it, so that releasing it cancels
+ * the call. */
 weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, weft_stream_t **stream_out);
-void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner); /* owner: the operation of the call, or the rpc_request_t */
-bool wefti_stream_used(const weft_stream_t *s);                                          /* something was sent or received on it */
+void wefti_stream_discard(weft_stream_t *s); /* nobody has seen it: the call could not be posted */
+/* The request was sent over ep, with that number; what waits follows it. owner: the operation of the call, or the rpc_request_t. ep NULL: it is not
+ * sent yet, or not any more; with another one later, if nothing was sent or received. */
+void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner);
+bool wefti_stream_used(const weft_stream_t *s);                 /* something was sent or received on it: the request cannot be sent again */
+void wefti_stream_item_max(weft_stream_t *s, uint64_t bytes);   /* larger ones are not taken. 1 GiB if nobody says; a service: payload_max */
 /* ITEM, END or CREDIT came for it. What breaks the rules fails the endpoint (wefti_ep_protocol_error). */
 void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head);
-/* The call is over (status WEFT_OK: the server answered well; received values can still be taken): everything posted ends; nothing more is sent. */
+/* The call is over, on either side: everything that waits ends, nothing more is sent, the owner is not asked anything any more. Once; others do nothing.
+ * Status: WEFT_OK and WEFT_ERR_CALL: the server answered, well or ill: what was sent before it arrives, and is received before the end (WEFT_OK) or
+ * the status. Anything else: that is the status of all that is under way, and what arrived is dropped. Before the owner is complete. */
 void wefti_stream_over(weft_stream_t *s, weft_status_t status);
-/* The owner lets go: it is freed when the program has, too (a client's), or at once (a server's). */
-void wefti_stream_drop(weft_stream_t *s);
-bool wefti_stream_drained(const weft_stream_t *s); /* server: everything that was posted has been sent, so that the reply may follow */
+void wefti_stream_drop(weft_stream_t *s);                       /* the owner lets go of it, after over or instead */
+/* Server: everything that was posted is on its way, so that the reply may follow. If not: drained(user) is called once when it is; never after over. */
+bool wefti_stream_drained(const weft_stream_t *s);
+void wefti_stream_when_drained(weft_stream_t *s, void (*drained)(void *user), void *user);
 
 /* --- the serving side: service.c, function.c, request.c, once.c, pool.c, reflect.c -------------------------------------------------------- */
 

@@ -1,0 +1,141 @@
+/* rpc/stream.c - streams of a call: one side's life, from the request to the last who holds it. stream_out.c sends, stream_in.c
+ * receives.
+ *
+ *     made --connect--> connected --over--> over
+ *       ^----connect(NULL)---|                       a request that is sent again, while nothing was sent or received
+ *
+ * Held by its owner (the call, the request), by the program (a client's only), by each operation that sits in the inbox and by
+ * each message under way; the last of them frees it. So weft_stream_release() may come while operations of it are under way: they
+ * end, and nothing of theirs is touched after that.
+ *
+ * Promise: nobody is told of more values than the other side sent, nor of an end that it did not come to: where anything is lost,
+ * receives end with a status. tests/wire/rpc_stream.c, tests/fault/rpc_stream_lost.c. */
+#include "rpc/stream.h"
+
+static void release_on_driver(wefti_call_t *call);
+
+weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, weft_stream_t **stream_out)
+{
+    const wefti_codec_t *args = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM), *results = wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM);
+    weft_stream_t *s = (weft_stream_t *)wefti_malloc(sizeof *s);
+    if (!s)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a stream");
+    memset(s, 0, offsetof(weft_stream_t, in.slots));
+    s->rs = rs;
+    s->at_server = at_server;
+    s->to_peer = at_server ? RPC_AM_TO_CLIENT : RPC_AM_TO_SERVER;
+    s->release.fn = release_on_driver;
+    atomic_init(&s->refs, at_server ? 1 : 2);
+    s->out.codec = at_server ? *results : *args; /* copies: a client's stream may outlive the signature */
+    s->in.codec = at_server ? *args : *results;
+    wefti_list_init(&s->out.waiting);
+    wefti_list_init(&s->out.flying);
+    wefti_list_init(&s->in.receives);
+    s->out.may_items = s->in.may_items = RPC_STREAM_ITEMS;
+    s->out.may_bytes = s->in.may_bytes = RPC_STREAM_BYTES;
+    s->in.item_max = STREAM_ITEM_MAX;
+    *stream_out = s;
+    return WEFT_OK;
+}
+
+void wefti_stream_discard(weft_stream_t *s)
+{
+    wefti_free(s);
+}
+
+void wefti_stream_unref(weft_stream_t *s)
+{
+    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    wefti_stream_in_free(s);
+    wefti_free(s);
+}
+
+void wefti_stream_item_max(weft_stream_t *s, uint64_t bytes)
+{
+    s->in.item_max = bytes;
+}
+
+void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner)
+{
+    s->ep = ep;
+    s->call = call;
+    s->owner = owner;
+    if (ep)
+        wefti_stream_out_kick(s);
+}
+
+bool wefti_stream_used(const weft_stream_t *s)
+{
+    return s->out.items || s->in.items || s->out.end_sent || s->in.ended;
+}
+
+weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
+{
+    weft_runtime_t *rt = s->rs->rt, *was;
+    weft_status_t st = WEFT_OK;
+    bool driver = wefti_enter(rt, &was);
+    if (driver && wefti_may_pass_inbox(rt, was)) {
+        st = start(op);
+        if (st)
+            wefti_op_unprepare(op);
+    } else {
+        stream_ref(s);
+        wefti_op_inbox(op);
+    }
+    if (driver)
+        wefti_leave(rt, was);
+    return st;
+}
+
+void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head)
+{
+    if (s->over || !s->ep)
+        return; /* it crossed our end of it */
+    if (head->slot)
+        wefti_ep_protocol_error(s->ep, "a record of a stream has a slot");
+    else if (kind == RPC_ITEM)
+        wefti_stream_in_item(s, am, head);
+    else if (kind == RPC_END)
+        wefti_stream_in_end(s, am, head);
+    else
+        wefti_stream_out_credit(s, am);
+}
+
+void wefti_stream_over(weft_stream_t *s, weft_status_t status)
+{
+    if (s->over)
+        return;
+    s->over = true;
+    s->why = status;
+    s->owner = NULL;
+    s->ep = NULL;
+    wefti_stream_out_over(s, status);
+    wefti_stream_in_over(s, status);
+}
+
+void wefti_stream_drop(weft_stream_t *s)
+{
+    wefti_stream_over(s, WEFT_ERR_CLOSED);
+    wefti_stream_unref(s);
+}
+
+/* --- the program's hold -------------------------------------------------------------------------------------------- */
+
+static void release_on_driver(wefti_call_t *call)
+{
+    weft_stream_t *s = wefti_container_of(call, weft_stream_t, release);
+    weft_op_t *owner = (weft_op_t *)s->owner;
+    if (owner)
+        weft_op_cancel(owner);
+    /* It may end later, when its buffers are free; here nothing more happens now. */
+    wefti_stream_out_fail(s, WEFT_ERR_CANCELLED);
+    wefti_stream_in_fail(s, WEFT_ERR_CANCELLED);
+    wefti_stream_unref(s);
+}
+
+void weft_stream_release(weft_stream_t *stream)
+{
+    if (stream && !stream->at_server)
+        wefti_call_on_driver(stream->rs->rt, &stream->release);
+}

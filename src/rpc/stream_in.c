@@ -1,0 +1,369 @@
+/* rpc/stream_in.c - what one side of a stream receives: items in order, and credit for more as the program takes them.
+ *
+ *     ITEM --> slot (a scalar, or values whose payload is fetched at once: it was granted) --the oldest, ready, and a receive
+ *     waits--> taken
+ *          \-> taken: a receive waits, and nothing is before it
+ *
+ * The other side may have RPC_STREAM_ITEMS and RPC_STREAM_BYTES here that nobody took, and one item may go beyond the bytes. It
+ * is told of more when half of either was taken, so that it neither waits for us nor hears of every item. A scalar takes no
+ * memory but its slot, which is there from the start; anything else takes one block.
+ *
+ * Where an item cannot be kept (no memory, larger than item_max), or is missing, receives end with a status from then on; what
+ * comes is counted and dropped, so that the other side does not wait for us.
+ *
+ * Promise: a peer cannot make us hold more than was granted: more is a breach of the protocol, and ends the endpoint.
+ * tests/wire/rpc_stream.c. */
+#include "rpc/stream.h"
+
+typedef struct stream_recv {
+    weft_stream_t *s;
+    weft_item_t *item;
+} stream_recv_t;
+
+static stream_recv_t *stream_recv(weft_op_t *op)
+{
+    return wefti_op_room(op, stream_recv_t);
+}
+
+/* --- credit -------------------------------------------------------------------------------------------------------- */
+
+static bool credit_due(const stream_in_t *in)
+{
+    uint64_t items = in->may_items - in->taken_items,
+             bytes = in->may_bytes - in->taken_bytes; /* that are left; bytes may be overdrawn */
+    return items <= RPC_STREAM_ITEMS / 2 || bytes <= RPC_STREAM_BYTES / 2 || bytes > RPC_STREAM_BYTES;
+}
+
+static void give_credit(weft_stream_t *s);
+
+static void credit_sent(void *user, weft_status_t status)
+{
+    weft_stream_t *s = (weft_stream_t *)user;
+    s->in.crediting = false;
+    if (!status)
+        give_credit(s);
+    else if (!s->over)
+        wefti_stream_in_fail(s, status); /* the other side would wait for ever, and we for it */
+    wefti_stream_unref(s);
+}
+
+static void give_credit(weft_stream_t *s)
+{
+    stream_in_t *in = &s->in;
+    rpc_msg_t msg;
+    rpc_out_t *out;
+    if (!s->ep || in->ended || in->crediting || !credit_due(in))
+        return;
+    rpc_credit_t credit = {in->taken_items + RPC_STREAM_ITEMS, in->taken_bytes + RPC_STREAM_BYTES};
+    rpc_msg_init(&msg, rpc_head(RPC_CREDIT, s->call));
+    rpc_msg_put(&msg, &credit, sizeof credit);
+    weft_status_t st = wefti_rpc_send(s->ep, s->to_peer, &msg, 0, credit_sent, s, &out);
+    if (st) {
+        wefti_stream_in_fail(s, st);
+        return;
+    }
+    in->may_items = credit.items;
+    in->may_bytes = credit.bytes;
+    if (out) {
+        in->crediting = true;
+        stream_ref(s);
+    }
+}
+
+static void taken(weft_stream_t *s, uint64_t bytes)
+{
+    s->in.taken_items++;
+    s->in.taken_bytes += bytes;
+    give_credit(s);
+}
+
+/* --- what is here -------------------------------------------------------------------------------------------------- */
+
+static stream_slot_t *slot_at(stream_in_t *in, uint32_t i)
+{
+    return &in->slots[(in->first + i) % RPC_STREAM_ITEMS];
+}
+
+static void put_value(const weft_stream_t *s, weft_item_t *item, uint64_t bits)
+{
+    item->value = (weft_value_t){.type = s->in.codec.types[0], .u64 = bits};
+    item->more = NULL;
+}
+
+static bool first_ready(stream_in_t *in)
+{
+    return in->n && (in->codec.fixed || !slot_at(in, 0)->in->missing);
+}
+
+/* The first, which is ready, to the program. */
+static void take_first(weft_stream_t *s, weft_item_t *item)
+{
+    stream_in_t *in = &s->in;
+    stream_slot_t slot = *slot_at(in, 0);
+    in->first = (in->first + 1) % RPC_STREAM_ITEMS;
+    in->n--;
+    if (in->codec.fixed) {
+        put_value(s, item, slot.bits);
+    } else {
+        item->value = slot.in->values[0];
+        item->more = slot.in;
+    }
+    taken(s, slot.bytes);
+}
+
+static void drop_slots(weft_stream_t *s, bool count)
+{
+    stream_in_t *in = &s->in;
+    while (in->n) {
+        stream_slot_t slot = *slot_at(in, 0);
+        in->first = (in->first + 1) % RPC_STREAM_ITEMS;
+        in->n--;
+        if (!in->codec.fixed)
+            wefti_rpc_in_free(slot.in);
+        if (count)
+            taken(s, slot.bytes);
+    }
+}
+
+/* Is there nothing more to come, and with what status does a receive end then? With WEFT_OK at the end of the stream. */
+static bool at_end(const weft_stream_t *s, weft_status_t *status_out)
+{
+    const stream_in_t *in = &s->in;
+    if (in->status)
+        *status_out = in->status;
+    else if (in->n || (!in->ended && !s->over))
+        return false;
+    else
+        *status_out = in->ended ? WEFT_OK : s->why;
+    return true;
+}
+
+static void deliver(weft_stream_t *s)
+{
+    stream_in_t *in = &s->in;
+    weft_status_t st = WEFT_OK;
+    while (!wefti_list_empty(&in->receives)) {
+        bool ready = !in->status && first_ready(in);
+        if (!ready && !at_end(s, &st))
+            return;
+        weft_op_t *op = wefti_op_of_link(wefti_list_pop(&in->receives));
+        op->len = ready;
+        if (ready)
+            take_first(s, stream_recv(op)->item);
+        wefti_op_complete(op, ready ? WEFT_OK : st);
+    }
+}
+
+void wefti_stream_in_fail(weft_stream_t *s, weft_status_t status)
+{
+    if (s->in.status)
+        return;
+    s->in.status = status;
+    drop_slots(s, true);
+    deliver(s);
+}
+
+void wefti_stream_in_over(weft_stream_t *s, weft_status_t status)
+{
+    /* At a server nobody is left to ask for what a client sent. */
+    if (s->at_server || !stream_answered(status))
+        wefti_stream_in_fail(s, stream_answered(status) ? WEFT_ERR_CLOSED : status);
+    else
+        deliver(s);
+}
+
+void wefti_stream_in_free(weft_stream_t *s)
+{
+    drop_slots(s, false);
+}
+
+/* --- arrivals ------------------------------------------------------------------------------------------------------ */
+
+static void fetched(void *user, weft_status_t status)
+{
+    weft_stream_t *s = (weft_stream_t *)user;
+    if (status == WEFT_ERR_PROTOCOL && s->ep)
+        wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+    if (status)
+        wefti_stream_in_fail(s, status);
+    else
+        deliver(s);
+}
+
+static void keep_slot(stream_in_t *in, stream_slot_t slot)
+{
+    *slot_at(in, in->n) = slot;
+    in->n++;
+}
+
+/* A scalar. */
+static void item_fixed(weft_stream_t *s, const weft_am_t *am, rpc_where_t where, uint64_t bytes)
+{
+    stream_in_t *in = &s->in;
+    weft_value_t value = {0};
+    wefti_decoded_t d;
+    if (am->len || wefti_rpc_values_here(am, where, &value, &d)) {
+        wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+        return;
+    }
+    wefti_list_t *l = wefti_list_first(&in->receives);
+    if (!l) {
+        keep_slot(in, (stream_slot_t){.bits = value.u64, .bytes = bytes});
+        return;
+    }
+    weft_op_t *op = wefti_op_of_link(l);
+    wefti_list_remove(l);
+    put_value(s, stream_recv(op)->item, value.u64);
+    op->len = 1;
+    wefti_op_complete(op, WEFT_OK);
+    taken(s, bytes);
+}
+
+static void item_any(weft_stream_t *s, weft_am_t *am, rpc_where_t where, uint64_t bytes)
+{
+    weft_status_t why;
+    rpc_in_t *got = wefti_rpc_in_new(s->rs, am, where, &why);
+    if (!got && why == WEFT_ERR_PROTOCOL) {
+        wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
+        return;
+    }
+    if (!got) {
+        wefti_stream_in_fail(s, why);
+        taken(s, bytes);
+        return;
+    }
+    keep_slot(&s->in, (stream_slot_t){.in = got, .bytes = bytes});
+    why = got->missing ? wefti_rpc_in_fetch(got, NULL, 0, NULL, fetched, s) : WEFT_OK;
+    if (why)
+        wefti_stream_in_fail(s, why);
+    else
+        deliver(s);
+}
+
+void wefti_stream_in_item(weft_stream_t *s, weft_am_t *am, const rpc_head_t *head)
+{
+    stream_in_t *in = &s->in;
+    rpc_ext_t ext;
+    if (!in->codec.n || am->header_len < STREAM_ITEM_HEAD) {
+        wefti_ep_protocol_error(s->ep, "an ITEM of a stream that is none");
+        return;
+    }
+    memcpy(&ext, (const uint8_t *)am->header + sizeof *head, sizeof ext);
+    if (ext.flags & ~RPC_F_BYTES || ext.zero || (!(ext.flags & RPC_F_BYTES) && ext.bytes_len)) {
+        wefti_ep_protocol_error(s->ep, "an ITEM of a stream with flags that are none");
+        return;
+    }
+    if (in->ended || in->items >= in->may_items || in->bytes >= in->may_bytes) {
+        wefti_ep_protocol_error(s->ep,
+                                in->ended ? "an ITEM after the END of its stream" : "an ITEM that no CREDIT was given for");
+        return;
+    }
+    uint64_t bytes = am->header_len - STREAM_ITEM_HEAD + am->len;
+    uint32_t lost = head->check - (uint32_t)in->items;
+    if (am->len > UINT64_MAX / 2 || lost >= in->may_items - in->items) {
+        wefti_ep_protocol_error(s->ep, "an ITEM out of its turn");
+        return;
+    }
+    in->items += lost + UINT64_C(1);
+    in->taken_items += lost;
+    in->bytes += bytes;
+    if (lost)
+        wefti_stream_in_fail(s, WEFT_ERR_PEER); /* it could not send what it had to: stream_out.c */
+    if (!in->status && bytes > in->item_max) {
+        wefti_warn("an item of a stream has %zu bytes, and at most %zu are taken", (size_t)bytes, (size_t)in->item_max);
+        wefti_stream_in_fail(s, WEFT_ERR_LIMIT);
+    }
+    rpc_where_t where = {&in->codec, STREAM_ITEM_HEAD, &ext};
+    if (in->status)
+        taken(s, bytes); /* it is dropped; its sender hears that nobody took it, and goes on */
+    else if (in->codec.fixed)
+        item_fixed(s, am, where, bytes);
+    else
+        item_any(s, am, where, bytes);
+}
+
+void wefti_stream_in_end(weft_stream_t *s, weft_am_t *am, const rpc_head_t *head)
+{
+    stream_in_t *in = &s->in;
+    if (!in->codec.n || in->ended || am->len || am->header_len != sizeof *head) {
+        wefti_ep_protocol_error(s->ep, "an END of a stream that is none, or was ended");
+        return;
+    }
+    in->ended = true;
+    if (head->check != (uint32_t)in->items)
+        wefti_stream_in_fail(s, WEFT_ERR_PEER);
+    else
+        deliver(s);
+}
+
+/* --- the program's side -------------------------------------------------------------------------------------------- */
+
+static weft_status_t start(weft_op_t *op, bool at_once)
+{
+    stream_recv_t *r = stream_recv(op);
+    weft_stream_t *s = r->s;
+    stream_in_t *in = &s->in;
+    weft_status_t st = WEFT_OK;
+    bool waits = !wefti_list_empty(&in->receives);
+    bool ready = !waits && !in->status && first_ready(in);
+    if (!ready && (waits || !at_end(s, &st))) {
+        st = wefti_op_track(op);
+        if (!st)
+            wefti_list_push_back(&in->receives, &wefti_opx(op)->link);
+        return st;
+    }
+    if (st)
+        return st;
+    op->len = ready;
+    if (ready)
+        take_first(s, r->item);
+    if (at_once)
+        wefti_op_complete_at_once(op, WEFT_OK);
+    else
+        wefti_op_complete(op, WEFT_OK);
+    return WEFT_OK;
+}
+
+static weft_status_t start_now(weft_op_t *op)
+{
+    return start(op, true);
+}
+
+static weft_status_t start_inbox(weft_op_t *op)
+{
+    weft_stream_t *s = stream_recv(op)->s;
+    weft_status_t st = start(op, false);
+    wefti_stream_unref(s);
+    return st;
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t recv_kind = {"stream receive", start_inbox, cancel};
+
+weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op_t *op)
+{
+    if (!stream || !item || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "a receive needs a stream, an item and an operation");
+    if (!stream->in.codec.n)
+        return wefti_fail(WEFT_ERR_STATE, "the signature has no stream in this direction; this side only sends");
+    weft_status_t st = wefti_op_prepare(stream->rs->rt, op, &recv_kind);
+    if (st)
+        return st;
+    memset(item, 0, sizeof *item);
+    op->len = 0;
+    *stream_recv(op) = (stream_recv_t){stream, item};
+    return wefti_stream_go(stream, op, start_now);
+}
+
+void weft_item_release(weft_item_t *item)
+{
+    if (!item || !item->more)
+        return;
+    wefti_rpc_in_free((rpc_in_t *)item->more);
+    item->more = NULL;
+}

@@ -1,0 +1,436 @@
+/* rpc/stream_out.c - what one side of a stream sends: items in order, as far as the other side's credit goes, and the end.
+ *
+ *     posted --credit, and nobody before it--> sent, complete          a small item: from the stack, nothing is kept
+ *        |                              \----> flying --> complete     its payload is taken, or active messages have to wait
+ *        \--> waiting --credit--> as above
+ *                \--cancel, deadline--> complete: it was not sent
+ *
+ * One that flies has its number: it cannot be taken out any more, and is complete when active messages let go of it.
+ *
+ * Promise: items have the numbers 0, 1, 2 ... without a gap, in the order they were posted. Should one that has its number fail
+ * to leave (a device that does not give its bytes, memory that runs out), nothing follows it, and an END says to the other side
+ * how many there should have been. tests/wire/rpc_stream.c. */
+#include "rpc/stream.h"
+
+typedef struct stream_send {
+    weft_stream_t *s;
+    const weft_value_t *value;
+    rpc_msg_t *packed; /* instead of value: everything was copied */
+    rpc_out_t *out;    /* while it flies */
+    bool end;
+} stream_send_t;
+_Static_assert(sizeof(stream_send_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+
+static stream_send_t *stream_send(weft_op_t *op)
+{
+    return wefti_op_room(op, stream_send_t);
+}
+
+/* What a send ends with when the call is over. */
+static weft_status_t over_status(const weft_stream_t *s)
+{
+    return stream_answered(s->why) ? WEFT_ERR_CLOSED : s->why;
+}
+
+/* WEFT_OK: it may be sent, now or later. */
+static weft_status_t refused(const weft_stream_t *s)
+{
+    return s->out.status ? s->out.status : s->over ? over_status(s) : WEFT_OK;
+}
+
+static bool may_go(const weft_stream_t *s, bool end)
+{
+    return s->ep && (end || (s->out.items < s->out.may_items && s->out.bytes < s->out.may_bytes));
+}
+
+/* --- onto their way ------------------------------------------------------------------------------------------------ */
+
+static weft_status_t pack(const weft_stream_t *s, const weft_value_t *value, rpc_msg_t *msg)
+{
+    rpc_ext_t none = {0};
+    rpc_msg_init(msg, rpc_head(RPC_ITEM, 0)); /* number and call come when it goes */
+    rpc_ext_t *ext = (rpc_ext_t *)rpc_msg_put(msg, &none, sizeof none);
+    return wefti_rpc_pack(msg, &s->out.codec, value, 1, ext);
+}
+
+static void number(const weft_stream_t *s, rpc_msg_t *msg)
+{
+    rpc_head_t head = rpc_head(RPC_ITEM, s->call);
+    head.check = (uint32_t)s->out.items;
+    memcpy(msg->header, &head, sizeof head);
+}
+
+static void count(weft_stream_t *s, uint64_t bytes)
+{
+    s->out.items++;
+    s->out.bytes += bytes;
+}
+
+static uint64_t bytes_of(const rpc_msg_t *msg)
+{
+    return msg->len - STREAM_ITEM_HEAD + msg->payload;
+}
+
+static weft_status_t put_end(weft_stream_t *s, rpc_out_fn done, void *user, rpc_out_t **out_out)
+{
+    rpc_msg_t msg;
+    rpc_head_t head = rpc_head(RPC_END, s->call);
+    head.check = (uint32_t)s->out.items;
+    rpc_msg_init(&msg, head);
+    weft_status_t st = wefti_rpc_send(s->ep, s->to_peer, &msg, 0, done, user, out_out);
+    if (!st)
+        s->out.end_sent = true;
+    return st;
+}
+
+/* Something with a number did not leave. */
+static void broken(weft_stream_t *s, weft_status_t status)
+{
+    rpc_out_t *out = NULL;
+    if (s->out.status || s->over)
+        return;
+    if (s->ep && !s->out.end_sent && !put_end(s, NULL, NULL, &out) && out)
+        wefti_rpc_out_forget(out);
+    wefti_stream_out_fail(s, status);
+}
+
+static void flown(void *user, weft_status_t status)
+{
+    weft_op_t *op = (weft_op_t *)user;
+    weft_stream_t *s = stream_send(op)->s;
+    wefti_list_remove(&wefti_opx(op)->link);
+    if (s->over && (status == WEFT_ERR_CANCELLED || status == WEFT_ERR_REJECTED))
+        status = over_status(s); /* our doing, or the other side's, which knew it before we did */
+    else if (status && status != WEFT_ERR_REJECTED)
+        broken(s, status);
+    wefti_op_complete(op, status);
+    wefti_stream_unref(s);
+}
+
+/* Send it: it may go. Then it is complete or flies; on an error it is neither. at_once: from within the call that posts it. */
+static weft_status_t put(weft_op_t *op, bool at_once)
+{
+    stream_send_t *w = stream_send(op);
+    weft_stream_t *s = w->s;
+    rpc_msg_t here, *msg = w->packed ? w->packed : &here;
+    weft_status_t st;
+    if (w->end) {
+        st = put_end(s, flown, op, &w->out);
+    } else {
+        st = w->packed ? WEFT_OK : pack(s, w->value, msg);
+        if (st)
+            return st;
+        uint64_t bytes = bytes_of(msg);
+        number(s, msg);
+        st = wefti_rpc_send(s->ep, s->to_peer, msg, 0, flown, op, &w->out);
+        if (!st)
+            count(s, bytes);
+    }
+    if (st)
+        return st;
+    if (w->out) {
+        wefti_list_push_back(&s->out.flying, &wefti_opx(op)->link);
+        stream_ref(s);
+    } else if (at_once) {
+        wefti_op_complete_at_once(op, WEFT_OK);
+    } else {
+        wefti_op_complete(op, WEFT_OK);
+    }
+    return WEFT_OK;
+}
+
+static void look_drained(weft_stream_t *s)
+{
+    void (*drained)(void *user) = s->out.drained;
+    if (!drained || !wefti_list_empty(&s->out.waiting))
+        return;
+    s->out.drained = NULL;
+    drained(s->out.drained_user);
+}
+
+void wefti_stream_out_kick(weft_stream_t *s)
+{
+    wefti_list_t *l;
+    while ((l = wefti_list_first(&s->out.waiting))) {
+        weft_op_t *op = wefti_op_of_link(l);
+        if (!may_go(s, stream_send(op)->end))
+            return;
+        wefti_list_remove(l);
+        weft_status_t st = put(op, false);
+        if (st)
+            wefti_op_complete(op, st);
+    }
+    look_drained(s);
+}
+
+/* --- posting ------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t start(weft_op_t *op, bool at_once)
+{
+    stream_send_t *w = stream_send(op);
+    weft_stream_t *s = w->s;
+    weft_status_t st = refused(s);
+    if (st)
+        return st;
+    if (wefti_list_empty(&s->out.waiting) && may_go(s, w->end))
+        return put(op, at_once);
+    st = wefti_op_track(op);
+    if (!st)
+        wefti_list_push_back(&s->out.waiting, &wefti_opx(op)->link);
+    return st;
+}
+
+static weft_status_t start_now(weft_op_t *op)
+{
+    return start(op, true);
+}
+
+static weft_status_t start_inbox(weft_op_t *op)
+{
+    weft_stream_t *s = stream_send(op)->s;
+    bool end = stream_send(op)->end;
+    weft_status_t st = start(op, false);
+    if (st && end)
+        atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
+    wefti_stream_unref(s);
+    return st;
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    stream_send_t *w = stream_send(op);
+    weft_stream_t *s = w->s;
+    if (w->out)
+        return;
+    wefti_list_remove(&wefti_opx(op)->link);
+    if (w->end)
+        atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
+    wefti_op_complete(op, why);
+    wefti_stream_out_kick(s); /* an end needs no credit */
+}
+
+static const wefti_op_kind_t send_kind = {"stream send", start_inbox, cancel};
+
+static weft_status_t check(weft_stream_t *s, const void *value)
+{
+    if (!s || !value)
+        return wefti_fail(WEFT_ERR_INVALID, "the %s is NULL", s ? "value" : "stream");
+    if (!s->out.codec.n)
+        return wefti_fail(WEFT_ERR_STATE, "the signature has no stream in this direction; this side only receives");
+    return WEFT_OK;
+}
+
+static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
+{
+    weft_status_t st = wefti_op_prepare(s->rs->rt, op, &send_kind);
+    if (st)
+        return st;
+    what.s = s;
+    *stream_send(op) = what;
+    return wefti_stream_go(s, op, start_now);
+}
+
+/* A send that nobody waits for, with a copy of everything. */
+typedef struct copied {
+    weft_op_t op;
+    weft_stream_t *s;
+    rpc_msg_t msg;
+} copied_t;
+
+static void copied_free(copied_t *c)
+{
+    atomic_fetch_sub_explicit(&c->s->out.copies, 1, memory_order_relaxed);
+    wefti_rpc_msg_free(&c->msg);
+    wefti_free(c);
+}
+
+static void copied_done(weft_op_t *op, void *user)
+{
+    copied_t *c = (copied_t *)user;
+    weft_stream_t *s = c->s;
+    (void)op;
+    copied_free(c);
+    wefti_stream_unref(s);
+}
+
+/* The pieces view memory of the program's: into one of our own. */
+static weft_status_t own_pieces(rpc_msg_t *msg)
+{
+    wefti_pieces_t all;
+    if (!msg->iov_n || (msg->bytes && msg->iov_n == 1))
+        return WEFT_OK;
+    void *copy = wefti_malloc(msg->payload);
+    if (!copy)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy %zu bytes; use an operation", (size_t)msg->payload);
+    wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL));
+    weft_status_t st = wefti_pieces_gather(&all, (uint8_t *)copy);
+    if (st) {
+        wefti_free(copy);
+        return st;
+    }
+    wefti_rpc_msg_free(msg);
+    msg->bytes = copy;
+    msg->iov[0] = (weft_iov_t){copy, msg->payload};
+    msg->iov_n = 1;
+    return WEFT_OK;
+}
+
+static weft_status_t send_copied(weft_stream_t *s, const weft_value_t *value)
+{
+    if (atomic_fetch_add_explicit(&s->out.copies, 1, memory_order_relaxed) >= RPC_STREAM_ITEMS) {
+        atomic_fetch_sub_explicit(&s->out.copies, 1, memory_order_relaxed);
+        return wefti_fail(WEFT_ERR_AGAIN, "%u values without an operation are under way already", RPC_STREAM_ITEMS);
+    }
+    copied_t *c = (copied_t *)wefti_malloc(sizeof *c);
+    if (!c) {
+        atomic_fetch_sub_explicit(&s->out.copies, 1, memory_order_relaxed);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy a value");
+    }
+    memset(&c->op, 0, sizeof c->op);
+    c->op.fn = copied_done;
+    c->op.user = c;
+    c->s = s;
+    c->msg.bytes = NULL;
+    weft_status_t st = pack(s, value, &c->msg);
+    if (!st)
+        st = own_pieces(&c->msg);
+    if (st)
+        goto err_c;
+    stream_ref(s);
+    st = post(s, (stream_send_t){.packed = &c->msg}, &c->op);
+    if (!st)
+        return WEFT_OK;
+    atomic_fetch_sub_explicit(&s->refs, 1, memory_order_relaxed); /* the program has it: never the last */
+err_c:
+    copied_free(c);
+    return st;
+}
+
+/* Send it now, from the stack, if it is small. WEFT_ERR_LIMIT: it has to be copied first. */
+static weft_status_t send_here(weft_stream_t *s, const weft_value_t *value)
+{
+    rpc_msg_t msg;
+    weft_status_t st = refused(s);
+    if (st)
+        return st;
+    if (!wefti_list_empty(&s->out.waiting) || !may_go(s, false))
+        return wefti_fail(WEFT_ERR_AGAIN, "the other side has to take some first; use an operation to wait for it");
+    st = pack(s, value, &msg);
+    if (st)
+        return st;
+    number(s, &msg);
+    if (!msg.iov_n && wefti_am_send_now(s->ep, s->to_peer, msg.header, msg.len)) {
+        count(s, bytes_of(&msg));
+        return WEFT_OK;
+    }
+    wefti_rpc_msg_free(&msg);
+    return WEFT_ERR_LIMIT;
+}
+
+static weft_status_t send_detached(weft_stream_t *s, const weft_value_t *value)
+{
+    weft_runtime_t *rt = s->rs->rt, *was;
+    weft_status_t st = WEFT_ERR_LIMIT;
+    if (!rt->closing && !wefti_forked(rt) && wefti_enter(rt, &was)) {
+        if (wefti_may_pass_inbox(rt, was))
+            st = send_here(s, value);
+        wefti_leave(rt, was);
+    }
+    return st == WEFT_ERR_LIMIT ? send_copied(s, value) : st;
+}
+
+weft_status_t weft_stream_send(weft_stream_t *stream, const weft_value_t *value, weft_op_t *op)
+{
+    weft_status_t st = check(stream, value);
+    if (st)
+        return st;
+    if (atomic_load_explicit(&stream->out.ended, memory_order_relaxed))
+        return wefti_fail(WEFT_ERR_STATE, "the stream was ended: nothing can be sent after weft_stream_end()");
+    if (!op)
+        return send_detached(stream, value);
+    return post(stream, (stream_send_t){.value = value}, op);
+}
+
+static void end_done(weft_op_t *op, void *user)
+{
+    (void)op;
+    wefti_stream_unref((weft_stream_t *)user);
+}
+
+weft_status_t weft_stream_end(weft_stream_t *stream, weft_op_t *op)
+{
+    weft_status_t st = check(stream, stream);
+    if (st)
+        return st;
+    if (atomic_exchange_explicit(&stream->out.ended, 1, memory_order_relaxed))
+        return wefti_fail(WEFT_ERR_STATE, "the stream was ended before");
+    bool own = !op;
+    if (own) {
+        op = &stream->out.end_op;
+        op->fn = end_done;
+        op->user = stream;
+        stream_ref(stream);
+    }
+    st = post(stream, (stream_send_t){.end = true}, op);
+    if (!st)
+        return WEFT_OK;
+    atomic_store_explicit(&stream->out.ended, 0, memory_order_relaxed);
+    if (own)
+        atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_relaxed); /* the program has it: never the last */
+    return st;
+}
+
+/* --- credit, endings ----------------------------------------------------------------------------------------------- */
+
+void wefti_stream_out_credit(weft_stream_t *s, weft_am_t *am)
+{
+    rpc_credit_t credit;
+    if (!s->out.codec.n || am->len || am->header_len != sizeof(rpc_head_t) + sizeof credit) {
+        wefti_ep_protocol_error(s->ep, "a CREDIT of a stream that is none");
+        return;
+    }
+    memcpy(&credit, (const uint8_t *)am->header + sizeof(rpc_head_t), sizeof credit);
+    if (credit.items < s->out.may_items || credit.bytes < s->out.may_bytes) {
+        wefti_ep_protocol_error(s->ep, "a CREDIT of a stream takes back what was given");
+        return;
+    }
+    s->out.may_items = credit.items;
+    s->out.may_bytes = credit.bytes;
+    wefti_stream_out_kick(s);
+}
+
+static void end_waiting(weft_stream_t *s, weft_status_t status)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&s->out.waiting));)
+        wefti_op_complete(wefti_op_of_link(l), status);
+}
+
+void wefti_stream_out_fail(weft_stream_t *s, weft_status_t status)
+{
+    if (s->out.status)
+        return;
+    s->out.status = status;
+    end_waiting(s, status);
+    look_drained(s);
+}
+
+void wefti_stream_out_over(weft_stream_t *s, weft_status_t status)
+{
+    s->out.drained = NULL;
+    end_waiting(s, over_status(s));
+    if (s->at_server && stream_answered(status))
+        return; /* what was sent before the answer still goes */
+    wefti_list_each_safe(l, &s->out.flying)
+        wefti_rpc_out_cancel(stream_send(wefti_op_of_link(l))->out);
+}
+
+bool wefti_stream_drained(const weft_stream_t *s)
+{
+    return wefti_list_empty(&s->out.waiting);
+}
+
+void wefti_stream_when_drained(weft_stream_t *s, void (*drained)(void *user), void *user)
+{
+    s->out.drained = drained;
+    s->out.drained_user = user;
+}
