@@ -134,6 +134,8 @@ void wefti_rpc_unsend(weft_op_t *op)
     c->state = CALL_NEW;
     if (!c->out || !wefti_rpc_out_unsent(c->out))
         c->ran = WEFT_MAY_HAVE_RUN;
+    if (__builtin_expect(c->stream != NULL, 0))
+        wefti_stream_connect(c->stream, NULL, 0, op);
 }
 
 /* The request has left, or cannot. Its buffers are free. */
@@ -221,8 +223,6 @@ static weft_status_t send_call(weft_op_t *op, rpc_binding_t *b)
     weft_status_t st = make(&msg, op, b, ext);
     if (__builtin_expect(st == WEFT_ERR_LIMIT && !ext, 0))
         st = make(&msg, op, b, true);
-    if (!st && __builtin_expect(c->stream != NULL, 0))
-        wefti_stream_connect(c->stream, ep, c->id, op);
     if (!st)
         st = wefti_rpc_send(ep, RPC_AM_TO_SERVER, &msg, 0, request_sent, op, &c->out);
     if (__builtin_expect(st != WEFT_OK, 0)) {
@@ -244,6 +244,8 @@ static weft_status_t send_call(weft_op_t *op, rpc_binding_t *b)
     c->server = s;
     s->under_way++;
     wefti_list_push_back(&e->sent, &wefti_opx(op)->link);
+    if (__builtin_expect(c->stream != NULL, 0))
+        wefti_stream_connect(c->stream, ep, c->id, op); /* what waits on it follows the request */
     return WEFT_OK;
 }
 
@@ -671,14 +673,13 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
     if (!st) {
         fill(op, m, args, n, opts, reply, kind);
         rpc_call(op)->stream = stream;
+        wefti_stream_connect(stream, NULL, 0, op);
         *stream_out = stream;
         st = wefti_op_go_by(rt, op, start);
     }
     if (st) {
         *stream_out = NULL;
-        wefti_stream_over(stream, st);
-        wefti_stream_drop(stream);
-        weft_stream_release(stream);
+        wefti_stream_discard(stream);
     }
     return st;
 }
