@@ -1,13 +1,16 @@
 /* rpc/balance.c - which server the next call goes to.
  *
- * The better of two that are chosen at random. Choosing the best of all would send every client to the same one for as long as what they know of it
- * is old; of two at random each gets its share, and one that is slow, or has much to do, loses nearly every comparison.
+ * The better of two that are chosen at random. Choosing the best of all would send every client to the same one for as long as
+ * what they know of it is old; of two at random each gets its share, and one that is slow, or has much to do, loses nearly every
+ * comparison.
  *
- * What is compared are the calls of ours that are under way, which are known exactly, times a weight that the load from the registry stretches. That
- * is up to a second old and the same for all clients, so the weight is drawn anew each time, from 500 up to 1000 (idle) or 2000 (full): twice as many
- * calls under way lose against an equal server always, a full server against an idle one five times in six.
+ * What is compared are the calls of ours that are under way, which are known exactly, times a weight that the load from the
+ * registry stretches. That is up to a second old and the same for all clients, so the weight is drawn anew each time, from 500 up
+ * to 1000 (idle) or 2000 (full): twice as many calls under way lose against an equal server always, a full server against an idle
+ * one five times in six.
  *
- * Promise: a server that is down or draining is not chosen; O(servers of the client), nothing is allocated. tests/unit/rpc_balance.c. */
+ * Promise: a server that is down or draining is not chosen; O(servers of the client), nothing is allocated.
+ * tests/unit/rpc_balance.c. */
 #include "base/rng.h"
 #include "rpc/state.h"
 

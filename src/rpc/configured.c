@@ -2,7 +2,8 @@
  *
  *     NULL --the first who needs it--> open --the last who used it--> NULL
  *
- * A registry has a thread, and in a directory a lock for each entry; ten clients and three services of a program need one of it, not thirteen.
+ * A registry has a thread, and in a directory a lock for each entry; ten clients and three services of a program need one of it,
+ * not thirteen.
  *
  * Promise: it is open as long as anyone uses it. tests/wire/rpc_discovery.c. */
 #include "rpc/state.h"

@@ -1,19 +1,21 @@
 /* rpc/reach.c - clients that find their servers themselves: at an address, or through a registry.
  *
- * Such a client has targets: one for its address, or one for each instance that the registry knows. Of those at most opts.instances are connected at
- * a time, those with the least load first, and a lot between nearly equal ones, so that a thousand clients do not all come to the same.
+ * Such a client has targets: one for its address, or one for each instance that the registry knows. Of those at most
+ * opts.instances are connected at a time, those with the least load first, and a lot between nearly equal ones, so that a
+ * thousand clients do not all come to the same.
  *
  *     IDLE --there is room--> DIALLING --> UP --lost, given up--> CLOSING --> PAUSE --its time--> IDLE
  *                                 \--nobody answers--------------^
  *
- * A target whose instance went from the registry is `gone`: not dialled again, and not a target any more once it is not connected. While calls are
- * under way to it its connection stays, without new ones; so a server that leaves in good order loses nothing. One whose address changed went and came.
- * Every connection is a fresh endpoint, never a resumed one: who answers may be another process, and what was bound there means nothing to it.
+ * A target whose instance went from the registry is `gone`: not dialled again, and not a target any more once it is not
+ * connected. While calls are under way to it its connection stays, without new ones; so a server that leaves in good order loses
+ * nothing. One whose address changed went and came. Every connection is a fresh endpoint, never a resumed one: who answers may be
+ * another process, and what was bound there means nothing to it.
  *
  * A registry out of reach says nothing, so what is known stays.
  *
- * Promise: no target is dialled more often than its pauses allow, which double up to 5 s as long as it does not stay up; a client that is closed
- * touches nothing after its hold is given back. tests/wire/rpc_discovery.c, tests/fault/rpc_stopped.c. */
+ * Promise: no target is dialled more often than its pauses allow, which double up to 5 s as long as it does not stay up; a client
+ * that is closed touches nothing after its hold is given back. tests/wire/rpc_discovery.c, tests/fault/rpc_stopped.c. */
 #include <stdio.h>
 
 #include "base/uri.h"
@@ -64,7 +66,7 @@ typedef struct target {
     char address[];
 } target_t;
 
-/* --- small things ---------------------------------------------------------------------------------------------------------------- */
+/* --- small things ----------------------------------------------------------------------------------------------------------- */
 
 static void fill(reach_t *r);
 
@@ -118,7 +120,7 @@ static void finish(reach_t *r)
     wefti_rpc_client_unhold(client);
 }
 
-/* --- targets ---------------------------------------------------------------------------------------------------------------------- */
+/* --- targets ---------------------------------------------------------------------------------------------------------------- */
 
 static void target_due(wefti_timer_t *timer);
 
@@ -311,7 +313,7 @@ static void fill(reach_t *r)
     count(r);
 }
 
-/* --- leaving in good order ---------------------------------------------------------------------------------------------------------- */
+/* --- leaving in good order -------------------------------------------------------------------------------------------------- */
 
 /* No new calls; when the last that is under way has ended, the connection goes. */
 static void leave(target_t *t)
@@ -369,7 +371,7 @@ void wefti_rpc_reach_turned_away(rpc_server_t *server)
         arm(t, AWAY_NS);
 }
 
-/* --- the registry ------------------------------------------------------------------------------------------------------------------ */
+/* --- the registry ----------------------------------------------------------------------------------------------------------- */
 
 static void look_again(reach_t *r)
 {
@@ -482,7 +484,7 @@ static void look_due(wefti_timer_t *timer)
         r->looking = true;
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------ */
+/* --- opening ---------------------------------------------------------------------------------------------------------------- */
 
 static void begin(wefti_call_t *call)
 {
@@ -577,7 +579,7 @@ err_reach:
     return st;
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the end ---------------------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_reach_close(weft_client_t *client)
 {
@@ -607,7 +609,7 @@ void wefti_rpc_reach_free(rpc_state_t *rs)
         wefti_free(wefti_container_of(l, target_t, link));
 }
 
-/* --- for people ----------------------------------------------------------------------------------------------------------------------- */
+/* --- for people ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap)
 {
