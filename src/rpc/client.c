@@ -432,7 +432,7 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
                              .retried = look(&in->retried),
                              .under_way = look(&in->under_way),
                              .waiting = look(&in->waiting),
-                             .instances = __atomic_load_n(&c->n_servers, __ATOMIC_RELAXED),
+                             .instances = __atomic_load_n(c->reach ? &in->instances : &c->n_servers, __ATOMIC_RELAXED),
                              .connected = __atomic_load_n(&in->connected, __ATOMIC_RELAXED)};
     memcpy(out, &s, out->size < sizeof s ? out->size : sizeof s);
     return WEFT_OK;

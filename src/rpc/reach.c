@@ -84,14 +84,10 @@ static uint64_t jitter(reach_t *r, uint64_t ns)
 
 static void count(reach_t *r)
 {
-    uint32_t known = 0, connected = 0;
-    wefti_list_each(l, &r->targets) {
-        const target_t *t = wefti_container_of(l, target_t, link);
-        known += !t->gone;
-        connected += t->server != NULL;
-    }
+    uint32_t known = 0;
+    wefti_list_each(l, &r->targets)
+        known += !wefti_container_of(l, target_t, link)->gone;
     __atomic_store_n(&r->client->stats.instances, known, __ATOMIC_RELAXED);
-    __atomic_store_n(&r->client->stats.connected, connected, __ATOMIC_RELAXED);
 }
 
 /* Soon, and not now: a registry tells of many at once, and the best of them are wanted. */
@@ -228,7 +224,6 @@ void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why)
     target_t *t = (target_t *)server->reach;
     t->server = NULL; /* the endpoint's hook comes next */
     wefti_rpc_server_remove(server, why);
-    count(t->reach);
 }
 
 static void up(target_t *t)
@@ -248,7 +243,6 @@ static void up(target_t *t)
     }
     t->server->reach = t;
     t->server->load = t->load;
-    count(r);
     wefti_rpc_client_kick(r->client);
 }
 
@@ -603,10 +597,25 @@ void wefti_rpc_reach_close(weft_client_t *client)
     finish(r);
 }
 
-void wefti_rpc_reach_free(rpc_state_t *rs)
+void wefti_rpc_reach_free(weft_client_t *client)
+{
+    reach_t *r = (reach_t *)client->reach;
+    for (wefti_list_t *l; (l = wefti_list_pop(&r->targets));)
+        wefti_free(wefti_container_of(l, target_t, link));
+    wefti_free(r);
+    client->reach = NULL;
+}
+
+void wefti_rpc_strays_free(rpc_state_t *rs)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&rs->strays));)
         wefti_free(wefti_container_of(l, target_t, link));
+}
+
+bool wefti_rpc_reach_by_name(const weft_client_t *client)
+{
+    const reach_t *r = (const reach_t *)client->reach;
+    return r && r->registry;
 }
 
 /* --- for people ------------------------------------------------------------------------------------------------------------- */

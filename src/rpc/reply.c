@@ -158,8 +158,11 @@ static weft_status_t status_of(weft_code_t code)
 }
 
 /* It was turned away: is there another who may take it? */
-static bool elsewhere(const weft_client_t *client, const rpc_server_t *s)
+/* Is there another server that may take it; or may one come that replaces it? */
+static bool elsewhere(const weft_client_t *client, const rpc_server_t *s, weft_code_t code)
 {
+    if (code == WEFT_CODE_UNAVAILABLE && wefti_rpc_reach_by_name(client))
+        return true;
     const rpc_server_t *other = wefti_rpc_pick((weft_client_t *)(uintptr_t)client, s);
     return other && other != s;
 }
@@ -183,7 +186,7 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
     if (flags & RPC_F_NOT_RUN && (f->code == WEFT_CODE_UNAVAILABLE || f->code == WEFT_CODE_RESOURCE_EXHAUSTED)) {
         if (f->code == WEFT_CODE_UNAVAILABLE)
             wefti_rpc_reach_turned_away(s);
-        if (c->tries < client->tries && elsewhere(client, s)) {
+        if (c->tries < client->tries && elsewhere(client, s, (weft_code_t)f->code)) {
             wefti_rpc_call_again(op, WEFT_ERR_CALL, s);
             return;
         }

@@ -80,7 +80,7 @@ static void room_free(weft_runtime_t *rt)
 {
     rpc_state_t *rs = rpc_state(rt);
     wefti_rpc_clients_free(rs);
-    wefti_rpc_reach_free(rs);
+    wefti_rpc_strays_free(rs);
     wefti_rpc_services_free(rs);
     weft_pool_free(rs->pool);
     pthread_mutex_destroy(&rs->lock);

@@ -316,7 +316,9 @@ void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why); /* its endpo
 /* It answered WEFT_CODE_UNAVAILABLE with NOT_RUN: it drains or closes. Calls go elsewhere, if there is anywhere else, until the registry has
  * heard of it, or a second has passed. */
 void wefti_rpc_reach_turned_away(rpc_server_t *server);
-void wefti_rpc_reach_free(rpc_state_t *rs);           /* with the runtime */
+bool wefti_rpc_reach_by_name(const weft_client_t *client); /* another server may come: the registry is watched */
+void wefti_rpc_reach_free(weft_client_t *client);     /* with the runtime, where reach_close() did not come to its end */
+void wefti_rpc_strays_free(rpc_state_t *rs);
 /* A sentence for who waited in vain: how many instances are known, where they were looked for. */
 void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 
