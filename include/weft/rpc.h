@@ -161,6 +161,7 @@ typedef struct weft_client_opts {
     weft_registry_t *registry;    /* for weft:// uris; outlives the client. NULL: the client opens the configured one (WEFT_REGISTRY) */
     uint32_t tries;               /* a call that may be sent again is sent at most so often. Default is: 3 */
     uint32_t instances;           /* connect to at most so many of a service at one time. Default is: 16 */
+    uint64_t timeout_ns;          /* deadline of weft_call_wait(), and so of typed functions that wait. Default is: none */
     uint64_t reconnect_ns;        /* first pause before a lost server is tried again; doubles up to 5 s. Default is: 50 ms */
 } weft_client_opts_t;
 #define WEFT_CLIENT_OPTS_INIT WEFT_INIT(weft_client_opts_t)
@@ -224,9 +225,15 @@ typedef struct weft_call_opts {
     const weft_mem_kind_t *into_kind; /* of it. Default is: look */
 } weft_call_opts_t;
 #define WEFT_CALL_OPTS_INIT WEFT_INIT(weft_call_opts_t)
-/* opts is borrowed too. */
+/* opts is borrowed too; it may be NULL. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_with(weft_method_t *method, const weft_value_t *args, size_t n,
                                                       const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op);
+
+/* Call it and wait: its status as the operation would have it. opts may be NULL. timeout_ns is the deadline; 0: the client's; WEFT_FOREVER: none.
+ * reply (NULL: nobody wants to know) need not be set before and is filled in whatever comes of it; weft_last_error() has its code and message.
+ * WEFT_ERR_STATE: from inside a callback. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                                                      uint64_t timeout_ns, weft_reply_t *reply);
 
 /* Many calls in one go, cheaper than each alone. Returns how many were started: less than n if one could not be, and *why_out (may be NULL) says
  * why that one. */

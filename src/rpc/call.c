@@ -14,7 +14,7 @@
 
 /* --- endings --------------------------------------------------------------------------------------------------------------------- */
 
-static weft_code_t code_of(weft_status_t status)
+weft_code_t wefti_rpc_code_of(weft_status_t status)
 {
     switch (status) {
     case WEFT_OK:
@@ -91,9 +91,9 @@ void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message
     if (r) {
         r->tries = c->tries;
         if (message) {
-            wefti_rpc_reply_fail(r, code_of(status), (weft_ran_t)c->ran, message, strlen(message));
+            wefti_rpc_reply_fail(r, wefti_rpc_code_of(status), (weft_ran_t)c->ran, message, strlen(message));
         } else {
-            r->code = code_of(status);
+            r->code = wefti_rpc_code_of(status);
             r->ran = (weft_ran_t)c->ran;
             r->message = status ? weft_status_text(status) : "";
         }

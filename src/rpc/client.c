@@ -37,6 +37,7 @@ weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t 
     wefti_list_init(&c->waiting);
     wefti_list_init(&c->once);
     c->tries = opts && opts->tries ? opts->tries : 3;
+    c->timeout_ns = opts ? opts->timeout_ns : 0;
     c->patience.fn = out_of_patience;
     weft_status_t st = copy_name(c->service, service, "a service");
     if (!st)
@@ -60,6 +61,7 @@ void wefti_rpc_client_discard(weft_client_t *c)
         wefti_free(m);
     }
     wefti_free(c->methods);
+    wefti_rpc_typed_free(c);
     pthread_mutex_destroy(&c->lock);
     wefti_free(c);
 }

@@ -175,6 +175,8 @@ struct weft_client {
     pthread_mutex_t lock;        /* of methods: any thread asks for one */
     weft_method_t **methods;
     uint32_t n_methods;
+    _Atomic(struct rpc_typed *) typed; /* typed.c: methods by declared function, read by any thread; NULL: none yet */
+    uint64_t timeout_ns;         /* of calls that wait; 0: none */
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;
     wefti_list_t waiting;        /* calls that no server is there for: operations by opx->link */
@@ -292,6 +294,7 @@ void wefti_rpc_route(weft_op_t *op, const rpc_server_t *not);   /* NEW: to a ser
 void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b);       /* NEW, bound: on its way */
 void wefti_rpc_unsend(weft_op_t *op);                           /* SENT -> NEW: it awaits no reply any more */
 void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *not); /* NEW, after a failure: sent again if it may be, else it ends */
+weft_code_t wefti_rpc_code_of(weft_status_t status);            /* of a call that ended with that, and no server's word */
 /* NEW: complete, as the status says; with the reply's code and message filled in, if they are not yet. */
 void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message);
 void wefti_rpc_finish(weft_op_t *op, weft_status_t status);     /* NEW, and the reply is filled in: complete, or when its buffers are free */
@@ -302,6 +305,9 @@ void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
 
 /* detached.c */
 weft_status_t wefti_rpc_call_detached(weft_method_t *method, const weft_value_t *args, size_t n);
+
+/* typed.c */
+void wefti_rpc_typed_free(weft_client_t *client);
 
 /* reply.c */
 void wefti_rpc_to_client(weft_am_t *am, void *user);            /* a handler of active messages */
