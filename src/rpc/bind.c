@@ -84,7 +84,7 @@ void wefti_rpc_binding_reset(rpc_binding_t *b, wefti_list_t *waiting_out)
     b->id = 0;
     b->state = BINDING_NONE;
     wefti_list_each(l, &b->waiting)
-        rpc_call(wefti_op_of_link(l))->state = CALL_NEW;
+        wefti_rpc_waits_no_more(wefti_op_of_link(l));
     wefti_list_splice(waiting_out, &b->waiting);
 }
 
@@ -111,9 +111,7 @@ static weft_status_t learn(weft_method_t *m, const char *text, size_t len)
     weft_status_t st = strlen(copy) == len ? weft_sig_parse(copy, &sig) : WEFT_ERR_INVALID;
     if (st)
         return st;
-    m->args = wefti_sig_codec(sig, WEFTI_SIG_ARGS);
-    m->results = wefti_sig_codec(sig, WEFTI_SIG_RESULTS);
-    atomic_store_explicit(&m->sig, sig, memory_order_release);
+    wefti_rpc_method_learn(m, sig);
     return WEFT_OK;
 }
 
@@ -170,5 +168,6 @@ void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
         else
             wefti_rpc_route(op, NULL);
     }
+    wefti_rpc_client_kick(client); /* calls that wait for the one server that knows them */
     wefti_rpc_client_unhold(client);
 }

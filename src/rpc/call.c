@@ -268,18 +268,21 @@ static void wait_in(weft_op_t *op, wefti_list_t *list, rpc_server_t *server)
     c->state = CALL_WAITING;
     c->server = server;
     wefti_list_push_back(list, &wefti_opx(op)->link);
-    if (!server)
-        count(&c->method->client->stats.waiting, 1);
+    count(&c->method->client->stats.waiting, 1);
 }
 
-static void waits_no_more(weft_op_t *op)
+void wefti_rpc_waits_no_more(weft_op_t *op)
 {
     rpc_call_t *c = rpc_call(op);
-    wefti_list_remove(&wefti_opx(op)->link);
     c->state = CALL_NEW;
-    if (!c->server)
-        count(&c->method->client->stats.waiting, -1);
     c->server = NULL;
+    count(&c->method->client->stats.waiting, -1);
+}
+
+static void take_out(weft_op_t *op)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_rpc_waits_no_more(op);
 }
 
 /* To this server: on its way, or waiting for the number of its function there. */
@@ -377,7 +380,7 @@ void wefti_rpc_client_kick(weft_client_t *client)
     wefti_list_splice(&all, &client->waiting);
     wefti_rpc_client_hold(client);
     for (wefti_list_t *l; (l = wefti_list_first(&all));) {
-        waits_no_more(wefti_op_of_link(l));
+        take_out(wefti_op_of_link(l));
         wefti_rpc_route(wefti_op_of_link(l), NULL);
     }
     wefti_rpc_client_unhold(client);
@@ -437,7 +440,7 @@ void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why)
     wefti_list_t all;
     wefti_list_init(&all);
     for (wefti_list_t *l; (l = wefti_list_first(&client->waiting));) {
-        waits_no_more(wefti_op_of_link(l));
+        take_out(wefti_op_of_link(l));
         wefti_list_push_back(&all, l);
     }
     wefti_list_each(at, &client->servers) {
@@ -539,7 +542,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
     switch (c->state) {
     case CALL_WAITING: {
         rpc_server_t *s = c->server;
-        waits_no_more(op);
+        take_out(op);
         c->server = s;
         end_waiting(op, why);
         break;
@@ -589,11 +592,10 @@ static weft_status_t check(const weft_method_t *m, const weft_value_t *args, siz
     if (!sig)
         return wefti_fail(WEFT_ERR_STATE, "only the name of \"%s\" is known; weft_method_check() asks a server for its signature",
                           m->text);
-    bool has_stream = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM)->n;
-    if (has_stream != stream)
+    *kind = m->kind;
+    if (__builtin_expect((*kind == CALL_STREAM) != stream, 0))
         return wefti_fail(WEFT_ERR_STATE, "%s has %s; call it with %s", weft_sig_text(sig), stream ? "no stream" : "a stream",
                           stream ? "weft_call()" : "weft_call_stream()");
-    *kind = stream ? CALL_STREAM : weft_sig_oneway(sig) ? CALL_ONEWAY : CALL_UNARY;
     if (!op && *kind != CALL_ONEWAY)
         return wefti_fail(WEFT_ERR_INVALID, "a call needs an operation, unless its function is marked oneway");
     return WEFT_OK;

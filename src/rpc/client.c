@@ -106,6 +106,15 @@ weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *given, wef
 
 /* --- methods --------------------------------------------------------------------------------------------------------------------- */
 
+void wefti_rpc_method_learn(weft_method_t *m, const weft_sig_t *sig)
+{
+    bool stream = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM)->n;
+    m->args = wefti_sig_codec(sig, WEFTI_SIG_ARGS);
+    m->results = wefti_sig_codec(sig, WEFTI_SIG_RESULTS);
+    m->kind = stream ? CALL_STREAM : weft_sig_oneway(sig) ? CALL_ONEWAY : CALL_UNARY;
+    atomic_store_explicit(&m->sig, sig, memory_order_release);
+}
+
 /* "add(a: i32) -> i32", "add" or "#7". */
 static weft_status_t read_text(weft_method_t *m)
 {
@@ -131,9 +140,7 @@ static weft_status_t read_text(weft_method_t *m)
     weft_status_t st = weft_sig_parse(m->text, &sig);
     if (st)
         return st;
-    m->args = wefti_sig_codec(sig, WEFTI_SIG_ARGS);
-    m->results = wefti_sig_codec(sig, WEFTI_SIG_RESULTS);
-    atomic_store(&m->sig, sig);
+    wefti_rpc_method_learn(m, sig);
     return WEFT_OK;
 }
 
@@ -398,6 +405,7 @@ static void out_of_patience(wefti_timer_t *t)
             continue;
         if (call->give_up <= now) {
             wefti_list_remove(l);
+            wefti_rpc_waits_no_more(wefti_op_of_link(l));
             wefti_list_push_back(&late, l);
         } else if (call->give_up < next) {
             next = call->give_up;
@@ -406,10 +414,8 @@ static void out_of_patience(wefti_timer_t *t)
     if (next < UINT64_MAX)
         wefti_timer_at(c->rs->rt, t, next);
     wefti_rpc_client_hold(c);
-    for (wefti_list_t *l; (l = wefti_list_pop(&late));) {
-        rpc_call(wefti_op_of_link(l))->state = CALL_NEW;
+    for (wefti_list_t *l; (l = wefti_list_pop(&late));)
         wefti_rpc_call_end(wefti_op_of_link(l), WEFT_ERR_PEER, "the server it was sent to did not come back in time");
-    }
     wefti_rpc_client_unhold(c);
 }
 

@@ -230,7 +230,8 @@ struct weft_method {
     uint32_t number;             /* by which it is asked for; 0: by name */
     _Atomic(const weft_sig_t *) sig; /* NULL: not known yet */
     char *text;                  /* as it was given: the key */
-    const wefti_codec_t *args, *results; /* set before sig */
+    const wefti_codec_t *args, *results; /* these are set before sig: wefti_rpc_method_learn() */
+    uint8_t kind;                /* CALL_UNARY, _ONEWAY or _STREAM */
 };
 
 /* A call: the room of its operation.
@@ -282,6 +283,9 @@ void wefti_rpc_server_heard(rpc_server_t *server, bool up); /* its endpoint came
 void wefti_rpc_clients_shutdown(rpc_state_t *rs);
 void wefti_rpc_clients_free(rpc_state_t *rs);
 
+/* On the driver, or before anyone else has the method: its signature. */
+void wefti_rpc_method_learn(weft_method_t *method, const weft_sig_t *sig);
+
 /* bind.c */
 rpc_binding_t *wefti_rpc_binding(rpc_server_t *server, weft_method_t *method); /* NULL: no memory */
 weft_status_t wefti_rpc_bind_ask(rpc_binding_t *b);                             /* NONE -> ASKED, over an endpoint that is up */
@@ -291,6 +295,7 @@ void wefti_rpc_bindings_free(rpc_server_t *server);                             
 
 /* call.c */
 void wefti_rpc_route(weft_op_t *op, const rpc_server_t *not);   /* NEW: to a server, or to where it waits; `not` only if there is no other */
+void wefti_rpc_waits_no_more(weft_op_t *op);                    /* WAITING -> NEW; it is still on its list */
 void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b);       /* NEW, bound: on its way */
 void wefti_rpc_unsend(weft_op_t *op);                           /* SENT -> NEW: it awaits no reply any more */
 void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *not); /* NEW, after a failure: sent again if it may be, else it ends */
