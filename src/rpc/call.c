@@ -627,7 +627,7 @@ weft_status_t weft_call(weft_method_t *m, const weft_value_t *args, size_t n, we
 
 size_t weft_call_many(weft_method_t *m, const weft_call_item_t *items, size_t n, weft_status_t *why_out)
 {
-    weft_runtime_t *was, *rt = m ? m->client->rs->rt : NULL;
+    weft_runtime_t *was = NULL, *rt = m ? m->client->rs->rt : NULL;
     weft_status_t st = WEFT_OK;
     size_t i = 0;
     bool drives = rt && wefti_enter(rt, &was); /* once for all of them */
