@@ -269,8 +269,8 @@ WEFT_API void weft_item_release(weft_item_t *item);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_stream(weft_method_t *method, const weft_value_t *args, size_t n,
                                                         const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op,
                                                         weft_stream_t **stream_out);
-/* Send a value: it is borrowed until op completes, when it is on its way and what it views may be used again. Several may be posted: they keep their
- * order. One that waits can be cancelled, and was not sent; one on its way is complete when the other side has it, whatever is asked.
+/* Send a value: what it views is borrowed until op completes, when it is on its way; the value itself is not. Several may be posted: they keep
+ * their order. One that waits can be cancelled, and was not sent; one on its way is complete when the other side has it, whatever is asked.
  * op NULL: it is copied; WEFT_ERR_AGAIN where it would have to wait (from a thread that does not drive the runtime: where 64 such
  * wait already). Fails, or completes: WEFT_ERR_INVALID (not of the stream's type), WEFT_ERR_STATE (the signature has no stream in this
  * direction, or it was ended), WEFT_ERR_CLOSED (the call was answered), WEFT_ERR_REJECTED (the other side had no room for it), or as the call. */

@@ -14,7 +14,7 @@
 
 typedef struct stream_send {
     weft_stream_t *s;
-    const weft_value_t *value;
+    weft_value_t value;
     rpc_msg_t *packed; /* instead of value: everything was copied */
     rpc_out_t *out;    /* while it flies */
     bool end;
@@ -117,7 +117,7 @@ static weft_status_t put(weft_op_t *op, bool at_once)
     if (w->end) {
         st = put_end(s, flown, op, &w->out);
     } else {
-        st = w->packed ? WEFT_OK : pack(s, w->value, msg);
+        st = w->packed ? WEFT_OK : pack(s, &w->value, msg);
         if (st)
             return st;
         uint64_t bytes = bytes_of(msg);
@@ -348,7 +348,7 @@ weft_status_t weft_stream_send(weft_stream_t *stream, const weft_value_t *value,
         return wefti_fail(WEFT_ERR_STATE, "the stream was ended: nothing can be sent after weft_stream_end()");
     if (!op)
         return send_detached(stream, value);
-    return post(stream, (stream_send_t){.value = value}, op);
+    return post(stream, (stream_send_t){.value = *value}, op);
 }
 
 static void end_done(weft_op_t *op, void *user)
