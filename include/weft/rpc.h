@@ -261,7 +261,7 @@ typedef struct weft_item {
     weft_value_t value;
     void *more; /* the library's */
 } weft_item_t;
-#define WEFT_ITEM_INIT {{0}}
+#define WEFT_ITEM_INIT {{0, 0, {0}}, 0}
 WEFT_API void weft_item_release(weft_item_t *item);
 
 /* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end.
