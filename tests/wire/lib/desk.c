@@ -1,39 +1,40 @@
+/* tests/wire/lib/desk.c - see desk.h. */
 #include "desk.h"
 
 #include <stdatomic.h>
 
-#include "test.h"
+#include "must.h"
 
 void desk_open(desk_t *desk, const pair_way_t *way, const weft_service_opts_t *opts)
 {
     weft_client_opts_t client = WEFT_CLIENT_OPTS_INIT;
     *desk = (desk_t){0};
     pair_open(&desk->pair, way, NULL);
-    CHECK_OK(weft_service_open(desk->pair.rt[0], "calc", opts, &desk->service));
+    must(weft_service_open(desk->pair.rt[0], "calc", opts, &desk->service), "weft_service_open");
     client.service = "calc";
-    CHECK_OK(weft_client_on(desk->pair.ep[1], &client, &desk->client));
+    must(weft_client_on(desk->pair.ep[1], &client, &desk->client), "weft_client_on");
 }
 
 void desk_close(desk_t *desk)
 {
     weft_op_t client = WEFT_OP_INIT, service = WEFT_OP_INIT;
     weft_reply_release(&desk->reply);
-    CHECK_OK(weft_client_close(desk->client, &client));
-    CHECK_OK(pair_wait(&desk->pair, &client, 20));
-    CHECK_OK(weft_service_close(desk->service, &service));
-    CHECK_OK(pair_wait(&desk->pair, &service, 20));
+    must(weft_client_close(desk->client, &client), "weft_client_close");
+    must(pair_wait(&desk->pair, &client, 20), "close: client");
+    must(weft_service_close(desk->service, &service), "weft_service_close");
+    must(pair_wait(&desk->pair, &service, 20), "close: service");
     pair_close(&desk->pair);
 }
 
 void desk_add(desk_t *desk, const char *signature, weft_function_fn fn, void *user)
 {
-    CHECK_OK(weft_service_add(desk->service, signature, fn, user, NULL));
+    must(weft_service_add(desk->service, signature, fn, user, NULL), "weft_service_add");
 }
 
 weft_method_t *desk_method(desk_t *desk, const char *signature)
 {
     weft_method_t *method = NULL;
-    CHECK_OK(weft_client_method(desk->client, signature, &method));
+    must(weft_client_method(desk->client, signature, &method), "weft_client_method");
     return method;
 }
 
