@@ -138,7 +138,7 @@ static inline weft_code_t weft_failed(weft_request_t *request, weft_code_t code,
 #ifdef __cplusplus
 #define WEFT_CALL_ZERO {}
 #else
-#define WEFT_CALL_ZERO {WEFT_OP_INIT}
+#define WEFT_CALL_ZERO {.op = WEFT_OP_INIT}
 #endif
 
 /* --- the macros ---------------------------------------------------------------------------------------------------------------------- */
