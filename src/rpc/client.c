@@ -385,6 +385,8 @@ void wefti_rpc_clients_free(rpc_state_t *rs)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&rs->clients));) {
         weft_client_t *c = wefti_container_of(l, weft_client_t, link);
+        if (c->reach)
+            wefti_rpc_reach_free(c);
         wefti_rpc_client_discard(c);
     }
 }
