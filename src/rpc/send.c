@@ -12,7 +12,6 @@ struct rpc_out {
     rpc_out_fn done; /* NULL: forgotten */
     void *user;
     void *bytes;
-    void *copy;
     weft_iov_t *iov;
     bool with_payload;
     _Alignas(8) uint8_t header[];
@@ -68,7 +67,6 @@ void wefti_rpc_msg_free(rpc_msg_t *msg)
 static void out_free(rpc_out_t *out)
 {
     wefti_free(out->bytes);
-    wefti_free(out->copy);
     wefti_free(out);
 }
 
@@ -84,21 +82,25 @@ static void out_done(weft_op_t *op, void *user)
         done(done_user, st);
 }
 
-/* The pieces' data in one buffer of its own; then there is one piece. */
-static weft_status_t copy_pieces(rpc_out_t *out, rpc_msg_t *msg)
+weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg)
 {
     wefti_pieces_t all;
+    if (!msg->iov_n || (msg->iov_n == 1 && msg->bytes))
+        return WEFT_OK;
     const weft_mem_kind_t *device = wefti_mem_device_of(msg->iov[msg->iov_n - 1].base, NULL);
-    out->copy = wefti_malloc(msg->payload);
-    if (!out->copy)
+    uint8_t *copy = (uint8_t *)wefti_malloc(msg->payload);
+    if (!copy)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to copy %zu bytes", (size_t)msg->payload);
     wefti_pieces_set(&all, NULL, 0, msg->iov, msg->iov_n, device);
-    weft_status_t st = wefti_pieces_gather(&all, (uint8_t *)out->copy);
-    if (st)
+    weft_status_t st = wefti_pieces_gather(&all, copy);
+    if (st) {
+        wefti_free(copy);
         return st;
-    msg->iov[0] = (weft_iov_t){out->copy, msg->payload};
-    msg->iov_n = 1;
+    }
     wefti_rpc_msg_free(msg);
+    msg->bytes = copy;
+    msg->iov[0] = (weft_iov_t){copy, msg->payload};
+    msg->iov_n = 1;
     return WEFT_OK;
 }
 
@@ -116,7 +118,7 @@ static weft_status_t send_slow(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, un
     out->rs = rpc_state(ep->rt);
     out->done = done;
     out->user = user;
-    if (how & RPC_SEND_COPY && msg->iov_n && (st = copy_pieces(out, msg)))
+    if (how & RPC_SEND_COPY && (st = wefti_rpc_msg_own(msg)))
         goto err;
     out->with_payload = msg->iov_n;
     out->bytes = msg->bytes;
@@ -164,6 +166,11 @@ void wefti_rpc_out_cancel(rpc_out_t *out)
 void wefti_rpc_out_forget(rpc_out_t *out)
 {
     out->done = NULL;
+}
+
+void wefti_rpc_out_user(rpc_out_t *out, void *user)
+{
+    out->user = user;
 }
 
 /* A header alone leaves as a whole or not at all; a payload's header may be with the peer while the payload waits. */

@@ -28,17 +28,24 @@ typedef struct rpc_server rpc_server_t;
 typedef struct rpc_binding rpc_binding_t;
 typedef struct rpc_call rpc_call_t;
 
+#define RPC_PAGE 256u  /* functions of a page */
+#define RPC_PAGES 256u
+typedef _Atomic(rpc_function_t *) *rpc_page_t;
+
 /* --- per runtime, per endpoint ----------------------------------------------------------------------------------------------- */
 
 typedef struct rpc_state {
     weft_runtime_t *rt;
     /* the serving side: service.c */
-    pthread_mutex_t lock;        /* of services and functions, which any thread may add, remove and look at. `functions` changes on the driver
-                                    only, under it; so the driver looks without */
+    pthread_mutex_t lock;        /* of services and functions, which any thread may add, remove and look at */
     wefti_list_t services;       /* weft_service_t.link */
-    rpc_function_t **functions;  /* by slot; NULL where there is none */
+    _Atomic(rpc_page_t) functions[RPC_PAGES]; /* by slot, in pages that come with the first and stay; written under the lock, read without.
+                                    Functions are freed on the driver, where nobody else can have found one */
     uint32_t n_functions;
     uint32_t serial;             /* of checks */
+    _Atomic(rpc_request_t *) handed_in; /* requests with work from other threads, newest first */
+    _Atomic bool called;
+    wefti_call_t call;           /* to work them off */
     weft_service_t *own;         /* the functions that every runtime has: reflect.c */
     /* the calling side: client.c */
     wefti_list_t clients;        /* weft_client_t.link */
@@ -108,6 +115,7 @@ static inline void *rpc_msg_put(rpc_msg_t *msg, const void *p, size_t n) /* it s
  * nothing is to be freed. */
 weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext);
 void wefti_rpc_msg_free(rpc_msg_t *msg); /* it is not sent after all */
+weft_status_t wefti_rpc_msg_own(rpc_msg_t *msg); /* copy what its pieces view: one piece, `bytes`, is left. WEFT_ERR_NOMEM: as it was */
 
 /* Send it over an endpoint, on the driver. At once if it has no payload and there is room: then *out_out is NULL and done is not called. Otherwise a
  * copy of it is kept until it is sent (`bytes` go with it; what the pieces view is borrowed, or copied too with RPC_SEND_COPY), *out_out is it, and
@@ -119,6 +127,7 @@ enum { RPC_SEND_COPY = 1, RPC_SEND_URGENT = 2, RPC_SEND_NO_WAIT = 4 };
 weft_status_t wefti_rpc_send(weft_ep_t *ep, uint32_t am_id, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out);
 void wefti_rpc_out_cancel(rpc_out_t *out); /* done() comes with WEFT_ERR_CANCELLED, or with how it ended before */
 void wefti_rpc_out_forget(rpc_out_t *out); /* it goes on, and done() is not called */
+void wefti_rpc_out_user(rpc_out_t *out, void *user); /* what done() gets */
 bool wefti_rpc_out_unsent(const rpc_out_t *out); /* certainly nothing of it left */
 
 /* --- fetch.c: what came with a message, for both sides ------------------------------------------------------------------------------------ */

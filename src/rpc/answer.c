@@ -1,0 +1,464 @@
+/* rpc/answer.c - answers to requests: made where the function runs, sent by the driver.
+ *
+ * A request on the stack is answered from the stack. For a block the values become bytes on the thread that answers, and what they view is copied there or
+ * stays borrowed; the message then goes to the driver, waits for the request's stream if there is one, is remembered if the call was made with
+ * `once`, and is sent.
+ *
+ * An answer that has to wait for the peer's window holds on to what asked for it: the message, where there is only that, or the request. So a peer that
+ * does not take its answers is not read from any more, and a service's limits count what waits.
+ *
+ * Promise: of all who answer one wins, and the others are told so; nothing is sent after that. tests/wire/rpc_service.c, tests/wire/rpc_threads.c. */
+#include <stddef.h>
+#include <stdio.h>
+
+#include "rpc/serve.h"
+
+/* --- messages ----------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_rpc_failure(rpc_msg_t *msg, uint64_t call, const rpc_no_t *no)
+{
+    rpc_ext_t ext = {.flags = (uint16_t)(RPC_F_FAILED | no->ran)};
+    rpc_failure_t failure = {no->code, no->category, no->value, 0};
+    rpc_msg_init(msg, rpc_head(RPC_REPLY_EXT, call));
+    rpc_msg_put(msg, &ext, sizeof ext);
+    rpc_msg_put(msg, &failure, sizeof failure);
+    if (no->message)
+        rpc_msg_put(msg, no->message, strnlen(no->message, RPC_MESSAGE_MAX));
+}
+
+static bool failed(const rpc_msg_t *msg)
+{
+    rpc_head_t head;
+    rpc_ext_t ext;
+    memcpy(&head, msg->header, sizeof head);
+    if (rpc_kind(&head) != RPC_REPLY_EXT)
+        return false;
+    memcpy(&ext, msg->header + sizeof head, sizeof ext);
+    return ext.flags & RPC_F_FAILED;
+}
+
+static void set_call(rpc_msg_t *msg, uint64_t call)
+{
+    memcpy(msg->header + offsetof(rpc_head_t, call), &call, sizeof call);
+}
+
+/* Results as a message. Values that are not what the signature says become a failure, and the status says so. */
+static weft_status_t pack(const rpc_request_t *r, const weft_value_t *values, size_t n, rpc_msg_t *msg)
+{
+    const wefti_codec_t *codec = r->fn->results;
+    char words[RPC_MESSAGE_MAX];
+    rpc_msg_init(msg, rpc_head(RPC_REPLY, r->call));
+    weft_status_t st = wefti_rpc_pack(msg, codec, values, n, NULL);
+    if (__builtin_expect(!st && !msg->iov_n, 1))
+        return WEFT_OK;
+    if (!st || st == WEFT_ERR_LIMIT) {
+        rpc_ext_t none = {0};
+        rpc_msg_init(msg, rpc_head(RPC_REPLY_EXT, r->call));
+        rpc_ext_t *ext = (rpc_ext_t *)rpc_msg_put(msg, &none, sizeof none);
+        st = wefti_rpc_pack(msg, codec, values, n, ext);
+        if (!st)
+            return WEFT_OK;
+    }
+    rpc_no_t no = {.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
+    if (st != WEFT_ERR_NOMEM) {
+        no = (rpc_no_t){.code = WEFT_CODE_INTERNAL, .category = WEFT_CATEGORY_WEFT, .value = st, .message = words};
+        snprintf(words, sizeof words, "the function's results are not those of %s: %s", weft_sig_text(r->fn->sig),
+                 weft_last_error());
+    }
+    wefti_rpc_failure(msg, r->call, &no);
+    return st;
+}
+
+/* --- of what is no block ------------------------------------------------------------------------------------------------------------- */
+
+static void sent_back(void *user, weft_status_t st)
+{
+    (void)st; /* else the peer is gone */
+    weft_am_release((weft_am_t *)user);
+}
+
+static weft_status_t send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg)
+{
+    rpc_out_t *out;
+    weft_ep_t *ep = am->ep;
+    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, RPC_SEND_COPY, sent_back, NULL, &out);
+    if (__builtin_expect(out != NULL, 0) && !am_gone)
+        wefti_rpc_out_user(out, weft_am_keep(am));
+    if (st == WEFT_ERR_NOMEM)
+        wefti_ep_protocol_error(ep, "no memory for a reply"); /* its caller must not wait for ever */
+    return st ? WEFT_ERR_CANCELLED : WEFT_OK;
+}
+
+void wefti_rpc_send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg)
+{
+    (void)send_back(am, am_gone, msg);
+}
+
+void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t *e)
+{
+    rpc_msg_t msg;
+    msg.bytes = NULL;
+    msg.len = e->header_len;
+    memcpy(msg.header, e->reply, e->header_len);
+    set_call(&msg, call);
+    msg.iov[0] = (weft_iov_t){e->reply + ((e->header_len + 7u) & ~7u), e->payload_len};
+    msg.iov_n = e->payload_len ? 1 : 0;
+    msg.payload = e->payload_len;
+    (void)send_back(am, false, &msg);
+}
+
+/* --- of blocks, on the driver ---------------------------------------------------------------------------------------------------------- */
+
+static rpc_answer_t *answer_new(rpc_msg_t *msg)
+{
+    size_t header = (msg->len + 7u) & ~7u;
+    rpc_answer_t *a = (rpc_answer_t *)wefti_malloc(sizeof *a + header + msg->iov_n * sizeof *msg->iov);
+    if (!a)
+        return NULL;
+    a->len = msg->len;
+    a->iov_n = msg->iov_n;
+    a->payload = msg->payload;
+    a->bytes = msg->bytes;
+    a->iov = (weft_iov_t *)(void *)(a->header + header);
+    memcpy(a->header, msg->header, msg->len);
+    memcpy(a->iov, msg->iov, msg->iov_n * sizeof *msg->iov);
+    msg->bytes = NULL;
+    return a;
+}
+
+/* A message again. a is freed. */
+static void answer_take(rpc_answer_t *a, rpc_msg_t *msg)
+{
+    msg->len = a->len;
+    msg->iov_n = a->iov_n;
+    msg->payload = a->payload;
+    msg->bytes = a->bytes;
+    memcpy(msg->header, a->header, a->len);
+    memcpy(msg->iov, a->iov, a->iov_n * sizeof *a->iov);
+    wefti_free(a);
+}
+
+static void no_memory(rpc_msg_t *msg, uint64_t call)
+{
+    rpc_no_t no = {.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
+    wefti_rpc_msg_free(msg);
+    wefti_rpc_failure(msg, call, &no);
+}
+
+static void sent(void *user, weft_status_t st)
+{
+    rpc_request_t *r = (rpc_request_t *)user;
+    weft_op_t *op = r->answer_op;
+    r->out = NULL;
+    r->answer_op = NULL;
+    if (op)
+        wefti_op_complete(op, st);
+    if (st == WEFT_ERR_CANCELLED && r->ep) { /* taken back by the program: its caller waits for something */
+        rpc_msg_t msg;
+        rpc_out_t *out;
+        rpc_no_t no = {.code = WEFT_CODE_CANCELLED, .message = "the server took its reply back"};
+        wefti_rpc_failure(&msg, r->call, &no);
+        if (!wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, &msg, 0, NULL, NULL, &out) && out)
+            wefti_rpc_out_forget(out);
+    }
+    wefti_rpc_request_over(r); /* not freed: we refer to it */
+    wefti_rpc_request_unref(r);
+}
+
+/* The stream has sent what was posted: the answer may follow. */
+static void drained(void *owner)
+{
+    rpc_request_t *r = (rpc_request_t *)owner;
+    rpc_msg_t msg;
+    if (!r->waiting)
+        return;
+    weft_op_t *op = r->answer_op;
+    answer_take(r->answer, &msg);
+    r->answer = NULL;
+    r->answer_op = NULL;
+    r->waiting = false;
+    wefti_rpc_answer(r, &msg, 0, op);
+}
+
+/* Keep it until its stream has sent what was posted before. false: no memory; msg is a failure now. */
+static bool hold(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t *op)
+{
+    if (!(how & RPC_SEND_COPY) || !wefti_rpc_msg_own(msg))
+        r->answer = answer_new(msg);
+    if (!r->answer) {
+        no_memory(msg, r->call);
+        return false;
+    }
+    r->answer_op = op;
+    r->waiting = true;
+    wefti_stream_when_drained(r->pub.stream, drained, r);
+    return true;
+}
+
+void wefti_rpc_answer(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t *op)
+{
+    weft_service_t *service = r->fn->service;
+    rpc_out_t *out = NULL;
+    weft_status_t st = WEFT_ERR_CANCELLED;
+    if (r->pub.stream && !atomic_load(&r->cancelled) && !wefti_stream_drained(r->pub.stream)) {
+        if (hold(r, msg, how, op))
+            return;
+        if (op)
+            wefti_op_complete(op, WEFT_ERR_NOMEM);
+        op = NULL;
+    }
+    set_call(msg, r->call);
+    bool no = failed(msg);
+    if (r->once) {
+        uint64_t held = service->stats.bytes;
+        wefti_once_answered(&service->book, r->once, msg, held < service->opts.bytes ? service->opts.bytes - held : 0,
+                            wefti_now(service->rs->rt));
+        r->once = NULL;
+        wefti_rpc_service_remember(service);
+    }
+    if (r->ep && !r->fn->oneway) {
+        st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, how, sent, r, &out);
+        if (st == WEFT_ERR_NOMEM)
+            wefti_ep_protocol_error(r->ep, "no memory for a reply");
+    } else {
+        wefti_rpc_msg_free(msg);
+        st = r->fn->oneway ? WEFT_OK : st;
+    }
+    if (!st && !atomic_load(&r->cancelled)) {
+        rpc_count(&service->stats.answered, 1);
+        rpc_count(&service->stats.failed, no);
+    }
+    if (r->pub.stream)
+        wefti_stream_over(r->pub.stream, no && !st ? WEFT_ERR_CALL : st); /* nothing follows the answer */
+    if (out) {
+        r->out = out;
+        r->answer_op = op;
+        r->refs++;
+        wefti_timer_stop(service->rs->rt, &r->timer);
+        return;
+    }
+    if (op)
+        wefti_op_complete(op, st);
+    wefti_rpc_request_over(r);
+}
+
+void wefti_rpc_answer_no(rpc_request_t *r, const rpc_no_t *no)
+{
+    rpc_msg_t msg;
+    wefti_rpc_failure(&msg, r->call, no);
+    wefti_rpc_answer(r, &msg, RPC_SEND_COPY, NULL);
+}
+
+void wefti_rpc_answer_handed_in(rpc_request_t *r)
+{
+    rpc_msg_t msg;
+    if (r->answer)
+        answer_take(r->answer, &msg);
+    else
+        wefti_rpc_failure(&msg, r->call,
+                          &(rpc_no_t){.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"});
+    r->answer = NULL;
+    wefti_rpc_answer(r, &msg, 0, NULL);
+}
+
+void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why)
+{
+    weft_op_t *op = r->answer_op;
+    wefti_free(r->answer->bytes);
+    wefti_free(r->answer);
+    r->answer = NULL;
+    r->answer_op = NULL;
+    r->waiting = false;
+    if (op)
+        wefti_op_complete(op, why);
+}
+
+/* --- the program's calls ---------------------------------------------------------------------------------------------------------------- */
+
+/* Who answers first. */
+static weft_status_t claim(rpc_request_t *r)
+{
+    bool before = atomic_load_explicit(&r->answered, memory_order_relaxed);
+    if (!r->block)
+        atomic_store_explicit(&r->answered, true, memory_order_relaxed);
+    else if (!before)
+        before = atomic_exchange(&r->answered, true);
+    if (__builtin_expect(!before, 1))
+        return WEFT_OK;
+    if (r->block && atomic_load(&r->cancelled))
+        return wefti_fail(WEFT_ERR_CANCELLED, "nobody waits for the answer any more");
+    return wefti_fail(WEFT_ERR_STATE, "the request was answered before");
+}
+
+/* The answer to a request that was claimed: the message's pieces are copied. */
+static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
+{
+    weft_runtime_t *rt = rpc_request_rt(r), *was;
+    if (__builtin_expect(!r->block, 1)) {
+        weft_service_t *service = r->fn->service;
+        rpc_count(&service->stats.answered, 1);
+        if (__builtin_expect(failed(msg), 0))
+            rpc_count(&service->stats.failed, 1);
+        if (__builtin_expect(!r->fn->oneway, 1))
+            return send_back(r->am, false, msg);
+        wefti_rpc_msg_free(msg);
+        return WEFT_OK;
+    }
+    if (!atomic_load(&r->work) && wefti_enter(rt, &was)) {
+        wefti_rpc_answer(r, msg, RPC_SEND_COPY, NULL);
+        wefti_leave(rt, was);
+        return WEFT_OK;
+    }
+    if (wefti_rpc_msg_own(msg))
+        no_memory(msg, r->call);
+    r->answer = answer_new(msg);
+    if (!r->answer)
+        wefti_rpc_msg_free(msg);
+    wefti_rpc_hand_in(r, WORK_ANSWER);
+    return WEFT_OK;
+}
+
+weft_status_t weft_request_reply(weft_request_t *request, const weft_value_t *values, size_t n)
+{
+    rpc_msg_t msg;
+    if (!request || (n && !values))
+        return wefti_fail(WEFT_ERR_INVALID, "%s", request ? "the results are NULL" : "the request is NULL");
+    rpc_request_t *r = rpc_request(request);
+    weft_status_t st = claim(r);
+    if (st)
+        return st;
+    weft_status_t packed = pack(r, values, n, &msg);
+    st = put(r, &msg);
+    return packed ? packed : st;
+}
+
+weft_status_t wefti_rpc_request_no(rpc_request_t *r, const rpc_no_t *no)
+{
+    rpc_msg_t msg;
+    weft_status_t st = claim(r);
+    if (st)
+        return st;
+    wefti_rpc_failure(&msg, r->call, no);
+    return put(r, &msg);
+}
+
+weft_status_t weft_request_fail_with(weft_request_t *request, weft_code_t code, uint32_t category, int32_t value,
+                                     const char *message)
+{
+    if (!request)
+        return wefti_fail(WEFT_ERR_INVALID, "the request is NULL");
+    if (code <= WEFT_CODE_OK || code > WEFT_CODE_UNAUTHENTICATED)
+        code = WEFT_CODE_UNKNOWN;
+    rpc_no_t no = {.code = code, .category = category, .value = value, .message = message};
+    return wefti_rpc_request_no(rpc_request(request), &no);
+}
+
+weft_status_t weft_request_fail(weft_request_t *request, weft_code_t code, const char *message)
+{
+    return weft_request_fail_with(request, code, WEFT_CATEGORY_NONE, 0, message);
+}
+
+/* --- without a copy --------------------------------------------------------------------------------------------------------------------- */
+
+/* The room of the operation of weft_request_reply_from(). */
+typedef struct from {
+    rpc_request_t *r; /* a block, */
+    rpc_answer_t *answer;
+    weft_am_t *am; /* or what was on the stack */
+    rpc_out_t *out;
+} from_t;
+
+static weft_status_t from_start(weft_op_t *op)
+{
+    from_t *f = wefti_op_room(op, from_t);
+    rpc_msg_t msg;
+    (void)wefti_op_track(op); /* without memory for that it has no deadline, but it goes */
+    answer_take(f->answer, &msg);
+    wefti_rpc_answer(f->r, &msg, 0, op);
+    return WEFT_OK;
+}
+
+static void from_cancel(weft_op_t *op, weft_status_t why)
+{
+    from_t *f = wefti_op_room(op, from_t);
+    rpc_request_t *r = f->r;
+    rpc_out_t *out = r ? r->out : f->out;
+    if (out) {
+        wefti_rpc_out_cancel(out);
+    } else if (r && r->waiting) {
+        rpc_no_t no = {.code = WEFT_CODE_CANCELLED, .message = "the server took its reply back"};
+        wefti_rpc_answer_unheld(r, why);
+        wefti_rpc_answer_no(r, &no);
+    }
+}
+
+static const wefti_op_kind_t from_kind = {"reply", from_start, from_cancel};
+
+static void from_sent(void *user, weft_status_t st)
+{
+    weft_op_t *op = (weft_op_t *)user;
+    weft_am_release(wefti_op_room(op, from_t)->am);
+    wefti_op_complete(op, st);
+}
+
+static weft_status_t from_stack(rpc_request_t *r, rpc_msg_t *msg, weft_op_t *op)
+{
+    from_t *f = wefti_op_room(op, from_t);
+    *f = (from_t){0};
+    rpc_count(&r->fn->service->stats.answered, 1);
+    weft_status_t st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, 0, from_sent, op, &f->out);
+    if (st) {
+        wefti_op_unprepare(op);
+        return st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED;
+    }
+    if (f->out) {
+        (void)wefti_op_track(op);
+        f->am = weft_am_keep(r->am);
+    } else {
+        wefti_op_complete_at_once(op, WEFT_OK);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_t *values, size_t n, weft_op_t *op)
+{
+    rpc_msg_t msg;
+    if (!request || !op || (n && !values))
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !request ? "the request"
+                          : op     ? "an array of results"
+                                   : "the operation");
+    rpc_request_t *r = rpc_request(request);
+    weft_runtime_t *rt = rpc_request_rt(r);
+    weft_status_t st = wefti_op_prepare(rt, op, &from_kind);
+    if (st)
+        return st;
+    st = claim(r);
+    if (st)
+        goto err_op;
+    st = pack(r, values, n, &msg);
+    if (st) {
+        (void)put(r, &msg);
+        goto err_op;
+    }
+    if (!r->block && !r->fn->oneway)
+        return from_stack(r, &msg, op);
+    rpc_answer_t *a = r->block ? answer_new(&msg) : NULL;
+    if (!a) {
+        st = r->block ? wefti_fail(WEFT_ERR_NOMEM, "no memory for the reply") : WEFT_OK;
+        if (st)
+            no_memory(&msg, r->call);
+        (void)put(r, &msg);
+        if (!st) {
+            wefti_op_complete_at_once(op, WEFT_OK);
+            return WEFT_OK;
+        }
+        goto err_op;
+    }
+    *wefti_op_room(op, from_t) = (from_t){.r = r, .answer = a};
+    return wefti_op_go(rt, op);
+
+err_op:
+    wefti_op_unprepare(op);
+    return st;
+}

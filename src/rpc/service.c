@@ -1,0 +1,405 @@
+/* rpc/service.c - services: opening, counting, draining, closing.
+ *
+ *     open --drain--> draining: no new calls --close--> closing: requests are cancelled, functions removed, threads stopped --> freed
+ *
+ * Any thread opens, adds and asks for counters; draining and closing happen on the driver. A service is freed when its last request and function are,
+ * and its threads are gone.
+ *
+ * Promise: close completes after the last function of the service has returned and its last request was released. tests/wire/rpc_service.c,
+ * tests/wire/rpc_threads.c. */
+#include <stdio.h>
+
+#include "base/ascii.h"
+#include "rpc/serve.h"
+
+#define REQUESTS (1u << 20)
+#define QUEUE 65536u
+#define BYTES (UINT64_C(1) << 30)
+#define REMEMBERED 65536u
+#define REMEMBER_NS (60 * WEFT_SECOND)
+#define THREADS_MAX 4096u
+
+/* --- making one --------------------------------------------------------------------------------------------------------------------------- */
+
+static void fill_in(weft_service_opts_t *o)
+{
+    o->requests = o->requests ? o->requests : REQUESTS;
+    o->queue = o->queue ? o->queue : QUEUE;
+    o->bytes = o->bytes ? o->bytes : BYTES;
+    o->payload_max = o->payload_max ? o->payload_max : BYTES;
+    o->remembered = o->remembered ? o->remembered : REMEMBERED;
+    o->remember_ns = o->remember_ns ? o->remember_ns : REMEMBER_NS;
+}
+
+weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts)
+{
+    weft_service_t *s = (weft_service_t *)wefti_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->rs = rs;
+    s->opts = *opts;
+    fill_in(&s->opts);
+    snprintf(s->name, sizeof s->name, "%s", name);
+    pthread_mutex_lock(&rs->lock);
+    s->epoch = wefti_hash_u64(rs->random ^ ++rs->serial);
+    s->epoch += !s->epoch; /* 0 is none */
+    pthread_mutex_unlock(&rs->lock);
+    if (instance)
+        snprintf(s->instance, sizeof s->instance, "%s", instance);
+    else
+        snprintf(s->instance, sizeof s->instance, "%016llx", (unsigned long long)wefti_hash_u64(s->epoch));
+    s->opts.instance = s->instance;
+    s->forget.fn = wefti_rpc_service_forget;
+    wefti_list_init(&s->functions);
+    wefti_list_init(&s->requests);
+    wefti_list_init(&s->drain_ops);
+    wefti_once_init(&s->book, s->opts.remembered, s->opts.remember_ns);
+    return s;
+}
+
+void wefti_rpc_service_delete(weft_service_t *s)
+{
+    wefti_once_free(&s->book);
+    wefti_rpc_pool_free(s->pool);
+    wefti_free(s);
+}
+
+static weft_status_t check_name(const char *name, const char *what)
+{
+    size_t n = strnlen(name, RPC_NAME);
+    bool ok = n && n < RPC_NAME;
+    for (size_t i = 0; ok && i < n; i++)
+        ok = wefti_is_alnum(name[i]) || name[i] == '.' || name[i] == '-' || name[i] == '_';
+    return ok ? WEFT_OK
+              : wefti_fail(WEFT_ERR_INVALID, "%s has a name of 1 to %u letters, digits, '.', '-' and '_'", what, RPC_NAME - 1);
+}
+
+/* Under rs->lock. */
+static bool taken(const rpc_state_t *rs, const weft_service_t *s)
+{
+    wefti_list_each(l, &rs->services) {
+        const weft_service_t *other = wefti_container_of(l, weft_service_t, link);
+        if (!other->ended && !strcmp(other->name, s->name) && !strcmp(other->instance, s->instance))
+            return true;
+    }
+    return false;
+}
+
+static void close_now(wefti_call_t *call);
+
+weft_status_t weft_service_open(weft_runtime_t *rt, const char *name, const weft_service_opts_t *opts,
+                                weft_service_t **service_out)
+{
+    weft_service_opts_t o;
+    if (!rt || !name || !service_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : name ? "the place for the service" : "the name");
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_service_opts_t");
+    if (!st)
+        st = check_name(name, "a service");
+    if (!st && o.instance)
+        st = check_name(o.instance, "an instance");
+    if (st)
+        return st;
+    if (!strncmp(name, "weft", 4))
+        return wefti_fail(WEFT_ERR_INVALID, "names that begin with \"weft\" are the library's: \"%s\"", name);
+    if (o.threads > THREADS_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "%u threads are more than %u", o.threads, THREADS_MAX);
+    if (wefti_forked(rt))
+        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent of this process; open another");
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    rpc_state_t *rs = rpc_state(rt);
+    weft_service_t *s = wefti_rpc_service_new(rs, name, o.instance, &o);
+    if (!s)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
+    s->call.fn = close_now;
+    pthread_mutex_lock(&rs->lock);
+    bool there = taken(rs, s);
+    if (!there)
+        wefti_list_push_back(&rs->services, &s->link);
+    pthread_mutex_unlock(&rs->lock);
+    if (there) {
+        st = wefti_fail(WEFT_ERR_STATE, "there is a service \"%s\" with the instance \"%s\" already", name, s->instance);
+        goto err;
+    }
+    if (o.threads && (st = wefti_rpc_pool_new(s, o.threads, &s->pool)))
+        goto err_listed;
+    *service_out = s;
+    return WEFT_OK;
+
+err_listed:
+    pthread_mutex_lock(&rs->lock);
+    wefti_list_remove(&s->link);
+    pthread_mutex_unlock(&rs->lock);
+err:
+    wefti_rpc_service_delete(s);
+    return st;
+}
+
+const char *weft_service_name(const weft_service_t *service)
+{
+    return service ? service->name : "";
+}
+
+const char *weft_service_instance(const weft_service_t *service)
+{
+    return service ? service->instance : "";
+}
+
+/* --- counting ----------------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t look(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats_t *stats_out)
+{
+    if (!service || !stats_out || stats_out->size < sizeof stats_out->size)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "there is no service, or no place for its counters; WEFT_SERVICE_STATS_INIT sets its size");
+    const weft_service_stats_t *c = &service->stats;
+    weft_service_stats_t s = {.size = stats_out->size,
+                              .requests = look(&c->requests),
+                              .answered = look(&c->answered),
+                              .failed = look(&c->failed),
+                              .exhausted = look(&c->exhausted),
+                              .refused = look(&c->refused),
+                              .cancelled = look(&c->cancelled),
+                              .late = look(&c->late),
+                              .repeated = look(&c->repeated),
+                              .under_way = look(&c->under_way),
+                              .waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0,
+                              .bytes = look(&c->bytes),
+                              .remembered = look(&c->remembered)};
+    if (stats_out->size > sizeof s)
+        memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
+    memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
+    return WEFT_OK;
+}
+
+uint32_t wefti_rpc_service_load(weft_service_t *service)
+{
+    uint64_t load = look(&service->unanswered) * 1000 / service->opts.requests;
+    if (service->pool) { /* all threads busy is half, twice as many waiting is full */
+        uint64_t threads = wefti_rpc_pool_busy(service->pool) * UINT64_C(500) / service->opts.threads;
+        load = threads > load ? threads : load;
+    }
+    return load < 1000 ? (uint32_t)load : 1000;
+}
+
+/* --- remembered replies -------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_rpc_service_remember(weft_service_t *s)
+{
+    rpc_count(&s->stats.bytes, (int64_t)(s->book.bytes - s->book_bytes));
+    s->book_bytes = s->book.bytes;
+    __atomic_store_n(&s->stats.remembered, s->book.n, __ATOMIC_RELAXED);
+    if (s->forget.node.slot)
+        return;
+    uint64_t next = wefti_once_age(&s->book, s->rs->rt->now);
+    if (next != UINT64_MAX)
+        (void)wefti_timer_at(s->rs->rt, &s->forget, next); /* without memory for it: with the next call */
+}
+
+void wefti_rpc_service_forget(wefti_timer_t *t)
+{
+    weft_service_t *s = wefti_container_of(t, weft_service_t, forget);
+    (void)wefti_once_age(&s->book, s->rs->rt->now);
+    wefti_rpc_service_remember(s);
+}
+
+/* --- the end -------------------------------------------------------------------------------------------------------------------------------- */
+
+static void drains_done(weft_service_t *s, weft_status_t st)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&s->drain_ops));)
+        wefti_op_complete(wefti_op_of_link(l), st);
+}
+
+void wefti_rpc_service_step(weft_service_t *s)
+{
+    rpc_state_t *rs = s->rs;
+    if (s->busy || !s->draining)
+        return;
+    if (!s->unanswered)
+        drains_done(s, WEFT_OK);
+    if (!s->closing || s->stats.under_way || (s->pool && !wefti_rpc_pool_gone(s->pool)))
+        return;
+    pthread_mutex_lock(&rs->lock);
+    bool done = !s->alive;
+    if (done)
+        wefti_list_remove(&s->link);
+    pthread_mutex_unlock(&rs->lock);
+    if (!done)
+        return;
+    wefti_timer_stop(rs->rt, &s->forget);
+    weft_op_t *op = s->close_op;
+    wefti_rpc_service_delete(s);
+    if (op)
+        wefti_op_complete(op, WEFT_OK);
+}
+
+static void drain(weft_service_t *s)
+{
+    s->draining = true;
+    if (!s->own)
+        wefti_rpc_unpublish(s);
+}
+
+static void close_now(wefti_call_t *call)
+{
+    weft_service_t *s = wefti_container_of(call, weft_service_t, call);
+    wefti_list_t all;
+    if (s->closing)
+        return;
+    s->busy++;
+    drain(s);
+    s->closing = true;
+    wefti_rpc_functions_remove(s);
+    wefti_list_init(&all);
+    wefti_list_splice(&all, &s->requests);
+    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
+        wefti_list_remove(l);
+        wefti_list_push_back(&s->requests, l);
+        wefti_rpc_request_end(wefti_container_of(l, rpc_request_t, service_link), END_CLOSED);
+    }
+    if (s->pool)
+        wefti_rpc_pool_stop(s->pool);
+    s->busy--;
+    wefti_rpc_service_step(s);
+}
+
+typedef struct ending {
+    weft_service_t *service;
+} ending_t;
+
+static weft_status_t drain_start(weft_op_t *op)
+{
+    weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    weft_status_t st = wefti_op_track(op);
+    if (st)
+        return st;
+    wefti_list_push_back(&s->drain_ops, &wefti_opx(op)->link);
+    drain(s);
+    wefti_rpc_service_step(s);
+    return WEFT_OK;
+}
+
+static void drain_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t drain_kind = {"drain", drain_start, drain_cancel};
+
+weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
+{
+    if (!service || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the operation" : "the service");
+    weft_status_t st = wefti_op_prepare(service->rs->rt, op, &drain_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, ending_t)->service = service;
+    return wefti_op_go(service->rs->rt, op);
+}
+
+static weft_status_t close_start(weft_op_t *op)
+{
+    weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
+    s->close_op = op;
+    close_now(&s->call);
+    return WEFT_OK;
+}
+
+/* The service goes on closing. */
+static void close_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_op_room(op, ending_t)->service->close_op = NULL;
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t close_kind = {"close", close_start, close_cancel};
+
+weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
+{
+    if (!service)
+        return WEFT_OK;
+    rpc_state_t *rs = service->rs;
+    if (wefti_forked(rs->rt))
+        return wefti_fail(WEFT_ERR_FORKED, "the service belongs to the parent of this process");
+    weft_status_t st = op ? wefti_op_prepare(rs->rt, op, &close_kind) : WEFT_OK;
+    if (st)
+        return st;
+    pthread_mutex_lock(&rs->lock);
+    bool before = service->ended;
+    service->ended = true;
+    pthread_mutex_unlock(&rs->lock);
+    if (before) {
+        if (op)
+            wefti_op_unprepare(op);
+        return wefti_fail(WEFT_ERR_STATE, "the service is being closed already");
+    }
+    if (!op) {
+        wefti_call_on_driver(rs->rt, &service->call);
+        return WEFT_OK;
+    }
+    wefti_op_room(op, ending_t)->service = service;
+    return wefti_op_go(rs->rt, op);
+}
+
+/* --- with the runtime ------------------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t wefti_rpc_services_init(rpc_state_t *rs)
+{
+    rs->call.fn = wefti_rpc_handed_in;
+    return wefti_rpc_reflect(rs);
+}
+
+void wefti_rpc_services_shutdown(rpc_state_t *rs)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    pthread_mutex_lock(&rs->lock);
+    wefti_list_splice(&all, &rs->services);
+    pthread_mutex_unlock(&rs->lock);
+    for (wefti_list_t *l; (l = wefti_list_first(&all));) {
+        weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        pthread_mutex_lock(&rs->lock);
+        wefti_list_remove(l);
+        wefti_list_push_back(&rs->services, l);
+        s->ended = true;
+        pthread_mutex_unlock(&rs->lock);
+        s->busy++;
+        drains_done(s, WEFT_ERR_CLOSED);
+        s->busy--;
+        close_now(&s->call);
+    }
+}
+
+/* What is left was kept by the program, or is run by a thread that does not end: better a leak than a crash. */
+static bool held(const weft_service_t *s)
+{
+    return s->pool && !wefti_rpc_pool_gone(s->pool);
+}
+
+void wefti_rpc_services_free(rpc_state_t *rs)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&rs->services));) {
+        weft_service_t *s = wefti_container_of(l, weft_service_t, link);
+        if (held(s))
+            continue;
+        s->busy++; /* it is not freed by its last request */
+        for (wefti_list_t *q; (q = wefti_list_first(&s->requests));)
+            wefti_rpc_request_discard(wefti_container_of(q, rpc_request_t, service_link));
+        wefti_rpc_service_delete(s);
+    }
+    if (rs->own) {
+        wefti_rpc_functions_free(rs->own);
+        wefti_rpc_service_delete(rs->own);
+    }
+    for (uint32_t i = 0; i < RPC_PAGES; i++)
+        wefti_free((void *)atomic_load_explicit(&rs->functions[i], memory_order_relaxed));
+}
