@@ -396,6 +396,30 @@ TEST(a_server_hears_when_all_it_posted_is_on_its_way)
     joined_close(&j);
 }
 
+/* --- the bytes, as docs/design/wire.md has them --------------------------------------------------------------------------- */
+
+TEST(the_bytes_are_those_of_the_document)
+{
+    static const uint8_t item[32] = {0x57, 0x15, 0, 0, 5, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7};
+    static const uint8_t end[16] = {0x57, 0x16, 0, 0, 6, 0, 0, 0, 77};
+    static const uint8_t credit[32] = {0x57, 0x17, 0,  0, 0, 0, 0, 0, 77, 0, 0, 0, 0,   0,
+                                       0,    0,    96, 0, 0, 0, 0, 0, 0,  0, 0, 1, 0x10};
+    uint64_t value;
+    joined_open(&j, &pair_ways[0], both_ways);
+    for (unsigned i = 0; i < 6; i++)
+        CHECK_OK(joined_send(&j, JOINED_CLIENT, weft_u64(2 + i)));
+    CHECK_OK(joined_end(&j, JOINED_CLIENT));
+    for (unsigned i = 0; i < RPC_STREAM_ITEMS / 2; i++) {
+        CHECK_OK(joined_send(&j, JOINED_SERVER, weft_u64(i)));
+        CHECK_EQ(joined_recv_u64(&j, JOINED_CLIENT, &value), 1);
+    }
+    PAIR_UNTIL(&j.pair, atomic_load(&j.came[JOINED_SERVER][RPC_CREDIT]), 10);
+    CHECK(!memcmp(j.last[JOINED_SERVER][RPC_ITEM], item, sizeof item));
+    CHECK(!memcmp(j.last[JOINED_SERVER][RPC_END], end, sizeof end));
+    CHECK(!memcmp(j.last[JOINED_SERVER][RPC_CREDIT], credit, sizeof credit));
+    joined_close(&j);
+}
+
 /* --- what a peer must not say ---------------------------------------------------------------------------------------------- */
 
 typedef struct item {

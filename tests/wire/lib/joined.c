@@ -86,6 +86,7 @@ static void came(joined_t *j, int side, weft_am_t *am)
 {
     rpc_head_t head;
     memcpy(&head, am->header, sizeof head);
+    memcpy(j->last[side][rpc_kind(&head)], am->header, am->header_len < 64 ? am->header_len : 64);
     atomic_fetch_add(&j->came[side][rpc_kind(&head)], 1);
     if (j->s[side])
         wefti_stream_record(j->s[side], rpc_kind(&head), am, &head);

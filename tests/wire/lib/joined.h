@@ -14,7 +14,8 @@ enum { JOINED_SERVER, JOINED_CLIENT };
 typedef struct joined {
     pair_t pair;
     weft_stream_t *s[2];       /* by side; the runtime of that number has it, and lets go of it with joined_close() */
-    _Atomic unsigned came[2][16]; /* at that side, by kind */
+    uint8_t last[2][16][64];   /* the header that came last at that side, by kind: what fits of it */
+    _Atomic unsigned came[2][16]; /* and how many did */
 } joined_t;
 
 /* Streams of this signature, connected. */
