@@ -207,7 +207,7 @@ WEFT_API const weft_sig_t *weft_method_sig(const weft_method_t *method);
 
 /* Call it. args (n of them, as the signature says, without a stream), all they view, and reply are borrowed until op completes. op->timeout_ns is
  * the deadline, sent along. Cancelling reaches the function (weft_request_cancelled()). Arguments of 1 KiB and more are sent from where they are,
- * without a copy.
+ * without a copy. op->from is the endpoint that it was sent over last, 0 if it was not.
  *
  * A `oneway` function: op completes when it is sent; op may be NULL: then everything is copied, or WEFT_ERR_AGAIN where it would have to wait.
  * reply may be NULL where nobody wants to know.

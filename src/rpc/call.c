@@ -252,6 +252,7 @@ static weft_status_t send_call(weft_op_t *op, rpc_binding_t *b)
 void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b)
 {
     weft_status_t st = WEFT_OK;
+    op->from = b->server->ep->id;
     if (rpc_call(op)->kind == CALL_CHECK)
         wefti_rpc_call_end(op, WEFT_OK, NULL);
     else
@@ -577,6 +578,7 @@ static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *arg
                         weft_reply_t *reply, unsigned kind)
 {
     rpc_call_t *c = rpc_call(op);
+    op->from = 0;
     *c = (rpc_call_t){.method = m, .args = args, .n = (uint32_t)n, .opts = opts, .reply = reply, .kind = (uint8_t)kind};
     if (reply)
         memset(reply, 0, sizeof *reply);
