@@ -1,0 +1,237 @@
+/* rpc/publish.c - services in the registry: entered, kept as they are, taken away.
+ *
+ *     published --(a look each second: load, functions, addresses)--> changed --> entered again
+ *               --drain, close--> left: gone when the last answer of the registry is here
+ *
+ * The load is worth a word to everyone who watches only if it has changed for good, so small changes are not told. An instance
+ * that another process has (one that was killed a moment ago, and whose lease runs) is asked for again each second.
+ *
+ * Promise: the service is not touched after wefti_rpc_unpublish(). tests/wire/rpc_discovery.c. */
+#include <stdlib.h>
+
+#include "base/uri.h"
+#include "rpc/serve.h"
+
+#define LOOK_NS WEFT_SECOND
+enum { LOAD_STEP = 50, TEXT_MOST = 65536 };
+
+typedef struct publication {
+    wefti_list_t link; /* rpc_state_t.published; under `finding` */
+    rpc_state_t *rs;
+    weft_service_t *service; /* NULL: unpublished */
+    weft_registry_t *registry;
+    bool configured; /* it is the runtime's, counted */
+    bool given;      /* the address is the program's */
+    bool begun, stale, complained;
+    bool busy; /* op is under way */
+    uint32_t load;
+    char *functions; /* as they were entered last */
+    wefti_timer_t timer;
+    wefti_call_t call;
+    weft_op_t op;
+    char address[WEFTI_REACH_MAX];
+} publication_t;
+
+static void publication_free(publication_t *p)
+{
+    if (p->configured)
+        wefti_rpc_registry_put(p->rs);
+    wefti_free(p->functions);
+    wefti_free(p);
+}
+
+/* Its functions, as many whole lines as an entry has room for. */
+static char *functions_text(weft_service_t *service)
+{
+    size_t n = weft_service_functions(service, NULL, 0), cap = n < TEXT_MOST ? n + 1 : TEXT_MOST + 1;
+    char *text = (char *)wefti_malloc(cap);
+    if (!text)
+        return NULL;
+    text[0] = 0;
+    if (weft_service_functions(service, text, cap) >= cap) { /* it was too long, or has grown meanwhile */
+        char *end = strrchr(text, '\n');
+        text[end ? (size_t)(end - text) + 1 : 0] = 0;
+    }
+    return text;
+}
+
+static void entered(weft_op_t *op, void *user)
+{
+    publication_t *p = (publication_t *)user;
+    weft_status_t st = op->status;
+    p->busy = false;
+    rpc_end(p->rs);
+    if (!p->service) {
+        publication_free(p);
+        return;
+    }
+    p->stale = st == WEFT_ERR_STATE || st == WEFT_ERR_NOMEM; /* otherwise the registry does it when it can */
+    if (st == WEFT_ERR_STATE && !p->complained)
+        wefti_warn("another process has entered %s@%s; that is tried again until it has left", weft_service_name(p->service),
+                   weft_service_instance(p->service));
+    p->complained = st == WEFT_ERR_STATE;
+}
+
+static void enter(publication_t *p)
+{
+    weft_entry_t e = WEFT_ENTRY_INIT;
+    e.service = weft_service_name(p->service);
+    e.instance = weft_service_instance(p->service);
+    e.address = p->address;
+    e.load = p->load;
+    e.data = p->functions;
+    e.data_len = strlen(p->functions);
+    memset(&p->op, 0, sizeof p->op);
+    p->op.fn = entered;
+    p->op.user = p;
+    rpc_begin(p->rs);
+    p->busy = true;
+    p->stale = false;
+    if (!weft_registry_enter(p->registry, &e, &p->op))
+        return;
+    p->busy = false;
+    p->stale = true;
+    rpc_end(p->rs);
+}
+
+/* Has anything changed that others should know? */
+static void look(publication_t *p)
+{
+    uint32_t load = wefti_rpc_service_load(p->service);
+    char address[WEFTI_REACH_MAX] = "";
+    char *functions = functions_text(p->service);
+    if (labs((long)load - (long)p->load) > LOAD_STEP) {
+        p->load = load;
+        p->stale = true;
+    }
+    if (!p->given)
+        wefti_conn_reach(p->rs->rt, address);
+    if (*address && strcmp(address, p->address) != 0) {
+        memcpy(p->address, address, sizeof address);
+        p->stale = true;
+    }
+    if (functions && (!p->functions || strcmp(functions, p->functions) != 0)) {
+        wefti_free(p->functions);
+        p->functions = functions;
+        p->stale = true;
+    } else {
+        wefti_free(functions);
+    }
+    if (p->stale && p->functions && !p->busy)
+        enter(p);
+}
+
+static void due(wefti_timer_t *timer)
+{
+    publication_t *p = wefti_container_of(timer, publication_t, timer);
+    (void)wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS); /* it has just left its place */
+    look(p);
+}
+
+static void begin(wefti_call_t *call)
+{
+    publication_t *p = wefti_container_of(call, publication_t, call);
+    p->begun = true;
+    if (!p->service) {
+        publication_free(p);
+        return;
+    }
+    if (wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS))
+        wefti_warn("no memory for a timer: the load of %s in the registry stays as it is", weft_service_name(p->service));
+    look(p);
+}
+
+static weft_status_t find_address(rpc_state_t *rs, const char *given, char out[WEFTI_REACH_MAX])
+{
+    if (!given) {
+        wefti_conn_reach(rs->rt, out);
+        return *out ? WEFT_OK
+                    : wefti_fail(WEFT_ERR_STATE, "nobody could reach the service: call weft_listen() first, or give an address");
+    }
+    size_t n = strnlen(given, WEFTI_REACH_MAX);
+    if (n >= WEFTI_REACH_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "the address of a service has at most %d bytes", WEFTI_REACH_MAX - 1);
+    memcpy(out, given, n + 1);
+    const char *at = out;
+    wefti_uri_t uri;
+    weft_status_t st = WEFT_OK;
+    do
+        st = wefti_uri_parse(&at, &uri);
+    while (!st && *at);
+    return st;
+}
+
+static publication_t *find(rpc_state_t *rs, const weft_service_t *service)
+{
+    wefti_list_each(l, &rs->published) {
+        publication_t *p = wefti_container_of(l, publication_t, link);
+        if (p->service == service)
+            return p;
+    }
+    return NULL;
+}
+
+weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *registry, const char *address)
+{
+    if (!service)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no service");
+    rpc_state_t *rs = service->rs;
+    if (wefti_forked(rs->rt) || rs->rt->closing)
+        return wefti_fail(wefti_forked(rs->rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
+    publication_t *p = (publication_t *)wefti_calloc(1, sizeof *p);
+    if (!p)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory to publish a service");
+    p->rs = rs;
+    p->service = service;
+    p->given = address != NULL;
+    p->timer.fn = due;
+    p->call.fn = begin;
+    weft_status_t st = find_address(rs, address, p->address);
+    if (st)
+        goto err;
+    p->configured = !registry;
+    p->registry = registry;
+    if (p->configured)
+        st = wefti_rpc_registry_get(rs, &p->registry);
+    if (st) {
+        p->configured = false;
+        goto err;
+    }
+    pthread_mutex_lock(&rs->finding);
+    bool twice = find(rs, service) != NULL;
+    if (!twice)
+        wefti_list_push_back(&rs->published, &p->link);
+    pthread_mutex_unlock(&rs->finding);
+    if (twice) {
+        st = wefti_fail(WEFT_ERR_STATE, "%s@%s is published already", weft_service_name(service), weft_service_instance(service));
+        goto err;
+    }
+    wefti_call_on_driver(rs->rt, &p->call);
+    return WEFT_OK;
+
+err:
+    publication_free(p);
+    return st;
+}
+
+void wefti_rpc_unpublish(weft_service_t *service)
+{
+    rpc_state_t *rs = service->rs;
+    pthread_mutex_lock(&rs->finding);
+    publication_t *p = find(rs, service);
+    if (p)
+        wefti_list_remove(&p->link);
+    pthread_mutex_unlock(&rs->finding);
+    if (!p)
+        return;
+    p->service = NULL;
+    if (!p->begun)
+        return; /* its beginning is on its way here, and ends it */
+    wefti_timer_stop(rs->rt, &p->timer);
+    /* It fails if the runtime closes: then the registry does, too, and takes its entries along. */
+    (void)weft_registry_leave(p->registry, weft_service_name(service), weft_service_instance(service), NULL);
+    if (p->busy)
+        weft_op_cancel(&p->op); /* and then it is freed */
+    else
+        publication_free(p);
+}
