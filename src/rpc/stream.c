@@ -70,7 +70,7 @@ bool wefti_stream_used(const weft_stream_t *s)
     return s->out.items || s->in.items || s->out.end_sent || s->in.ended;
 }
 
-weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
+weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *coming)
 {
     weft_runtime_t *rt = s->rs->rt, *was;
     weft_status_t st = WEFT_OK;
@@ -81,6 +81,8 @@ weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*s
             wefti_op_unprepare(op);
     } else {
         stream_ref(s);
+        if (coming)
+            atomic_fetch_add(coming, 1);
         wefti_op_inbox(op);
     }
     if (driver)

@@ -17,6 +17,7 @@ typedef struct stream_out {
     uint64_t items, bytes;       /* that were sent */
     uint64_t may_items, may_bytes; /* while less than these were sent another may be: one item goes beyond the bytes, whatever its size */
     weft_status_t status;        /* not WEFT_OK: nothing can be sent any more, and this is why */
+    _Atomic uint32_t coming;     /* sends that sit in the inbox: counted up by any thread */
     _Atomic uint32_t ended;      /* weft_stream_end() was called: any thread */
     _Atomic uint32_t copies;     /* sends without an operation that are under way: any thread */
     bool end_sent;
@@ -70,8 +71,9 @@ void wefti_stream_unref(weft_stream_t *s);
 /* Did the server answer, well or ill? Then what was sent before the answer counts. */
 static inline bool stream_answered(weft_status_t status) { return status == WEFT_OK || status == WEFT_ERR_CALL; }
 
-/* Start a prepared operation on the driver: now with `start`, or through the inbox with its kind's, which gives back a reference. */
-weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op));
+/* Start a prepared operation on the driver: now with `start`, or through the inbox with its kind's, which gives back a reference and counts
+ * `coming` (may be NULL) down. */
+weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *coming);
 
 /* stream_out.c */
 void wefti_stream_out_credit(weft_stream_t *s, weft_am_t *am);

@@ -357,7 +357,7 @@ weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op
     memset(item, 0, sizeof *item);
     op->len = 0;
     *stream_recv(op) = (stream_recv_t){stream, item};
-    return wefti_stream_go(stream, op, start_now);
+    return wefti_stream_go(stream, op, start_now, NULL);
 }
 
 void weft_item_release(weft_item_t *item)

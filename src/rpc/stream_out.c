@@ -142,7 +142,7 @@ static weft_status_t put(weft_op_t *op, bool at_once)
 static void look_drained(weft_stream_t *s)
 {
     void (*drained)(void *user) = s->out.drained;
-    if (!drained || !wefti_list_empty(&s->out.waiting))
+    if (!drained || !wefti_stream_drained(s))
         return;
     s->out.drained = NULL;
     drained(s->out.drained_user);
@@ -192,6 +192,8 @@ static weft_status_t start_inbox(weft_op_t *op)
     weft_status_t st = start(op, false);
     if (st && end)
         atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
+    atomic_fetch_sub(&s->out.coming, 1);
+    look_drained(s);
     wefti_stream_unref(s);
     return st;
 }
@@ -227,7 +229,7 @@ static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
         return st;
     what.s = s;
     *stream_send(op) = what;
-    return wefti_stream_go(s, op, start_now);
+    return wefti_stream_go(s, op, start_now, &s->out.coming);
 }
 
 /* A send that nobody waits for, with a copy of everything. */
@@ -424,9 +426,10 @@ void wefti_stream_out_over(weft_stream_t *s, weft_status_t status)
         wefti_rpc_out_cancel(stream_send(wefti_op_of_link(l))->out);
 }
 
+/* A reply may pass what its thread posted before, where both are handed to the driver: that is on its way too. */
 bool wefti_stream_drained(const weft_stream_t *s)
 {
-    return wefti_list_empty(&s->out.waiting);
+    return wefti_list_empty(&s->out.waiting) && !atomic_load(&s->out.coming);
 }
 
 void wefti_stream_when_drained(weft_stream_t *s, void (*drained)(void *user), void *user)
