@@ -229,7 +229,8 @@ void wefti_rpc_unpublish(weft_service_t *service)
         return; /* its beginning is on its way here, and ends it */
     wefti_timer_stop(rs->rt, &p->timer);
     /* It fails if the runtime closes: then the registry does, too, and takes its entries along. */
-    (void)weft_registry_leave(p->registry, weft_service_name(service), weft_service_instance(service), NULL);
+    weft_status_t left = weft_registry_leave(p->registry, weft_service_name(service), weft_service_instance(service), NULL);
+    (void)left;
     if (p->busy)
         weft_op_cancel(&p->op); /* and then it is freed */
     else
