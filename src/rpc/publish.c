@@ -228,9 +228,10 @@ void wefti_rpc_unpublish(weft_service_t *service)
     if (!p->begun)
         return; /* its beginning is on its way here, and ends it */
     wefti_timer_stop(rs->rt, &p->timer);
-    /* It fails if the runtime closes: then the registry does, too, and takes its entries along. */
-    weft_status_t left = weft_registry_leave(p->registry, weft_service_name(service), weft_service_instance(service), NULL);
-    (void)left;
+    weft_status_t st = weft_registry_leave(p->registry, weft_service_name(service), weft_service_instance(service), NULL);
+    if (st && !rs->rt->closing) /* a runtime that closes takes its registries along, and they their entries */
+        wefti_warn("%s@%s stays in the registry: %s", weft_service_name(service), weft_service_instance(service),
+                   weft_status_text(st));
     if (p->busy)
         weft_op_cancel(&p->op); /* and then it is freed */
     else
