@@ -17,30 +17,39 @@ def peer(name, way, window):
     return lambda bench: bench.peer_point(name, way, SIZE, window)
 
 
-def one_at_a_time(tls, others):
-    return Row(f"64 B there and back, {NAMES[tls]}", "one at a time, the median", "p50 us", weft("rpc_lat", tls, SIZE), others)
+def places(tls):
+    return f"64 B there and back, {'on shared memory' if tls == 'shm' else 'over TCP'}"
 
 
-NAMES = {"shm": "on shared memory", "tcp": "over TCP"}
+def tensor(tls, memory):
+    """A tensor as an argument beside an active message with as many bytes: the same memory, as many under way."""
+    more = {"memory": memory + ",host"}
+    return Row("64 MiB tensor as the argument", f"{tls}, from {memory} memory", "MiB/s", weft("rpc_tensor", tls, 64 * MIB, 4, **more),
+               [("am_bw", weft("am_bw", tls, 64 * MIB, 4, **more), 1, ">= 0.95")])
 
 
 def rows(bench):
-    grpc, zmq = bench.has_peer("grpc_echo"), bench.has_peer("zmq_echo")
-    shm, tcp = (f"64 B there and back, {NAMES[tls]}" for tls in ("shm", "tcp"))
-    lone_grpc = [("gRPC, blocking", peer("grpc_echo", "sync", 1), 1, "<= 0.02"), ("gRPC, callback", peer("grpc_echo", "unary", 1), 1, "<= 0.02"),
-                 ("gRPC, in a stream", peer("grpc_echo", "stream", 1), 1, "<= 0.02")] if grpc else []
-    many_grpc = [("gRPC calls", best_rate(peer("grpc_echo", "unary", 100), peer("grpc_echo", "unary", 1000)), 1, ">= 50"),
-                 ("gRPC, in a stream", best_rate(peer("grpc_echo", "stream", 100), peer("grpc_echo", "stream", 1000)), 1, ">= 50")] if grpc else []
-    found = [
-        one_at_a_time("shm", [("raw UCP", raw("shm", 1), 1, "<= 1.35"), *lone_grpc]),
+    shm, tcp = places("shm"), places("tcp")
+    lone_grpc = many_grpc = lone_zmq = many_zmq = ()
+    if bench.has_peer("grpc_echo"):
+        lone_grpc = [(f"gRPC, {name}", peer("grpc_echo", way, 1), 1, "<= 0.02")
+                     for name, way in (("blocking", "sync"), ("callback", "unary"), ("in a stream", "stream"))]
+        many_grpc = [(f"gRPC, {name}", best_rate(peer("grpc_echo", way, 100), peer("grpc_echo", way, 1000)), 1, ">= 50")
+                     for name, way in (("callback", "unary"), ("in a stream", "stream"))]
+    if bench.has_peer("zmq_echo"):
+        lone_zmq, many_zmq = [("ZeroMQ", peer("zmq_echo", "tcp", 1), 1, "")], [("ZeroMQ", peer("zmq_echo", "tcp", 1000), 1, ">= 1.0")]
+    return [
+        Row(shm, "one at a time, the median", "p50 us", weft("rpc_lat", "shm", SIZE), [("raw UCP", raw("shm", 1), 1, "<= 1.35"), *lone_grpc]),
         Row(shm, "many, each at its best", "/s", best_rate(*(weft("rpc_rate", "shm", SIZE, n) for n in OPEN)),
             [("raw UCP", best_rate(*(raw("shm", n) for n in OPEN)), 1, ">= 0.5"), *many_grpc]),
         Row(shm, "1000 open", "/s", weft("rpc_rate", "shm", SIZE, 1000), [("raw UCP", raw("shm", 1000), 1, ">= 0.5")]),
-        one_at_a_time("tcp", [("raw UCP", raw("tcp", 1), 1, "")] + ([("ZeroMQ", peer("zmq_echo", "tcp", 1), 1, "")] if zmq else [])),
-        Row(tcp, "1000 open", "/s", weft("rpc_rate", "tcp", SIZE, 1000), [("raw UCP", raw("tcp", 1000), 1, ">= 10")] +
-            ([("ZeroMQ", peer("zmq_echo", "tcp", 1000), 1, ">= 1.0")] if zmq else [])),
+        Row(tcp, "one at a time, the median", "p50 us", weft("rpc_lat", "tcp", SIZE), [("raw UCP", raw("tcp", 1), 1, ""), *lone_zmq]),
+        Row(tcp, "1000 open", "/s", weft("rpc_rate", "tcp", SIZE, 1000), [("raw UCP", raw("tcp", 1000), 1, ">= 10"), *many_zmq]),
+        *(tensor(tls, memory) for tls, memory in (("shm", "host"), ("shm", "pool"), ("tcp", "host"))),
+        Row("add(i32, i32), on one core", "encode and dispatch", "ns", lambda b: b.cost_point(), [], "< 100"),
+        Row("add(i32, i32), on one core", "a whole call", "ns", lambda b: {"ns": b.cost_point()["call_ns"]},
+            [("active messages", lambda b: {"ns": b.cost_point()["am_ns"]}, 1, "")]),
     ]
-    return found
 
 
 def tables(bench):
@@ -49,7 +58,9 @@ def tables(bench):
         print(f"Not built here, and so left out: {', '.join(absent)}. `make bench` installs what it needs.\n")
     table(bench, "calls", rows(bench), "Calls beside raw UCP, gRPC and ZeroMQ")
     print("open: calls that wait for their answers. at its best: with 16, 64, 256 or 1000 open (gRPC: 100 or 1000).\n"
-          "gRPC: over a Unix socket. in a stream: messages of one stream in both directions, which are no calls of their own.\n")
+          "gRPC: over a Unix socket. in a stream: messages of one stream in both directions, which are no calls of their own.\n"
+          "tensor: as many MiB/s as am_bw, which takes the same bytes out of the same memory. on one core: one thread drives both sides\n"
+          "over shared memory; active messages: one there and one back.\n")
     clients(bench)
 
 

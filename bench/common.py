@@ -30,4 +30,6 @@ def ratios(ours, theirs):
 
 def holds(value, bound):
     sign, limit = bound.split()[:2]
+    if sign == "<":
+        return value < float(limit)
     return value <= float(limit) if sign == "<=" else value >= float(limit)

@@ -1,4 +1,4 @@
-"""Tables whose rows hold one figure of Weft's beside those of others: measured in alternating order for several rounds, shown as medians and ratios."""
+"""Tables whose rows hold a figure of Weft beside those of others: measured in alternating order for several rounds, as medians and ratios."""
 import collections
 import statistics
 

@@ -23,7 +23,7 @@
 
 #define LOOK_NS WEFT_SECOND
 
-static const reg_backend_t *const backends[] = {&wefti_reg_memory, &wefti_reg_directory};
+static const reg_backend_t *const backends[] = {&wefti_reg_memory, &wefti_reg_directory, &wefti_reg_etcd, &wefti_reg_etcds};
 
 /* --- telling ---------------------------------------------------------------------------------------------------------------- */
 
@@ -125,16 +125,18 @@ static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out
     const char *mark = strstr(uri, "://");
     size_t n = mark ? (size_t)(mark - uri) : 0;
     if (!n)
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" is no registry; write memory://NAME, dir:///PATH or dir://", uri);
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" is no registry; write memory://NAME, dir:///PATH, dir:// or etcd://HOST",
+                          uri);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
         if (strlen(backends[i]->scheme) == n && wefti_same_text(uri, backends[i]->scheme, n)) {
             *ops_out = backends[i];
             *rest_out = mark + 3;
             return WEFT_OK;
         }
-    return wefti_fail(WEFT_ERR_UNSUPPORTED,
-                      "this build has no registries of the kind %.*s://; it has memory://NAME, dir:///PATH and dir://",
-                      n < 40 ? (int)n : 40, uri);
+    return wefti_fail(
+        WEFT_ERR_UNSUPPORTED,
+        "this build has no registries of the kind %.*s://; it has memory://NAME, dir:///PATH, dir:// and etcd://HOST",
+        n < 40 ? (int)n : 40, uri);
 }
 
 void wefti_reg_free(weft_registry_t *r)

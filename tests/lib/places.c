@@ -36,12 +36,19 @@ void place_remove(const char *uri)
 
 void place_open(place_t *p, const char *uri, weft_progress_mode_t mode)
 {
+    place_open_lease(p, uri, mode, 0);
+}
+
+void place_open_lease(place_t *p, const char *uri, weft_progress_mode_t mode, uint64_t lease_ns)
+{
+    weft_registry_opts_t lease = WEFT_REGISTRY_OPTS_INIT;
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     opts.progress = mode;
     opts.transports = "shm";
     must(weft_runtime_open(&opts, &p->rt), "weft_runtime_open");
     snprintf(p->uri, sizeof p->uri, "%s", uri);
-    must(weft_registry_open(p->rt, uri, NULL, &p->registry), "weft_registry_open");
+    lease.lease_ns = lease_ns;
+    must(weft_registry_open(p->rt, uri, &lease, &p->registry), "weft_registry_open");
 }
 
 void place_close(place_t *p)

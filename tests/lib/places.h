@@ -15,6 +15,7 @@ void place_new(char uri[128]);
 void place_remove(const char *uri);
 
 void place_open(place_t *p, const char *uri, weft_progress_mode_t mode);
+void place_open_lease(place_t *p, const char *uri, weft_progress_mode_t mode, uint64_t lease_ns);
 void place_close(place_t *p);
 
 /* Each ends the test if it takes longer than 20 s. */

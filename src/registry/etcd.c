@@ -1,0 +1,562 @@
+/* registry/etcd.c - etcd://HOST[:PORT][,HOST...]: a registry in etcd, over its JSON gateway.
+ *
+ * All our entries are under one lease, which is kept alive at a third of its time; so they vanish together when this process is
+ * gone for that long. Whose an entry is its lease says: one is made if the key is not there, changed and taken away if it is
+ * under our lease, and otherwise another's. All three are transactions, so a request whose answer was lost may be sent again.
+ *
+ *     no lease --granted--> lease --etcd does not know it any more--> no lease: what is ours is entered again
+ *
+ * With each keep-alive we ask what is under the lease, and put back what someone deleted. What could not be taken away because
+ * etcd was out of reach is owed: it is taken away when etcd is back, or goes with the lease.
+ *
+ * When no host answers nothing is tried for a while, 50 ms at first and a second in the end, so that neither a thousand entries
+ * nor a close wait a thousand times. What watches know stays with them (etcd_watch.c).
+ *
+ * Promise: every call returns within seconds, whatever etcd does or does not. tests/wire/registry_etcd.c,
+ * tests/fault/registry_etcd.c, tests/fault/registry_etcd_hostile.c. */
+#include "registry/etcd.h"
+
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/uri.h"
+
+#define QUIET_NS (2 * WEFT_SECOND)
+#define ASK_NS (3 * WEFT_SECOND)
+#define LIST_NS (5 * WEFT_SECOND)
+#define PART_NS WEFT_SECOND
+#define PAUSE_MIN_NS (50 * WEFT_MILLISECOND)
+#define PAUSE_MAX_NS WEFT_SECOND
+enum { TRIES = 4, PAGE = 512, DEFAULT_PORT = 2379 };
+
+/* gRPC's numbers */
+enum { CODE_NOTFOUND = 5, CODE_DENIED = 7, CODE_EXHAUSTED = 8, CODE_OUT_OF_RANGE = 11, CODE_UNAUTHENTICATED = 16 };
+
+const char wefti_etcd_path_range[] = "/v3/kv/range";
+static const char path_txn[] = "/v3/kv/txn", path_grant[] = "/v3/lease/grant", path_keep[] = "/v3/lease/keepalive",
+                  path_revoke[] = "/v3/lease/revoke", path_under[] = "/v3/lease/timetolive";
+
+/* An entry of ours that is there, if `term` is the backend's; or one that is owed. */
+typedef struct hold {
+    wefti_list_t link;
+    uint32_t term;
+    bool seen;
+    char service[REG_NAME_MAX + 1], instance[REG_NAME_MAX + 1];
+} hold_t;
+
+/* --- asking ------------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why)
+{
+    if (strcmp(e->why, why) != 0)
+        wefti_warn("the registry %s: %s; it is tried again", e->name, why);
+    snprintf(e->why, sizeof e->why, "%s", why);
+    e->bad_path = path;
+    return st;
+}
+
+/* No host answers. */
+static weft_status_t is_down(etcd_t *e, weft_status_t st, const char *path, const char *why)
+{
+    e->pause = !e->pause ? PAUSE_MIN_NS : 2 * e->pause > PAUSE_MAX_NS ? PAUSE_MAX_NS : 2 * e->pause;
+    e->down_until = wefti_clock_ns() + e->pause / 2 + wefti_rng_below(&e->rng, e->pause / 2 + 1);
+    e->down = st;
+    wefti_reg_http_stream_end(e->http); /* it is of no use either */
+    e->doubt = true;
+    return wefti_etcd_trouble(e, st, path, why);
+}
+
+static bool is_about_size(const char *message)
+{
+    return strstr(message, "larger than max") != NULL;
+}
+
+/* An answer that is a refusal, in our words. */
+static weft_status_t refusal(etcd_t *e, const char *path, const reg_http_reply_t *got, const etcd_reply_t *r, bool readable)
+{
+    char why[sizeof e->why];
+    if (readable && r->code == CODE_NOTFOUND)
+        return WEFT_ERR_NOTFOUND;
+    if (readable && r->code == CODE_OUT_OF_RANGE)
+        return WEFT_ERR_STALE;
+    if (readable && r->code == CODE_EXHAUSTED && is_about_size(r->message))
+        return WEFT_ERR_TRUNCATED;
+    bool denied = readable && (r->code == CODE_DENIED || r->code == CODE_UNAUTHENTICATED);
+    snprintf(why, sizeof why, "%s %s (%ld%s%s)", e->hosts[e->at], denied ? "may not be used" : "refuses", got->code,
+             readable && *r->message ? ": " : "", readable ? r->message : "");
+    if (readable && (denied || r->code == CODE_EXHAUSTED)) { /* it works, but not for this */
+        weft_status_t st = denied ? WEFT_ERR_UNREACHABLE : WEFT_ERR_LIMIT;
+        if (path == path_txn || path == path_grant) {
+            e->full_until = wefti_clock_ns() + PAUSE_MAX_NS;
+            e->full = st;
+        }
+        return wefti_etcd_trouble(e, st, path, why);
+    }
+    return is_down(e, WEFT_ERR_UNREACHABLE, path, why);
+}
+
+weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user,
+                             etcd_reply_t *reply_out, bool *fresh_out)
+{
+    char url[320], why[sizeof e->why];
+    reg_http_reply_t got = {0, NULL, 0, false};
+    uint64_t now = wefti_clock_ns();
+    reg_http_limits_t limits = {QUIET_NS < ns ? QUIET_NS : ns, now + ns, ETCD_REPLY_MAX};
+    weft_status_t st = WEFT_ERR_UNREACHABLE;
+    if (now < e->down_until)
+        return e->down;
+    for (unsigned tries = 0; tries < e->n_hosts && st != WEFT_OK && wefti_clock_ns() < limits.end; tries++) {
+        if (tries)
+            e->at = (e->at + 1) % e->n_hosts;
+        snprintf(url, sizeof url, "%s%s", e->hosts[e->at], path);
+        st = wefti_reg_http_post(e->http, url, e->body, n, &limits, &got);
+        if (st == WEFT_ERR_NOMEM || st == WEFT_ERR_TRUNCATED)
+            return st;
+    }
+    if (st) {
+        snprintf(why, sizeof why, "cannot ask %s: %s", e->hosts[e->at], wefti_reg_http_why(e->http));
+        e->at = (e->at + 1) % e->n_hosts;
+        return is_down(e, st == WEFT_ERR_LIMIT ? st : WEFT_ERR_UNREACHABLE, path, why);
+    }
+    if (fresh_out)
+        *fresh_out = got.fresh;
+    st = wefti_etcd_read(got.body, got.n, got.code == 200 ? fn : NULL, user, reply_out);
+    if (got.code != 200 || (!st && reply_out->failed))
+        return refusal(e, path, &got, reply_out, !st);
+    if (st == WEFT_ERR_PROTOCOL) {
+        snprintf(why, sizeof why, "%s gives an answer that is none of etcd's", e->hosts[e->at]);
+        e->at = (e->at + 1) % e->n_hosts;
+        return is_down(e, WEFT_ERR_UNREACHABLE, path, why);
+    }
+    e->pause = 0;
+    e->heard = now;
+    if (e->bad_path == path && *e->why) {
+        wefti_info("the registry %s is well again", e->name);
+        *e->why = 0;
+    }
+    return st;
+}
+
+/* For what is not asked about anything that may be missing. */
+static weft_status_t odd(etcd_t *e, weft_status_t st, const char *path)
+{
+    bool is = st == WEFT_ERR_NOTFOUND || st == WEFT_ERR_STALE || st == WEFT_ERR_TRUNCATED || st == WEFT_ERR_PROTOCOL;
+    return is ? is_down(e, WEFT_ERR_UNREACHABLE, path, "it gives an answer that makes no sense") : st;
+}
+
+/* --- the lease --------------------------------------------------------------------------------------------------------------- */
+
+static void forgive(etcd_t *e)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&e->owed));)
+        wefti_free(wefti_container_of(l, hold_t, link));
+}
+
+/* And everything that was under it with it. */
+static void lost(etcd_t *e)
+{
+    e->lease = 0;
+    e->term++;
+    e->n_held = 0;
+    forgive(e);
+}
+
+static hold_t *find_hold(wefti_list_t *list, const char *service, const char *instance)
+{
+    wefti_list_each(l, list) {
+        hold_t *h = wefti_container_of(l, hold_t, link);
+        if (!strcmp(h->service, service) && !strcmp(h->instance, instance))
+            return h;
+    }
+    return NULL;
+}
+
+static weft_status_t see_key(const etcd_kv_t *kv, void *user)
+{
+    etcd_t *e = (etcd_t *)user;
+    hold_t *h = kv->service ? find_hold(&e->held, kv->service, kv->instance) : NULL;
+    if (h)
+        h->seen = true;
+    return WEFT_OK;
+}
+
+/* Is all that we hold there? What is not is entered again by keep(). */
+static weft_status_t count_held(etcd_t *e)
+{
+    etcd_reply_t r;
+    if (!e->n_held)
+        return WEFT_OK;
+    weft_status_t st = wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, NULL, NULL, &r, NULL);
+    if (st || (r.keys == e->n_held && wefti_list_empty(&e->owed)))
+        return st;
+    wefti_list_each(l, &e->held)
+        wefti_container_of(l, hold_t, link)->seen = false;
+    st = wefti_etcd_ask(e, path_under, wefti_etcd_lease(e->body, e->lease, true), ASK_NS, see_key, e, &r, NULL);
+    if (st)
+        return st;
+    wefti_list_each(l, &e->held) {
+        hold_t *h = wefti_container_of(l, hold_t, link);
+        if (h->term != e->term || h->seen)
+            continue;
+        h->term = 0;
+        e->n_held--;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t take_away(etcd_t *e, const hold_t *h)
+{
+    etcd_reply_t r;
+    size_t n = wefti_etcd_delete(e->body, h->service, h->instance, e->lease);
+    weft_status_t st = wefti_etcd_ask(e, path_txn, n, ASK_NS, NULL, NULL, &r, NULL);
+    return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st;
+}
+
+static void pay(etcd_t *e)
+{
+    while (!wefti_list_empty(&e->owed)) {
+        hold_t *h = wefti_container_of(e->owed.next, hold_t, link);
+        if (take_away(e, h))
+            return;
+        wefti_list_remove(&h->link);
+        wefti_free(h);
+    }
+}
+
+/* There is a lease, and it is not about to end. */
+static weft_status_t upkeep(etcd_t *e)
+{
+    etcd_reply_t r;
+    uint64_t now = wefti_clock_ns();
+    weft_status_t st;
+    if (e->lease && now - e->kept < e->ttl_ns / 3)
+        return WEFT_OK;
+    if (e->lease) {
+        st = wefti_etcd_ask(e, path_keep, wefti_etcd_lease(e->body, e->lease, false), ASK_NS, NULL, NULL, &r, NULL);
+        if (!st && r.ttl > 0) {
+            e->kept = now;
+            st = odd(e, count_held(e), path_under);
+            if (!st)
+                pay(e);
+            return st;
+        }
+        if (st && st != WEFT_ERR_NOTFOUND)
+            return odd(e, st, path_keep);
+        lost(e);
+    }
+    if (now < e->full_until)
+        return e->full;
+    st = wefti_etcd_ask(e, path_grant, wefti_etcd_grant(e->body, e->lease_s), ASK_NS, NULL, NULL, &r, NULL);
+    if (!st && (r.id <= 0 || r.ttl <= 0))
+        st = WEFT_ERR_PROTOCOL;
+    if (st)
+        return odd(e, st, path_grant);
+    e->lease = r.id;
+    e->ttl_ns = (uint64_t)(r.ttl > 86400 ? 86400 : r.ttl) * WEFT_SECOND;
+    e->kept = now;
+    return WEFT_OK;
+}
+
+/* --- entries ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct there {
+    bool any;
+    int64_t lease;
+} there_t;
+
+static weft_status_t see_there(const etcd_kv_t *kv, void *user)
+{
+    there_t *t = (there_t *)user;
+    t->any = true;
+    t->lease = kv->lease;
+    return WEFT_OK;
+}
+
+static hold_t *hold_of(etcd_t *e, reg_own_t *own)
+{
+    hold_t *h = (hold_t *)own->held;
+    if (h)
+        return h;
+    h = find_hold(&e->owed, own->entry->service, own->entry->instance);
+    if (h) { /* it is wanted again before it was taken away */
+        wefti_list_remove(&h->link);
+        e->n_held++;
+    } else {
+        h = (hold_t *)wefti_calloc(1, sizeof *h);
+        if (!h)
+            return NULL;
+        memcpy(h->service, own->entry->service, sizeof h->service);
+        memcpy(h->instance, own->entry->instance, sizeof h->instance);
+    }
+    wefti_list_push_back(&e->held, &h->link);
+    own->held = h;
+    return h;
+}
+
+static void set_there(etcd_t *e, hold_t *h, bool there)
+{
+    bool was = h->term == e->term;
+    h->term = there ? e->term : 0;
+    if (there && !was)
+        e->n_held++;
+    else if (was && !there)
+        e->n_held--;
+}
+
+static weft_status_t etcd_enter(void *backend, reg_own_t *own)
+{
+    etcd_t *e = (etcd_t *)backend;
+    hold_t *h = hold_of(e, own);
+    bool mine = false;
+    if (!h)
+        return WEFT_ERR_NOMEM;
+    for (int tries = 0; tries < TRIES; tries++) {
+        etcd_reply_t r;
+        there_t there = {false, 0};
+        weft_status_t st = upkeep(e);
+        if (st)
+            return st;
+        if (wefti_clock_ns() < e->full_until)
+            return e->full;
+        if (!tries)
+            mine = h->term == e->term;
+        size_t n = wefti_etcd_put(e->body, own->entry, e->lease, mine);
+        if (!n)
+            return WEFT_ERR_NOMEM;
+        st = wefti_etcd_ask(e, path_txn, n, ASK_NS, see_there, &there, &r, NULL);
+        if (st == WEFT_ERR_NOTFOUND) { /* there is no such lease */
+            lost(e);
+            mine = false;
+            continue;
+        }
+        if (st)
+            return odd(e, st, path_txn);
+        if (r.succeeded) {
+            set_there(e, h, true);
+            return WEFT_OK;
+        }
+        set_there(e, h, false);
+        if (there.any && there.lease != e->lease)
+            return WEFT_ERR_STATE;
+        mine = there.any;
+    }
+    return is_down(e, WEFT_ERR_UNREACHABLE, path_txn, "an entry is neither taken nor refused");
+}
+
+static void etcd_leave(void *backend, reg_own_t *own)
+{
+    etcd_t *e = (etcd_t *)backend;
+    hold_t *h = (hold_t *)own->held;
+    if (!h)
+        return;
+    own->held = NULL;
+    wefti_list_remove(&h->link);
+    bool there = e->lease && h->term == e->term;
+    if (there)
+        e->n_held--;
+    if (there && take_away(e, h))
+        wefti_list_push_back(&e->owed, &h->link);
+    else
+        wefti_free(h);
+}
+
+static weft_status_t etcd_renew(void *backend, wefti_list_t *ours)
+{
+    (void)ours;
+    return upkeep((etcd_t *)backend);
+}
+
+static weft_status_t etcd_keep(void *backend, reg_own_t *own)
+{
+    etcd_t *e = (etcd_t *)backend;
+    const hold_t *h = (const hold_t *)own->held;
+    return h && e->lease && h->term == e->term ? WEFT_OK : etcd_enter(e, own);
+}
+
+/* With the lease everything of ours goes at once. */
+static void etcd_leave_all(void *backend, wefti_list_t *ours)
+{
+    etcd_t *e = (etcd_t *)backend;
+    etcd_reply_t r;
+    (void)ours;
+    if (e->lease && (e->n_held || !wefti_list_empty(&e->owed)) &&
+        wefti_etcd_ask(e, path_revoke, wefti_etcd_lease(e->body, e->lease, false), PART_NS, NULL, NULL, &r, NULL))
+        wefti_debug("the registry %s: our entries stay until their lease is over", e->name);
+    lost(e);
+}
+
+/* --- all there is ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct gathered {
+    reg_found_t *found;
+    size_t bytes;
+} gathered_t;
+
+static weft_status_t gather(const etcd_kv_t *kv, void *user)
+{
+    gathered_t *g = (gathered_t *)user;
+    if (!kv->entry)
+        return WEFT_OK;
+    g->bytes += kv->bytes;
+    if (g->found->n >= ETCD_ENTRIES_MAX || g->bytes > ETCD_ALL_MAX)
+        return WEFT_ERR_LIMIT;
+    return wefti_reg_found_add(g->found, wefti_reg_entry_ref(kv->entry));
+}
+
+static void trim(reg_found_t *f, size_t n)
+{
+    while (f->n > n)
+        wefti_reg_entry_unref(f->at[--f->n]);
+}
+
+weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out)
+{
+    gathered_t g = {found, 0};
+    etcd_reply_t r = {.start = ETCD_PREFIX, .start_len = sizeof ETCD_PREFIX - 1};
+    const char *path = wefti_etcd_path_range;
+    unsigned limit = PAGE, again = 0;
+    int64_t revision = 0;
+    uint64_t end = wefti_clock_ns() + LIST_NS;
+    for (;;) {
+        size_t had = found->n, had_bytes = g.bytes;
+        etcd_reply_t next;
+        uint64_t now = wefti_clock_ns();
+        if (now >= end)
+            return is_down(e, WEFT_ERR_UNREACHABLE, path, "it takes too long to say what there is");
+        size_t n = wefti_etcd_range(e->body, r.start, r.start_len, limit, revision);
+        weft_status_t st = wefti_etcd_ask(e, path, n, end - now, gather, &g, &next, NULL);
+        if (st == WEFT_ERR_TRUNCATED && limit > 1) {
+            trim(found, had);
+            g.bytes = had_bytes;
+            limit /= 8;
+            continue;
+        }
+        if (st == WEFT_ERR_STALE && again++ < TRIES) { /* what we were reading was compacted */
+            trim(found, 0);
+            g.bytes = 0;
+            revision = 0;
+            r.start_len = sizeof ETCD_PREFIX - 1;
+            memcpy(r.start, ETCD_PREFIX, r.start_len);
+            continue;
+        }
+        if (st == WEFT_ERR_TRUNCATED)
+            return wefti_etcd_trouble(e, WEFT_ERR_LIMIT, path,
+                                      "it has a value under " ETCD_PREFIX " that is longer than 3 MB; remove it");
+        if (st == WEFT_ERR_LIMIT && (found->n >= ETCD_ENTRIES_MAX || g.bytes > ETCD_ALL_MAX))
+            return wefti_etcd_trouble(e, st, path, "it has more entries than a registry may have");
+        if (st)
+            return odd(e, st, path);
+        if (!revision)
+            revision = next.revision;
+        if (!next.more || !next.start_len || revision <= 0)
+            break;
+        r = next;
+    }
+    if (revision <= 0)
+        return is_down(e, WEFT_ERR_UNREACHABLE, path, "it does not say as of when its answer is");
+    *revision_out = revision;
+    return WEFT_OK;
+}
+
+static weft_status_t etcd_list(void *backend, reg_found_t *found)
+{
+    int64_t revision;
+    return wefti_etcd_all((etcd_t *)backend, found, &revision);
+}
+
+/* --- opening and closing ----------------------------------------------------------------------------------------------------- */
+
+static void etcd_close(void *backend)
+{
+    etcd_t *e = (etcd_t *)backend;
+    wefti_etcd_watch_end(e);
+    forgive(e);
+    wefti_reg_http_free(e->http);
+    for (unsigned i = 0; i < e->n_hosts; i++)
+        wefti_free(e->hosts[i]);
+    wefti_free(e);
+}
+
+/* "host", "host:port", "[v6]", "[v6]:port" to "http://host:port". */
+static weft_status_t add_host(etcd_t *e, const char *scheme, const char *part, size_t n)
+{
+    char text[320], host[600], name[300];
+    wefti_uri_t uri;
+    const char *bracket = (const char *)memrchr(part, ']', n), *colon = (const char *)memrchr(part, ':', n), *next = text;
+    bool port = colon && (!bracket || colon > bracket);
+    if (n > 270)
+        return wefti_fail(WEFT_ERR_INVALID, "a host of etcd has a name of at most 253 characters");
+    if (e->n_hosts == ETCD_HOSTS_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "at most %d hosts of etcd can be named", ETCD_HOSTS_MAX);
+    if (port)
+        snprintf(text, sizeof text, "tcp://%.*s", (int)n, part);
+    else
+        snprintf(text, sizeof text, "tcp://%.*s:%d", (int)n, part, DEFAULT_PORT);
+    weft_status_t st = wefti_uri_parse(&next, &uri);
+    if (st)
+        return st;
+    if (!uri.port)
+        return wefti_fail(WEFT_ERR_INVALID, "etcd cannot be at port 0 of \"%.100s\"", uri.host);
+    const char *zone = strchr(uri.host, '%');
+    if (zone)
+        snprintf(name, sizeof name, "[%.*s%%25%s]", (int)(zone - uri.host), uri.host, zone + 1);
+    else
+        snprintf(name, sizeof name, strchr(uri.host, ':') ? "[%s]" : "%s", uri.host);
+    snprintf(host, sizeof host, "%s://%s:%u", scheme, name, (unsigned)uri.port);
+    e->hosts[e->n_hosts] = wefti_strdup(host);
+    if (!e->hosts[e->n_hosts])
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
+    e->n_hosts++;
+    return WEFT_OK;
+}
+
+static weft_status_t open_by(weft_registry_t *registry, const char *scheme, const char *ca, const char *rest, void **backend_out)
+{
+    weft_status_t st = WEFT_OK;
+    if (!*rest)
+        return wefti_fail(WEFT_ERR_INVALID, "write etcd://HOST[:PORT], or several hosts of one etcd with commas between them");
+    etcd_t *e = (etcd_t *)wefti_calloc(1, sizeof *e);
+    if (!e)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
+    e->wake_fd = registry->wake_fd;
+    e->name = registry->uri;
+    e->term = 1;
+    e->lease_s = (registry->lease_ns + WEFT_SECOND - 1) / WEFT_SECOND;
+    wefti_list_init(&e->held);
+    wefti_list_init(&e->owed);
+    if (getrandom(&e->rng, sizeof e->rng, 0) != (ssize_t)sizeof e->rng)
+        e->rng.state = wefti_clock_ns();
+    for (const char *part = rest; !st && part;) {
+        size_t n = strcspn(part, ",");
+        st = add_host(e, scheme, part, n);
+        part = part[n] ? part + n + 1 : NULL;
+    }
+    if (!st)
+        st = wefti_reg_http_new(ca, &e->http);
+    if (st) {
+        etcd_close(e);
+        return st;
+    }
+    e->at = (unsigned)wefti_rng_below(&e->rng, e->n_hosts); /* not all of a cluster's clients at the first of its hosts */
+    *backend_out = e;
+    return WEFT_OK;
+}
+
+static weft_status_t etcd_open(weft_registry_t *registry, const char *rest, void **backend_out)
+{
+    return open_by(registry, "http", NULL, rest, backend_out);
+}
+
+static weft_status_t etcds_open(weft_registry_t *registry, const char *rest, void **backend_out)
+{
+    const char *ca = registry->rt->config.registry_ca;
+    return open_by(registry, "https", ca && *ca ? ca : NULL, rest, backend_out);
+}
+
+#define BACKEND \
+    .enter = etcd_enter, .leave = etcd_leave, .renew = etcd_renew, .keep = etcd_keep, .list = etcd_list, \
+    .wait = wefti_etcd_wait, .close = etcd_close, .known = wefti_etcd_known, .leave_all = etcd_leave_all
+
+const reg_backend_t wefti_reg_etcd = {.scheme = "etcd", .open = etcd_open, BACKEND};
+const reg_backend_t wefti_reg_etcds = {.scheme = "etcd+https", .open = etcds_open, BACKEND};

@@ -1,0 +1,111 @@
+/* registry/etcd.h - what the files of the etcd backend share: words on the wire, the backend, what it knows from its watch. */
+#ifndef WEFTI_REGISTRY_ETCD_H
+#define WEFTI_REGISTRY_ETCD_H
+
+#include "base/rng.h"
+#include "registry/http.h"
+#include "registry/state.h"
+
+#define ETCD_PREFIX "/weft/"
+#define ETCD_PREFIX_END "/weft0" /* the first key behind all that begin with the prefix */
+enum {
+    ETCD_HOSTS_MAX = 16,
+    ETCD_KEY_MAX = (int)sizeof ETCD_PREFIX + 2 * REG_NAME_MAX + 1,
+    ETCD_START_MAX = 200,                   /* of a key at which a page begins; all of ours are shorter */
+    ETCD_BODY_MAX = 4 * REG_BYTES_MAX / 3 + 4096,
+    ETCD_REPLY_MAX = 4 << 20,
+    ETCD_ENTRIES_MAX = 65536,
+    ETCD_MESSAGE_MAX = 160,
+};
+#define ETCD_ALL_MAX ((size_t)256 << 20)    /* bytes of all entries together */
+
+/* --- words on the wire (etcd_wire.c) ------------------------------------------------------------------------------------------------- */
+
+/* A key of etcd's and what is under it. Valid during the call it is given to. */
+typedef struct etcd_kv {
+    const char *service, *instance; /* what the key says; NULL: it is none of ours */
+    reg_entry_t *entry;             /* NULL: there is none (any more), or what is there is none that could have been entered under that key */
+    int64_t revision, lease;
+    size_t bytes;
+} etcd_kv_t;
+/* WEFT_OK, or why to stop. */
+typedef weft_status_t (*etcd_kv_fn)(const etcd_kv_t *kv, void *user);
+
+/* Everything that any reply of etcd's says and we want to know. */
+typedef struct etcd_reply {
+    int64_t revision, id, ttl, compacted, code;
+    bool succeeded, more, created, canceled, failed; /* failed: it is about an error */
+    size_t keys;                                     /* how many there were */
+    char start[ETCD_START_MAX + 1];                  /* where the next page begins */
+    size_t start_len;
+    char message[ETCD_MESSAGE_MAX];
+} etcd_reply_t;
+
+/* `text` changes. fn may be NULL. WEFT_ERR_PROTOCOL: it is no reply; some may have been told to fn already. */
+weft_status_t wefti_etcd_read(char *text, size_t n, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out);
+
+/* Requests; each gives its length. `body` has ETCD_BODY_MAX bytes. */
+size_t wefti_etcd_grant(char *body, uint64_t seconds);
+size_t wefti_etcd_lease(char *body, int64_t lease, bool keys); /* keep it alive, revoke it; what is under it */
+/* Put the entry if the key is not there (mine false), or is under that lease (mine true); else say what is there. 0: no memory. */
+size_t wefti_etcd_put(char *body, const reg_entry_t *e, int64_t lease, bool mine);
+size_t wefti_etcd_delete(char *body, const char *service, const char *instance, int64_t lease);
+/* Up to `limit` keys from `start` on, as they were at that revision (0: as they are). */
+size_t wefti_etcd_range(char *body, const char *start, size_t start_len, unsigned limit, int64_t revision);
+size_t wefti_etcd_count(char *body);
+size_t wefti_etcd_watch(char *body, int64_t revision);
+
+/* --- the backend (etcd.c) -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct etcd {
+    reg_http_t *http;
+    int wake_fd;
+    const char *name;                   /* for people */
+    char *hosts[ETCD_HOSTS_MAX];        /* "http://host:port" */
+    unsigned n_hosts, at;
+
+    /* trouble */
+    uint64_t down_until, pause;         /* nothing is tried before */
+    uint64_t full_until;                /* nothing is put before */
+    weft_status_t down, full;           /* what to say until then */
+    wefti_rng_t rng;
+    const char *bad_path;               /* the kind of request that the log has heard of */
+    char why[320];                      /* and what; "": all is well */
+
+    /* the lease, and what is under it */
+    uint64_t lease_s, ttl_ns, kept;     /* as asked for, as given; when it was last known to begin anew */
+    int64_t lease;                      /* 0: none */
+    uint32_t term;                      /* of leases; what is held under an earlier one is gone */
+    size_t n_held;
+    wefti_list_t held, owed;            /* what is there; what is to be taken away, which was tried in vain */
+
+    /* what the watch knows (etcd_watch.c) */
+    reg_found_t *mirror;                /* in order; NULL: nothing */
+    int64_t revision, line_revision;    /* up to which; up to which the line that is being read goes */
+    size_t mirror_bytes;
+    uint64_t heard, asked;              /* when there last was a sign of life; when someone wanted to know */
+    uint64_t stream_again, stream_pause, stream_began;
+    bool streams, news, doubt;          /* there is a stream, going or over; something changed; the mirror cannot be trusted */
+    char *line;                         /* of the stream, as far as it is there */
+    size_t line_n, line_cap;
+
+    char body[ETCD_BODY_MAX];
+} etcd_t;
+
+/* Ask; `body` has n bytes of request. WEFT_ERR_NOTFOUND: what was asked about is not there; _TRUNCATED: too long an answer; _STALE: too old a revision.
+ * All other trouble has been logged: _UNREACHABLE, _LIMIT, _NOMEM. fresh_out (may be NULL): over a new connection. */
+weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out, bool *fresh_out);
+/* All entries as they are now, and as of which revision. */
+weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out);
+/* The log hears of each trouble once, until requests of that kind succeed again. Gives st. */
+weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why);
+
+extern const char wefti_etcd_path_range[];
+
+/* --- the watch (etcd_watch.c) ------------------------------------------------------------------------------------------------------------ */
+
+weft_status_t wefti_etcd_known(void *backend, reg_found_t *found);
+bool wefti_etcd_wait(void *backend, uint64_t ns);
+void wefti_etcd_watch_end(etcd_t *e);
+
+#endif
