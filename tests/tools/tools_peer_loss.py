@@ -78,6 +78,18 @@ def remote_memory_ends_the_same_way():
     lose(signal.SIGKILL, "client", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + tests[2])
 
 
+def calls_end_the_same_way():
+    tests = ("64", "--test", "rpc_lat"), ("64", "--test", "rpc_rate"), ("16M", "--test", "rpc_tensor")
+    for tls in ("shm", "tcp"):
+        for what in tests:
+            for victim in ("server", "client"):
+                lose(signal.SIGKILL, victim, 3, "--tls", tls, "--heartbeat", "2s", test=AM + what)
+    lose(signal.SIGSTOP, "client", 5, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[0])
+    lose(signal.SIGSTOP, "server", 5, "--tls", "shm", "--heartbeat", "2s", test=AM + tests[1])
+    lose(signal.SIGKILL, "server", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + tests[1])
+    lose(signal.SIGKILL, "client", 3, "--mode", "thread", "--heartbeat", "2s", test=AM + tests[2])
+
+
 def a_server_that_keeps_survives_a_killed_client():
     server, uri = weft.listen("--keep", "--heartbeat", "2s")
     client = weft.start("perf", "--connect", uri, *LONG)
@@ -142,5 +154,5 @@ weft.main(a_killed_server_fails_the_client_at_once, a_killed_client_fails_the_se
           a_stopped_server_fails_the_client_within_the_heartbeat_bound,
           a_stopped_client_fails_the_server_within_the_heartbeat_bound,
           it_ends_the_same_way_in_thread_mode, active_messages_end_the_same_way, remote_memory_ends_the_same_way,
-          a_server_that_keeps_survives_a_killed_client, a_killed_child_fails_the_fork,
+          calls_end_the_same_way, a_server_that_keeps_survives_a_killed_client, a_killed_child_fails_the_fork,
           a_killed_parent_leaves_no_child, nobody_there_is_said_at_once)

@@ -8,6 +8,7 @@ FIELDS = ("test", "size", "tls", "transport", "mode", "window", "outstanding", "
           "send_memory", "recv_memory")
 AM = "am_lat,am_bw,am_rate"
 RMA = "rma_get,rma_put,rma_put_lat,rma_batch"
+RPC = "rpc_lat,rpc_rate,rpc_tensor"
 ATOMIC = "rma_fadd,rma_cas,rma_swap"
 SHORT = ("--seconds", "20ms")
 
@@ -25,7 +26,7 @@ def plausible(line):
         assert name in line, f"{name} is missing in {line}"
     assert 0 <= line["p50_us"] <= line["p90_us"] <= line["p99_us"] <= line["p99_9_us"] <= line["max_us"] * 1.001, line
     assert line["avg_us"] > 0 and line["msg_s"] > 0 and line["seconds"] > 0 and line["iterations"] >= 1, line
-    share = 0.5 if line["test"].endswith("_lat") else 1
+    share = 0.5 if line["test"] in ("tag_lat", "am_lat", "rma_put_lat") else 1
     assert abs(line["seconds"] * 1e6 * share / line["iterations"] - line["avg_us"]) < 0.01 * line["avg_us"] + 1e-4, line
     assert abs(line["size"] * 1e6 / 2**20 / line["avg_us"] - line["mb_s"]) < 0.01 * line["mb_s"] + 1e-2, line
 
@@ -198,6 +199,26 @@ def regions_are_of_the_kinds_asked_for():
                 assert r["path"] == ("mapped" if library_made and tls == "shm" else "checked"), r
 
 
+def calls_give_a_line_each():
+    for tls in ("shm", "tcp"):
+        for mode in ("caller", "thread"):
+            lines = measure("--test", RPC, "--size", "8,1M", "--tls", tls, "--mode", mode, *SHORT)
+            assert [(r["test"], r["size"]) for r in lines] == [(t, s) for t in RPC.split(",") for s in (8, 1 << 20)], lines
+            windows = {"rpc_lat": 1, "rpc_rate": 256, "rpc_tensor": 4}
+            assert all(r["window"] == windows[r["test"]] for r in lines), lines
+
+
+def calls_of_every_size_and_window_are_answered():
+    for tls in ("shm", "tcp"):
+        lines = measure("--test", RPC, "--size", "0,1,1023,1024,4100,64k,5M", "--window", "7", "--iters", "33", "--tls", tls)
+        assert len(lines) == 21, lines
+        lines = measure("--test", "rpc_rate", "--size", "64", "--window", "5000", "--iters", "20000", "--tls", tls)
+        lines += measure("--test", RPC, "--size", "64", "--endpoints", "5", "--window", "12", "--iters", "500", "--tls", tls)
+        assert [r["endpoints"] for r in lines] == [1, 5, 5, 5], lines
+        for kind in ("pool", "huge"):
+            measure("--test", RPC, "--size", "8,3M", "--memory", kind, "--iters", "6", "--tls", tls)
+
+
 def idle_reports_processor_time():
     line, = measure("--idle", "500ms", "--mode", "thread")
     assert line["test"] == "idle" and 0.45 <= line["seconds"] <= 3, line
@@ -257,5 +278,6 @@ weft.main(each_test_and_size_gives_a_line, every_size_class_arrives, iterations_
           buffers_are_of_the_kinds_asked_for, a_kind_that_is_not_here_is_refused_with_a_sentence,
           gpu_memory_works_where_there_is_some, remote_memory_gives_a_line_each, the_path_is_the_best_there_is_unless_asked_for,
           remote_memory_of_every_size_and_window_is_right, many_endpoints_use_remote_memory, regions_are_of_the_kinds_asked_for,
+          calls_give_a_line_each, calls_of_every_size_and_window_are_answered,
           idle_reports_processor_time, a_table_fits_in_100_columns, server_and_client_find_each_other,
           a_server_that_keeps_serves_one_client_after_another, a_key_is_needed_on_both_sides)

@@ -167,12 +167,13 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
     run.watch = &c->reply_op;
     if (histogram)
         memset(histogram, 0, sizeof *histogram);
-    st = run.rma ? perf_rma_attach(&run, &c->reply.offer) : WEFT_OK;
+    st = run.rma ? perf_rma_attach(&run, &c->reply.offer) : run.rpc ? perf_rpc_attach(&run) : WEFT_OK;
     if (!st)
         st = perf_client_loop(l, &run, &c->reply_op);
     if (st) {
         lost(c, st, doing);
         perf_rma_drop(&run);
+        perf_rpc_drop(&run);
         perf_link_drop(l, false);
         perf_run_free(&run);
         return false;
@@ -190,10 +191,11 @@ static bool run_once(client_t *c, perf_plan_t *plan, perf_histogram_t *histogram
 static perf_plan_t new_plan(const perf_opts_t *o, perf_test_t test, uint64_t size)
 {
     static const uint64_t windows[PERF_TESTS] = {
-        [PERF_TAG_BW] = 32, [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32, [PERF_AM_RATE] = 256, [PERF_RMA_PUT] = 32};
+        [PERF_TAG_BW] = 32,  [PERF_TAG_RATE] = 256, [PERF_AM_BW] = 32,    [PERF_AM_RATE] = 256,
+        [PERF_RMA_PUT] = 32, [PERF_RPC_RATE] = 256, [PERF_RPC_TENSOR] = 4};
     perf_plan_t plan = {.test = test, .size = size, .window = o->window, .outstanding = o->outstanding, .shuffle = o->shuffle};
     plan.answer = test == PERF_AM_LAT && o->answer != UINT64_MAX ? o->answer : size;
-    if (perf_is_latency(test) || test == PERF_IDLE)
+    if (perf_is_latency(test) || test == PERF_IDLE || test == PERF_RPC_LAT)
         plan.window = 1;
     if (!plan.window)
         plan.window = windows[test] ? windows[test] : 1;
@@ -321,14 +323,16 @@ static bool measure_all(client_t *c)
 {
     static const uint64_t lat[] = {8, 1024, 65536, 1048576}, bw[] = {65536, 1048576, 67108864}, rate[] = {8, 64}, none[] = {0};
     static const uint64_t rma[] = {8, 4096, 1048576, 67108864}, word[] = {8}, small[] = {64, 4096};
+    static const uint64_t call[] = {64, 4096, 65536};
     static const struct {
         const uint64_t *sizes;
         unsigned n;
     } usual[PERF_TESTS] = {
-        [PERF_TAG_LAT] = {lat, 4},  [PERF_TAG_BW] = {bw, 3},     [PERF_TAG_RATE] = {rate, 2},   [PERF_IDLE] = {none, 1},
-        [PERF_RMA_GET] = {rma, 4},  [PERF_RMA_PUT] = {rma, 4},   [PERF_RMA_PUT_LAT] = {lat, 4}, [PERF_RMA_FADD] = {word, 1},
-        [PERF_RMA_CAS] = {word, 1}, [PERF_RMA_SWAP] = {word, 1}, [PERF_RMA_BATCH] = {small, 2}, [PERF_AM_LAT] = {lat, 4},
-        [PERF_AM_BW] = {bw, 3},     [PERF_AM_RATE] = {rate, 2},
+        [PERF_TAG_LAT] = {lat, 4},   [PERF_TAG_BW] = {bw, 3},     [PERF_TAG_RATE] = {rate, 2},   [PERF_IDLE] = {none, 1},
+        [PERF_RMA_GET] = {rma, 4},   [PERF_RMA_PUT] = {rma, 4},   [PERF_RMA_PUT_LAT] = {lat, 4}, [PERF_RMA_FADD] = {word, 1},
+        [PERF_RMA_CAS] = {word, 1},  [PERF_RMA_SWAP] = {word, 1}, [PERF_RMA_BATCH] = {small, 2}, [PERF_AM_LAT] = {lat, 4},
+        [PERF_AM_BW] = {bw, 3},      [PERF_AM_RATE] = {rate, 2},  [PERF_RPC_LAT] = {call, 3},    [PERF_RPC_RATE] = {rate, 2},
+        [PERF_RPC_TENSOR] = {bw, 3},
     };
     const perf_opts_t *o = c->opts;
     for (unsigned t = 0; t < o->n_tests; t++) {

@@ -49,12 +49,14 @@ static const tool_opt_t options[] = {
     {OPT_CONNECT, "connect", "URI", "be the client of the server at URI"},
     {OPT_TEST, "test", "LIST",
      "tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, rma_get, rma_put, rma_put_lat,\n"
-     "rma_fadd, rma_cas, rma_swap, rma_batch, idle (default tag_lat,tag_bw,tag_rate)"},
+     "rma_fadd, rma_cas, rma_swap, rma_batch, rpc_lat, rpc_rate, rpc_tensor, idle\n"
+     "(default tag_lat,tag_bw,tag_rate)"},
     {OPT_SIZE, "size", "LIST",
      "bytes of a message: 8,4k,1M, or 8-1M for each power of two in between\n(default: a few that suit the test)"},
     {OPT_TLS, "tls", "LIST", "transports: all, shm, tcp, or a list of those and of UCX's names (default: as configured)"},
     {OPT_WINDOW, "window", "N",
-     "operations not yet complete at one time\n(default 32 for tag_bw, am_bw and rma_put, 256 for the rates, 1 for other rma "
+     "operations not yet complete at one time\n(default 32 for tag_bw, am_bw and rma_put, 256 for the rates, 4 for rpc_tensor, 1 "
+     "for other rma "
      "tests)"},
     {OPT_MODE, "mode", "caller|thread",
      "who drives the runtimes: the loop that measures, or a thread of their own (default caller)"},
@@ -86,9 +88,9 @@ static const tool_opt_t options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static const char *const test_names[PERF_TESTS] = {"end",         "tag_lat",  "tag_bw",  "tag_rate", "idle",
-                                                   "am_lat",      "am_bw",    "am_rate", "rma_get",  "rma_put",
-                                                   "rma_put_lat", "rma_fadd", "rma_cas", "rma_swap", "rma_batch"};
+static const char *const test_names[PERF_TESTS] = {"end",     "tag_lat",  "tag_bw",    "tag_rate", "idle",        "am_lat",
+                                                   "am_bw",   "am_rate",  "rma_get",   "rma_put",  "rma_put_lat", "rma_fadd",
+                                                   "rma_cas", "rma_swap", "rma_batch", "rpc_lat",  "rpc_rate",    "rpc_tensor"};
 
 const char *perf_test_name(perf_test_t test)
 {
@@ -100,7 +102,8 @@ void tool_perf_help(FILE *f)
     fputs("Usage: weft perf --fork [options]\n"
           "       weft perf --listen [URI] [options]       and, elsewhere,\n"
           "       weft perf --connect URI [options]\n\n"
-          "Measures two processes that exchange tag messages or active messages, or use each other's memory:\n"
+          "Measures two processes that exchange tag messages or active messages, use each other's memory, or\n"
+          "call each other's functions:\n"
           "  tag_lat    ping-pong; times are half of a round trip, avg is the total time / messages\n"
           "  tag_bw     one way with a window of large messages, until all have arrived\n"
           "  tag_rate   one way with a window of small messages, until all have arrived\n"
@@ -109,6 +112,8 @@ void tool_perf_help(FILE *f)
           "  rma_put_lat              ping-pong of writes, each side looking at its memory; times like tag_lat\n"
           "  rma_fadd, rma_cas, rma_swap  atomics on it; of 4 or 8 bytes\n"
           "  rma_batch                reads, many in one post; figures are those of one read\n"
+          "  rpc_lat, rpc_rate        calls that are answered with their argument; a time is that of a whole call\n"
+          "  rpc_tensor               calls whose argument is a tensor of --size bytes\n"
           "  idle       nothing; the processor time that takes (see --idle)\n"
           "In the one-way tests a time is that of one message, averaged over a window; in rma tests with a\n"
           "window of 1 it is that of one whole operation. MiB/s are 2^20 bytes a second (mb_s in JSON), as in\n"
@@ -133,8 +138,8 @@ static bool add_test(perf_opts_t *o, const char *word)
         return true;
     }
     const char *near = tool_nearest(word, test_names + 1, PERF_TESTS - 1);
-    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle, and "
-               "rma_get, _put, _put_lat, _fadd, _cas, _swap and _batch",
+    tool_error("there is no test \"%s\"%s%s%s; there are tag_lat, tag_bw, tag_rate, am_lat, am_bw, am_rate, idle, "
+               "rma_get, _put, _put_lat, _fadd, _cas, _swap and _batch, and rpc_lat, _rate and _tensor",
                word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return false;
 }

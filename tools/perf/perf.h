@@ -6,7 +6,7 @@
  *   server.c   serves one client after another          client.c   runs the tests asked for
  *   run.c      operations and buffers of one run        memory.c   kinds of memory for buffers
  *   tests.c    the loops of tag messages                am.c       those of active messages
- *   rma.c      those of remote memory
+ *   rma.c      those of remote memory                   rpc.c      those of calls
  *
  * The client leads: for each run it sends a plan on endpoint 0, the server makes its buffers, posts its receives and answers
  * READY, both run the same loop from their side, and the server answers DONE. A plan of PERF_END ends the session. */
@@ -25,6 +25,7 @@ typedef enum perf_role { PERF_NO_ROLE, PERF_LISTEN, PERF_CONNECT, PERF_FORK } pe
 typedef enum perf_test {
     PERF_END = 0, PERF_TAG_LAT = 1, PERF_TAG_BW = 2, PERF_TAG_RATE = 3, PERF_IDLE = 4, PERF_AM_LAT = 5, PERF_AM_BW = 6, PERF_AM_RATE = 7,
     PERF_RMA_GET = 8, PERF_RMA_PUT = 9, PERF_RMA_PUT_LAT = 10, PERF_RMA_FADD = 11, PERF_RMA_CAS = 12, PERF_RMA_SWAP = 13, PERF_RMA_BATCH = 14,
+    PERF_RPC_LAT = 15, PERF_RPC_RATE = 16, PERF_RPC_TENSOR = 17,
     PERF_TESTS
 } perf_test_t;
 
@@ -41,6 +42,11 @@ static inline bool perf_is_am(uint64_t test)
 static inline bool perf_is_rma(uint64_t test)
 {
     return test >= PERF_RMA_GET && test <= PERF_RMA_BATCH;
+}
+
+static inline bool perf_is_rpc(uint64_t test)
+{
+    return test >= PERF_RPC_LAT && test <= PERF_RPC_TENSOR;
 }
 
 static inline bool perf_is_atomic(uint64_t test)
@@ -223,7 +229,7 @@ typedef struct perf_reply {
     char text[200];              /* of PERF_REFUSED */
 } perf_reply_t;
 
-#define PERF_MAGIC UINT64_C(0x3330667265706677) /* "wfperf03" */
+#define PERF_MAGIC UINT64_C(0x3430667265706677) /* "wfperf04" */
 
 bool perf_hello_ok(const perf_hello_t *h, uint64_t len);
 /* NULL, or what is wrong with it: it comes from the other side. */
@@ -296,8 +302,20 @@ typedef struct perf_rma {
     weft_rma_path_t path;    /* of the first of them */
     uint64_t places;         /* accesses that fit side by side into the region */
     weft_rma_item_t *items;  /* rma_batch: a batch for each operation of the window */
-    weft_op_t finish;        /* server: the client is done */
 } perf_rma_t;
+
+/* A run of calls. The server has a service, and the client a client of it on each endpoint. */
+typedef struct perf_rpc {
+    weft_service_t *service;
+    uint64_t served;         /* calls that ran; belongs to whoever drives */
+    weft_client_t **clients;
+    weft_method_t **methods;
+    uint64_t n_clients;
+    weft_reply_t *replies;   /* one for each operation of the window */
+    weft_value_t arg;        /* that of all calls */
+    weft_tensor_t tensor;
+    int64_t shape;
+} perf_rpc_t;
 
 struct perf_run {
     perf_plan_t plan;
@@ -315,6 +333,8 @@ struct perf_run {
     int recv_page;               /* which of them is recv_buf; -1: none */
     perf_am_t *am;               /* NULL but for active messages */
     perf_rma_t *rma;             /* NULL but for remote memory */
+    perf_rpc_t *rpc;             /* NULL but for calls */
+    weft_op_t finish;            /* server of both: the client is done */
     char refusal[160];           /* why perf_run_new() failed */
     uint64_t elapsed_ns, cpu_ns; /* results of the loop */
 };
@@ -350,6 +370,21 @@ weft_status_t perf_rma_finish(perf_link_t *l, perf_run_t *run);
 /* Let go of the remotes: before endpoints go. Then of the rest. */
 void perf_rma_drop(perf_run_t *run);
 void perf_rma_end(perf_run_t *run);
+
+/* And for calls: a service for the plan, false after a refusal; clients of the other side's service, checked. */
+bool perf_rpc_serve(perf_run_t *run);
+weft_status_t perf_rpc_attach(perf_run_t *run);
+weft_status_t perf_rpc_server(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_rpc_client(perf_link_t *l, perf_run_t *run);
+/* Close the clients: before endpoints go. Then the rest. */
+void perf_rpc_drop(perf_run_t *run);
+void perf_rpc_end(perf_run_t *run);
+
+/* A server that only drives until its client says that it is done: `run->finish`, posted before READY is said. */
+weft_status_t perf_finish_expect(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_finish_await(perf_link_t *l, perf_run_t *run);
+weft_status_t perf_finish_tell(perf_link_t *l);
+void perf_finish_drop(perf_run_t *run);
 
 /* The session's next receive failed, because the other side is gone. */
 static inline bool perf_peer_lost(const perf_run_t *run, weft_status_t *st_out)

@@ -40,6 +40,16 @@ static const char *rma_fault(const perf_plan_t *p)
     return NULL;
 }
 
+static const char *rpc_fault(const perf_plan_t *p)
+{
+    if (p->size && p->window > memory_bound() / 2 / p->size)
+        return "the arguments of all calls under way do not fit into half of the server's memory; use a smaller --size or "
+               "--window";
+    if (p->test == PERF_RPC_LAT && p->window != 1)
+        return "rpc_lat makes one call at a time";
+    return NULL;
+}
+
 const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
 {
     const char *fault;
@@ -56,6 +66,8 @@ const char *perf_plan_fault(const perf_plan_t *p, uint64_t len)
     if (p->header > WEFT_AM_HEADER_MAX)
         return "the header is too long; use a smaller --header";
     if (perf_is_rma(p->test) && (fault = rma_fault(p)))
+        return fault;
+    if (perf_is_rpc(p->test) && (fault = rpc_fault(p)))
         return fault;
     if (!memchr(p->send_kind, '\0', sizeof p->send_kind) || !memchr(p->recv_kind, '\0', sizeof p->recv_kind))
         return "the kinds of memory have no end";

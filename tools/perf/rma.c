@@ -140,8 +140,7 @@ void perf_rma_end(perf_run_t *run)
     if (!run->link->rt)
         return; /* closed, and everything with it */
     perf_rma_drop(run);
-    weft_op_cancel(&r->finish);
-    weft_op_wait(&r->finish, WEFT_FOREVER);
+    perf_finish_drop(run);
     if (r->region && !weft_region_free(r->region, &op))
         weft_op_wait(&op, WEFT_FOREVER);
     r->region = NULL;
@@ -389,19 +388,12 @@ weft_status_t perf_rma_prepare(perf_link_t *l, perf_run_t *run)
 {
     if (run->plan.test == PERF_RMA_PUT_LAT)
         return perf_rma_attach(run, &run->plan.offer);
-    return weft_msg_recv(l->eps[0], NULL, 0, PERF_FINISH_TAG, WEFT_TAG_FULL, &run->rma->finish);
+    return perf_finish_expect(l, run);
 }
 
 weft_status_t perf_rma_server(perf_link_t *l, perf_run_t *run)
 {
-    weft_status_t st;
-    if (run->plan.test == PERF_RMA_PUT_LAT) {
-        st = ping_pong(l, run, false);
-    } else {
-        do /* for as long as the client takes: it fails when the client is gone */
-            st = perf_await(l, &run->rma->finish);
-        while (!weft_op_done(&run->rma->finish));
-    }
+    weft_status_t st = run->plan.test == PERF_RMA_PUT_LAT ? ping_pong(l, run, false) : perf_finish_await(l, run);
     return st || region_is_right(l, run) ? st : WEFT_ERR_PROTOCOL;
 }
 
@@ -428,8 +420,6 @@ weft_status_t perf_rma_client(perf_link_t *l, perf_run_t *run)
 weft_status_t perf_rma_finish(perf_link_t *l, perf_run_t *run)
 {
     const uint64_t last = run->plan.count - 1;
-    weft_op_t op = WEFT_OP_INIT;
-    weft_status_t st;
     bool right = true;
     if (run->recv_buf)
         right = perf_memory_check_all(l, &run->pages[run->recv_page], run->plan.size, FILL);
@@ -439,12 +429,5 @@ weft_status_t perf_rma_finish(perf_link_t *l, perf_run_t *run)
         right = written_is_right(l, run);
     if (!right)
         return WEFT_ERR_PROTOCOL;
-    if (run->plan.test == PERF_RMA_PUT_LAT)
-        return WEFT_OK;
-    st = weft_msg_send(l->eps[0], NULL, 0, PERF_FINISH_TAG, &op);
-    if (!st && (st = weft_op_wait(&op, l->timeout_ns)) && !weft_op_done(&op)) {
-        weft_op_cancel(&op);
-        weft_op_wait(&op, WEFT_FOREVER);
-    }
-    return st;
+    return run->plan.test == PERF_RMA_PUT_LAT ? WEFT_OK : perf_finish_tell(l);
 }

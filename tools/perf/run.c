@@ -34,6 +34,8 @@ void perf_run_free(perf_run_t *run)
         perf_am_end(run);
     if (run->rma)
         perf_rma_end(run);
+    if (run->rpc)
+        perf_rpc_end(run);
     for (unsigned i = 0; i < run->n_pages; i++)
         if (run->link->rt || !run->pages[i].kind) /* what came from a pool went with its runtime */
             perf_memory_put(&run->pages[i]);
@@ -41,6 +43,7 @@ void perf_run_free(perf_run_t *run)
         free(run->am->waiting);
     free(run->am);
     free(run->rma);
+    free(run->rpc);
     free(run->order);
     memset(run, 0, sizeof *run);
     memcpy(run->refusal, refusal, sizeof refusal);
@@ -126,12 +129,28 @@ static bool take_rma(perf_run_t *run, bool server)
     return atomic || run->send_buf;
 }
 
+/* Calls: a service, or what asks it. */
+static bool take_rpc(perf_run_t *run, bool server)
+{
+    run->rpc = calloc(1, sizeof *run->rpc);
+    if (!run->rpc)
+        return false;
+    if (server)
+        return perf_rpc_serve(run);
+    run->sends = take_table(run, run->n_sends, sizeof(weft_op_t));
+    run->rpc->replies = run->sends ? take_table(run, run->n_sends, sizeof(weft_reply_t)) : NULL;
+    run->send_buf = run->rpc->replies ? take(run, run->plan.send_kind, run->plan.size, 0x5a) : NULL;
+    return run->send_buf;
+}
+
 static bool take_all(perf_run_t *run, perf_link_t *l, bool server)
 {
     const perf_plan_t *plan = &run->plan;
     const bool pingpong = perf_is_latency(plan->test), am = perf_is_am(plan->test);
     if (perf_is_rma(plan->test))
         return take_rma(run, server);
+    if (perf_is_rpc(plan->test))
+        return take_rpc(run, server);
     if (pingpong || !server) {
         run->sends = take_table(run, run->n_sends, sizeof(weft_op_t));
         run->send_buf = run->sends ? take(run, plan->send_kind, run->send_size, 0x5a) : NULL;
@@ -168,7 +187,7 @@ weft_status_t perf_run_new(perf_run_t *run, perf_link_t *l, const perf_plan_t *p
      * least one per endpoint, and as many on each. */
     if (plan->test == PERF_AM_LAT) {
         run->n_recvs = run->n_sends = 4 * l->n_eps;
-    } else if (perf_is_rma(plan->test)) {
+    } else if (perf_is_rma(plan->test) || perf_is_rpc(plan->test)) {
         run->n_sends = plan->window;
     } else if (plan->test == PERF_TAG_LAT) {
         run->n_recvs = run->n_sends = 2 * l->n_eps;

@@ -125,6 +125,7 @@ static weft_status_t serve_plan(session_t *s, const perf_plan_t *plan)
     if (st) {
         perf_link_lost(l, st, perf_test_name((perf_test_t)plan->test));
         perf_rma_drop(&run);
+        perf_rpc_drop(&run);
         perf_link_drop(l, false); /* the run's memory is in use until then */
         perf_run_free(&run);
         return st;

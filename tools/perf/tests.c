@@ -9,7 +9,7 @@
  *           the server's DONE is here, so that everything has arrived.
  * tag_rate  the same with small messages and a larger window.
  * am_*      in am.c, but for the sender of a stream, which is here.
- * rma_*     in rma.c.
+ * rma_*     in rma.c. rpc_*: in rpc.c.
  * idle      nothing, and what that costs.
  *
  * Any operation that fails ends the loop with its status; operations still under way are the caller's to end (perf_link_drop). */
@@ -177,6 +177,39 @@ static weft_status_t idle(perf_link_t *l, perf_run_t *run)
     return st;
 }
 
+/* --- a server that is only there ------------------------------------------------------------------------- */
+
+weft_status_t perf_finish_expect(perf_link_t *l, perf_run_t *run)
+{
+    return weft_msg_recv(l->eps[0], NULL, 0, PERF_FINISH_TAG, WEFT_TAG_FULL, &run->finish);
+}
+
+weft_status_t perf_finish_await(perf_link_t *l, perf_run_t *run)
+{
+    weft_status_t st;
+    do /* for as long as the client takes: it fails when the client is gone */
+        st = perf_await(l, &run->finish);
+    while (!weft_op_done(&run->finish));
+    return st;
+}
+
+weft_status_t perf_finish_tell(perf_link_t *l)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_status_t st = weft_msg_send(l->eps[0], NULL, 0, PERF_FINISH_TAG, &op);
+    if (!st && (st = weft_op_wait(&op, l->timeout_ns)) && !weft_op_done(&op)) {
+        weft_op_cancel(&op);
+        weft_op_wait(&op, WEFT_FOREVER);
+    }
+    return st;
+}
+
+void perf_finish_drop(perf_run_t *run)
+{
+    weft_op_cancel(&run->finish);
+    weft_op_wait(&run->finish, WEFT_FOREVER);
+}
+
 /* --- both sides ------------------------------------------------------------------------------------------ */
 
 weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run)
@@ -185,6 +218,8 @@ weft_status_t perf_server_prepare(perf_link_t *l, perf_run_t *run)
         return perf_am_prepare(l, run);
     if (perf_is_rma(run->plan.test))
         return perf_rma_prepare(l, run);
+    if (perf_is_rpc(run->plan.test))
+        return perf_finish_expect(l, run);
     return run->plan.test == PERF_IDLE ? WEFT_OK : post_first_recvs(run);
 }
 
@@ -202,7 +237,9 @@ weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
         st = sink(l, run);
         break;
     default:
-        return perf_is_am(run->plan.test) ? perf_am_server(l, run) : perf_rma_server(l, run);
+        return perf_is_am(run->plan.test)    ? perf_am_server(l, run)
+               : perf_is_rma(run->plan.test) ? perf_rma_server(l, run)
+                                             : perf_rpc_server(l, run);
     }
     /* Figures of bytes that did not arrive would be worth nothing. */
     return st || perf_memory_check(&run->pages[run->recv_page], run->plan.size, 0x5a) ? st : WEFT_ERR_PROTOCOL;
@@ -210,7 +247,7 @@ weft_status_t perf_server_loop(perf_link_t *l, perf_run_t *run)
 
 weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
 {
-    const bool latency = perf_is_latency(run->plan.test), rma = perf_is_rma(run->plan.test);
+    const bool latency = perf_is_latency(run->plan.test), rma = perf_is_rma(run->plan.test), rpc = perf_is_rpc(run->plan.test);
     uint64_t start;
     weft_status_t st;
     if (run->plan.test == PERF_IDLE) {
@@ -222,14 +259,18 @@ weft_status_t perf_client_loop(perf_link_t *l, perf_run_t *run, weft_op_t *done)
     start = perf_clock_ns();
     if (rma)
         st = perf_rma_client(l, run);
+    else if (rpc)
+        st = perf_rpc_client(l, run);
     else
         st = !latency ? source(l, run) : run->plan.test == PERF_TAG_LAT ? ping(l, run) : perf_am_ping(l, run);
-    if (!st && !latency && !rma)
+    if (!st && !latency && !rma && !rpc)
         st = perf_await(l, done);
     run->elapsed_ns = perf_clock_ns() - start;
     if (!st && run->histogram && !run->histogram->n) /* the window was never full: the average is all that is known */
         perf_record(run->histogram, (uint64_t)((double)run->elapsed_ns / (double)run->plan.count / perf_tick_ns()));
     if (!st && rma)
         st = perf_rma_finish(l, run);
+    if (!st && rpc)
+        st = perf_finish_tell(l);
     return st ? st : perf_await(l, done);
 }
