@@ -173,6 +173,19 @@ static void request_sent(void *user, weft_status_t status)
     }
 }
 
+/* Nobody waits for it any more. */
+static void tell_server(weft_op_t *op)
+{
+    const rpc_call_t *c = rpc_call(op);
+    rpc_msg_t msg;
+    rpc_out_t *out;
+    if (!c->id || !rpc_server_up(c->server))
+        return;
+    rpc_msg_init(&msg, rpc_head(RPC_CANCEL, c->id));
+    /* without memory for it the function goes on for nobody */
+    (void)wefti_rpc_send(c->server->ep, RPC_AM_TO_SERVER, &msg, RPC_SEND_URGENT, NULL, NULL, &out);
+}
+
 /* What goes between the head and the arguments. */
 static rpc_ext_t *put_ext(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b)
 {
@@ -181,7 +194,7 @@ static rpc_ext_t *put_ext(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b)
     rpc_ext_t ext = {0};
     rpc_ext_t *at = (rpc_ext_t *)rpc_msg_put(msg, &ext, sizeof ext);
     if (wefti_opx(op)->flags & WEFTI_OPF_TIMED) {
-        uint64_t now = client->rs->rt->now, when = wefti_opx(op)->timer.key, left = when > now ? when - now : 0;
+        uint64_t now = wefti_now(client->rs->rt), when = wefti_opx(op)->timer.key, left = when > now ? when - now : 0;
         rpc_msg_put(msg, &left, sizeof left);
         at->flags |= RPC_F_DEADLINE;
     }
@@ -454,6 +467,7 @@ void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why)
                 weft_op_t *op = wefti_op_of_link(l);
                 if (rpc_call(op)->server != s)
                     continue;
+                tell_server(op);
                 wefti_rpc_unsend(op);
                 wefti_list_push_back(&all, l);
             }
@@ -523,18 +537,6 @@ static weft_status_t start_later(weft_op_t *op)
         wefti_rpc_call_end(op, st, NULL);
     }
     return WEFT_OK;
-}
-
-static void tell_server(weft_op_t *op)
-{
-    const rpc_call_t *c = rpc_call(op);
-    rpc_msg_t msg;
-    rpc_out_t *out;
-    if (!c->id || !rpc_server_up(c->server))
-        return;
-    rpc_msg_init(&msg, rpc_head(RPC_CANCEL, c->id));
-    /* without memory for it the function goes on for nobody */
-    (void)wefti_rpc_send(c->server->ep, RPC_AM_TO_SERVER, &msg, RPC_SEND_URGENT, NULL, NULL, &out);
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
