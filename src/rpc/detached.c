@@ -32,7 +32,7 @@ typedef struct pack {
 static void *lay(pack_t *p, const void *from, uint64_t n)
 {
     uint8_t *at = p->to ? p->to + p->n : NULL;
-    if (at && n)
+    if (at && from && n)
         memcpy(at, from, n);
     p->n += (n + 15) & ~UINT64_C(15);
     return at;
