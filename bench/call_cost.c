@@ -192,10 +192,13 @@ static rpc_head_t head_of_note(both_t *b)
 int main(int argc, char **argv)
 {
     static both_t b;
-    double seconds = argc == 3 && !strcmp(argv[1], "--seconds") ? atof(argv[2]) : 0.4, encode_ns, dispatch_ns, call_ns, am_ns;
+    double seconds = argc == 1                                    ? 0.4
+                     : argc == 3 && !strcmp(argv[1], "--seconds") ? atof(argv[2])
+                                                                  : 0,
+           encode_ns, dispatch_ns, call_ns, am_ns;
     rpc_head_t head;
     uint64_t before;
-    if (argc != 1 && (argc != 3 || !(seconds > 0 && seconds <= 60))) {
+    if (!(seconds > 0 && seconds <= 60)) {
         fputs("usage: call_cost [--seconds S]\n", stderr);
         return 2;
     }

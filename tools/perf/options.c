@@ -112,7 +112,7 @@ void tool_perf_help(FILE *f)
           "  rma_put_lat              ping-pong of writes, each side looking at its memory; times like tag_lat\n"
           "  rma_fadd, rma_cas, rma_swap  atomics on it; of 4 or 8 bytes\n"
           "  rma_batch                reads, many in one post; figures are those of one read\n"
-          "  rpc_lat, rpc_rate        calls that are answered with their argument; a time is that of a whole call\n"
+          "  rpc_lat, rpc_rate        calls answered with their argument; a time is that of a whole call\n"
           "  rpc_tensor               calls whose argument is a tensor of --size bytes\n"
           "  idle       nothing; the processor time that takes (see --idle)\n"
           "In the one-way tests a time is that of one message, averaged over a window; in rma tests with a\n"
