@@ -449,18 +449,6 @@ void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why)
     }
 }
 
-static void tell_server(weft_op_t *op)
-{
-    const rpc_call_t *c = rpc_call(op);
-    rpc_msg_t msg;
-    rpc_out_t *out;
-    if (!c->id || !rpc_server_up(c->server))
-        return;
-    rpc_msg_init(&msg, rpc_head(RPC_CANCEL, c->id));
-    /* without memory for it the function goes on for nobody */
-    (void)wefti_rpc_send(c->server->ep, RPC_AM_TO_SERVER, &msg, RPC_SEND_URGENT, NULL, NULL, &out);
-}
-
 void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why)
 {
     wefti_list_t all;
