@@ -173,7 +173,10 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
     rpc_server_t *s = c->server;
     weft_client_t *client = c->method->client;
     wefti_rpc_unsend(op);
-    c->ran = !(flags & RPC_F_NOT_RUN) ? WEFT_RAN : c->left_open ? WEFT_MAY_HAVE_RUN : WEFT_NOT_RUN;
+    c->ran = flags & RPC_F_MAYBE        ? WEFT_MAY_HAVE_RUN
+             : !(flags & RPC_F_NOT_RUN) ? WEFT_RAN
+             : c->left_open             ? WEFT_MAY_HAVE_RUN
+                                        : WEFT_NOT_RUN;
     if (flags & RPC_F_UNBOUND && c->tries < RPC_REBINDS) {
         wefti_list_t waiting;
         rpc_binding_t *b = wefti_rpc_binding(s, c->method);
@@ -215,8 +218,8 @@ static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
     memcpy(&ext, h + sizeof(rpc_head_t), sizeof ext);
     if (ext.flags & RPC_F_FAILED) {
         rpc_failure_t f;
-        if (ext.flags & ~(RPC_F_FAILED | RPC_F_NOT_RUN | RPC_F_UNBOUND) || am->len || am->header_len < at + sizeof f ||
-            am->header_len > at + sizeof f + RPC_MESSAGE_MAX) {
+        if (ext.flags & ~(RPC_F_FAILED | RPC_F_NOT_RUN | RPC_F_UNBOUND | RPC_F_MAYBE) || am->len ||
+            am->header_len < at + sizeof f || am->header_len > at + sizeof f + RPC_MESSAGE_MAX) {
             nonsense(ep);
             return;
         }

@@ -352,7 +352,8 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
         return;
     }
     if (a->once.epoch && a->once.epoch != service->epoch) {
-        no = (rpc_no_t){.code = WEFT_CODE_ABORTED,
+        no = (rpc_no_t){.ran = RPC_F_MAYBE,
+                        .code = WEFT_CODE_ABORTED,
                         .message = "the call was made to another opening of the service, which may have run it"};
         turn_away(am, f, a->head.call, false, &no);
         return;
@@ -370,7 +371,9 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
         wefti_rpc_answer_again(am, a->head.call, entry);
         break;
     case ONCE_GONE:
-        no = (rpc_no_t){.code = WEFT_CODE_ABORTED, .message = "the service does not remember the call any more; it may have run"};
+        no = (rpc_no_t){.ran = RPC_F_MAYBE,
+                        .code = WEFT_CODE_ABORTED,
+                        .message = "the service does not remember the call any more; it may have run"};
         turn_away(am, f, a->head.call, false, &no);
         break;
     case ONCE_FULL:
@@ -569,7 +572,7 @@ void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
         wefti_rpc_service_remember(f->service);
     }
     if (!atomic_exchange(&r->answered, true)) {
-        rpc_no_t no = {.ran = begun ? 0 : RPC_F_NOT_RUN, .code = end_codes[why], .message = end_words[why]};
+        rpc_no_t no = {.ran = begun ? RPC_F_MAYBE : RPC_F_NOT_RUN, .code = end_codes[why], .message = end_words[why]};
         if (why == END_CANCELLED)
             wefti_rpc_request_detach(r); /* nobody wants to hear it, but a repeat may ask */
         wefti_rpc_answer_no(r, &no);

@@ -205,7 +205,7 @@ void wefti_rpc_request_drop(rpc_request_t *r);                 /* one hold less;
 void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work);       /* have the driver do it; any thread */
 void wefti_rpc_handed_in(wefti_call_t *call);
 
-/* A failure as a message. ran: RPC_F_NOT_RUN, RPC_F_UNBOUND, both, or neither. */
+/* A failure as a message. ran: RPC_F_NOT_RUN, with RPC_F_UNBOUND or alone; RPC_F_MAYBE; or 0: the function answered. */
 typedef struct rpc_no {
     unsigned ran;
     weft_code_t code;

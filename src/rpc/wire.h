@@ -60,6 +60,7 @@ typedef struct rpc_head {
 #define RPC_F_NOT_RUN 8u  /* reply: the function was not begun */
 #define RPC_F_UNBOUND 16u /* reply, with NOT_RUN: that slot and check are none: bind again */
 #define RPC_F_FAILED 32u  /* reply: rpc_failure_t and a message follow, no results */
+#define RPC_F_MAYBE 64u   /* reply: the function may have run, and did not answer */
 typedef struct rpc_ext {
     uint16_t flags;
     uint16_t zero;
