@@ -19,7 +19,7 @@
  *     tensor              tensor    const weft_tensor_t *
  *     [tensor]            tensors   weft_tensors_t   {data, n}
  *
- * What is declared by WEFT_FUNCTION(calc_add, "add", i32, (i32, a), (i32, b)), all of it static inline:
+ * What is declared by WEFT_FUNCTION(calc_add, "add", i32, (i32, a), (i32, b)), all of it static:
  *
  *     weft_status_t calc_add(weft_client_t *client, int32_t a, int32_t b, int32_t *result_out)
  *         Call it and wait; not from callbacks. The deadline is the client's (weft_client_opts_t.timeout_ns). weft_last_error() has the code and
@@ -258,8 +258,11 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
 
 #if defined(__GNUC__) || defined(__clang__)
 #define WEFT_FN_INLINE static inline __attribute__((unused))
+/* What waits gains nothing by being inline, and compilers would warn that a result is not set where it fails. */
+#define WEFT_FN_WAITS static __attribute__((unused, noinline))
 #else
 #define WEFT_FN_INLINE static inline
+#define WEFT_FN_WAITS static inline
 #endif
 
 #define WEFT_FN_FIRST(first, ...) first
@@ -464,7 +467,7 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
         st_ = weft_call_wait(method_, args_, n, NULL, 0, reply); \
         read
 #define WEFT_FN_WAIT_void_0(name, n, ...) \
-    WEFT_FN_INLINE WEFT_MUST_CHECK weft_status_t name(weft_client_t *client_ WEFT_FN_EACH_##n(WEFT_FN_M_PARAM, __VA_ARGS__)) \
+    WEFT_FN_WAITS WEFT_MUST_CHECK weft_status_t name(weft_client_t *client_ WEFT_FN_EACH_##n(WEFT_FN_M_PARAM, __VA_ARGS__)) \
     { \
         weft_reply_t reply_; \
         WEFT_FN_WAIT_BODY(name, n, &reply_, (void)0;, __VA_ARGS__) \
@@ -472,7 +475,7 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
         return st_; \
     }
 #define WEFT_FN_WAIT_one_0(name, n, ...) \
-    WEFT_FN_INLINE WEFT_MUST_CHECK weft_status_t name(weft_client_t *client_ WEFT_FN_EACH_##n(WEFT_FN_M_PARAM, __VA_ARGS__), \
+    WEFT_FN_WAITS WEFT_MUST_CHECK weft_status_t name(weft_client_t *client_ WEFT_FN_EACH_##n(WEFT_FN_M_PARAM, __VA_ARGS__), \
                                                       name##_result_t *result_out_) \
     { \
         weft_reply_t reply_; \
@@ -481,7 +484,7 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
         return st_; \
     }
 #define WEFT_FN_WAIT_one_1(name, n, ...) \
-    WEFT_FN_INLINE WEFT_MUST_CHECK weft_status_t name(weft_client_t *client_ WEFT_FN_EACH_##n(WEFT_FN_M_PARAM, __VA_ARGS__), \
+    WEFT_FN_WAITS WEFT_MUST_CHECK weft_status_t name(weft_client_t *client_ WEFT_FN_EACH_##n(WEFT_FN_M_PARAM, __VA_ARGS__), \
                                                       name##_result_t *result_out_, weft_reply_t *reply_) \
     { \
         WEFT_FN_WAIT_BODY(name, n, reply_, if (!st_) name##_read_(reply_->values, result_out_);, __VA_ARGS__) \

@@ -58,7 +58,7 @@ def pages(root):
 
 
 def unbuilt(root):
-    sources = [checks.read(root, p) for p in checks.files(root, "examples", ".c")]
+    sources = [checks.read(root, p) for p in checks.files(root, "examples", ".c", ".h")]
     found = []
     for page in pages(root):
         for match in BLOCK.finditer(checks.read(root, page)):
