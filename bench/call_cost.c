@@ -8,13 +8,13 @@
  *   call_ns      a whole call and its reply, between two runtimes that one thread drives in turn over shared memory
  *   am_ns        an active message of as many bytes and its answer, in the same way: what is left of call_ns is the call's own
  *
- * Each is the least of several rounds: what disturbs only adds. The first two call the room's own functions, which is why this is linked with the
+ * Each is the least of many short rounds: what disturbs only adds. The first two call the room's own functions, which is why this is linked with the
  * library's insides. One line of JSON. tests/tools/tools_call_cost.py runs it. */
 #include "rpc/state.h"
 
 #include "peers/peer.h"
 
-#define ROUNDS 9
+#define ROUND 500
 #define ADD "add(a: i32, b: i32) -> i32"
 #define NOTE "note(a: i32, b: i32) -> void oneway"
 #define AM_ASK 7
@@ -94,21 +94,19 @@ static void message(both_t *b)
     wait_for(b, &op, "a message");
 }
 
-/* The least time of one, of several rounds of as many as fill their share. */
+/* The least time of one, of as many short rounds as fill the time: short, so that most are not disturbed even on a busy machine. */
 static double least_ns(both_t *b, void (*what)(both_t *b), double seconds)
 {
-    uint64_t count = 1000, ns = 0;
+    const uint64_t end = peer_now_ns() + (uint64_t)(seconds * 1e9);
     double best = 1e18;
-    for (int round = -1; round < ROUNDS; round++) { /* the first finds how many */
-        uint64_t start = peer_now_ns();
-        for (uint64_t i = 0; i < count; i++)
+    do {
+        uint64_t start = peer_now_ns(), ns;
+        for (unsigned i = 0; i < ROUND; i++)
             what(b);
         ns = peer_now_ns() - start;
-        if (round < 0)
-            count = (uint64_t)(seconds / ROUNDS * 1e9 * (double)count / (double)(ns + 1)) + 1;
-        else if ((double)ns / (double)count < best)
-            best = (double)ns / (double)count;
-    }
+        if ((double)ns / ROUND < best)
+            best = (double)ns / ROUND;
+    } while (peer_now_ns() < end);
     return best;
 }
 
