@@ -1,0 +1,218 @@
+/* Memory runs out at every single allocation of a call with streams, one after the other, on both sides: every operation ends
+ * with a status that is true, no value is lost in silence, and afterwards the same runtimes do all of it.
+ *
+ * ctest: timeout=300 */
+#define TEST_SECONDS 280
+#include <weft/service.h>
+#include <weft/weft.h>
+
+#include "lib/nomem.h"
+#include "test.h"
+
+enum { N = 60, LARGE = 70000 };
+#define CHAT "chat(lines: stream string) -> stream string"
+
+static weft_runtime_t *rt[2];
+static weft_listener_t *listener;
+static weft_service_t *service;
+static weft_ep_t *ep;
+static weft_client_t *client;
+static char text[LARGE];
+
+static void drive(void)
+{
+    weft_runtime_progress(rt[0]);
+    weft_runtime_progress(rt[1]);
+}
+static weft_status_t finish(weft_op_t *op)
+{
+    for (double end = test_now() + 20; !weft_op_done(op);) {
+        drive();
+        if (test_now() > end)
+            FAIL("an operation did not end");
+    }
+    return op->status;
+}
+
+/* --- the function: everything comes back --------------------------------------------------------------------------- */
+
+typedef struct echoing {
+    weft_request_t *request;
+    weft_op_t recv, send;
+    weft_item_t item;
+} echoing_t;
+static unsigned running;
+
+static void over(echoing_t *e, weft_status_t st)
+{
+    weft_item_release(&e->item);
+    if (st)
+        weft_request_fail(e->request, WEFT_CODE_RESOURCE_EXHAUSTED, "its stream failed");
+    else
+        weft_request_reply(e->request, NULL, 0);
+    weft_request_release(e->request);
+    free(e);
+    running--;
+}
+
+static void received(weft_op_t *op, void *user)
+{
+    echoing_t *e = (echoing_t *)user;
+    weft_status_t st = op->status;
+    if (!st && op->len) {
+        st = weft_stream_send(e->request->stream, &e->item.value, &e->send);
+        if (!st)
+            return;
+    }
+    over(e, st);
+}
+
+static void sent(weft_op_t *op, void *user)
+{
+    echoing_t *e = (echoing_t *)user;
+    weft_status_t st = op->status;
+    weft_item_release(&e->item);
+    if (!st)
+        st = weft_stream_recv(e->request->stream, &e->item, &e->recv);
+    if (st)
+        over(e, st);
+}
+
+static void chat(weft_request_t *request, void *user)
+{
+    weft_request_t *kept = weft_request_keep(request);
+    (void)user;
+    if (!kept)
+        return; /* it has been answered */
+    echoing_t *e = (echoing_t *)calloc(1, sizeof *e);
+    e->request = kept;
+    e->recv.fn = received;
+    e->send.fn = sent;
+    e->recv.user = e->send.user = e;
+    running++;
+    weft_status_t st = weft_stream_recv(kept->stream, &e->item, &e->recv);
+    if (st)
+        over(e, st);
+}
+
+/* --- both ---------------------------------------------------------------------------------------------------------- */
+
+static void open_all(const char *transports)
+{
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    opts.transports = transports;
+    opts.progress = WEFT_PROGRESS_CALLER;
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_OK(weft_runtime_open(&opts, &rt[i]));
+    CHECK_OK(weft_listen(rt[0], "tcp://127.0.0.1:0", NULL, &listener));
+    CHECK_OK(weft_service_open(rt[0], "talk", NULL, &service));
+    CHECK_OK(weft_service_add(service, CHAT, chat, NULL, NULL));
+    CHECK_OK(weft_ep_open(rt[1], weft_listener_uri(listener), NULL, &op, &ep));
+    CHECK_OK(finish(&op));
+    CHECK_OK(weft_client_on(ep, NULL, &client));
+}
+
+static void close_all(void)
+{
+    weft_op_t ops[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
+    CHECK_OK(weft_client_close(client, &ops[0]));
+    CHECK_OK(finish(&ops[0]));
+    CHECK_OK(weft_service_close(service, &ops[1]));
+    CHECK_OK(finish(&ops[1]));
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_OK(weft_runtime_close(rt[!i]));
+}
+
+static size_t len_of(unsigned i)
+{
+    return i % 10 == 9 ? LARGE : i % 4 == 3 ? 2000 : i;
+}
+
+/* Say N things, and hear them again. Whatever is heard is what was said, in order; all of it if nothing failed. */
+static weft_status_t talk(void)
+{
+    weft_op_t op = WEFT_OP_INIT, recv = WEFT_OP_INIT, end = WEFT_OP_INIT;
+    static weft_op_t sends[N];
+    weft_reply_t reply = WEFT_REPLY_INIT;
+    weft_stream_t *stream;
+    weft_item_t item;
+    weft_method_t *method;
+    bool posted[N] = {false};
+    weft_status_t st = weft_client_method(client, CHAT, &method), failed = WEFT_OK;
+    if (!st)
+        st = weft_call_stream(method, NULL, 0, NULL, &reply, &op, &stream);
+    if (st)
+        return st;
+    for (unsigned i = 0; i < N && !failed; i++) {
+        weft_value_t value = weft_text(text, len_of(i));
+        failed = weft_stream_send(stream, &value, &sends[i]);
+        posted[i] = !failed;
+    }
+    if (!failed)
+        failed = weft_stream_end(stream, &end);
+    bool ended = !failed;
+    unsigned heard = 0;
+    for (;;) {
+        st = weft_stream_recv(stream, &item, &recv);
+        if (!st)
+            st = finish(&recv);
+        if (st || !recv.len)
+            break;
+        CHECK(heard < N);
+        CHECK_EQ(item.value.view.n, len_of(heard));
+        CHECK(!memcmp(item.value.view.data, text, len_of(heard)));
+        weft_item_release(&item);
+        heard++;
+        if (failed)
+            break;
+    }
+    if (failed || st)
+        weft_op_cancel(&op);
+    weft_status_t called = finish(&op);
+    for (unsigned i = 0; i < N; i++) {
+        weft_status_t how = posted[i] ? finish(&sends[i]) : WEFT_OK;
+        failed = failed ? failed : how;
+    }
+    if (ended)
+        finish(&end);
+    if (!failed && !st && !called)
+        CHECK_EQ(heard, N);
+    weft_reply_release(&reply);
+    weft_stream_release(stream);
+    return failed ? failed : st ? st : called;
+}
+
+TEST(memory_runs_out_at_each_place)
+{
+    static const char *const transports[] = {"shm", "tcp"};
+    memset(text, 'm', sizeof text);
+    for (unsigned t = 0; t < 2; t++) {
+        unsigned failures = 0;
+        open_all(transports[t]);
+        CHECK_OK(talk());
+        for (long at = 0;; at++) {
+            nomem_at(at, 1);
+            weft_status_t st = talk();
+            bool all = nomem_still_ahead();
+            nomem_off();
+            failures += st != WEFT_OK;
+            for (double end = test_now() + 20; running && test_now() < end;)
+                drive();
+            CHECK_EQ(running, 0);
+            if (weft_ep_get_state(ep) !=
+                WEFT_EP_UP) { /* a reply that had no memory ends the connection: its caller must not wait */
+                close_all();
+                open_all(transports[t]);
+            }
+            CHECK_OK(talk());
+            if (all) {
+                CHECK_OK(st);
+                break;
+            }
+            CHECK(at < 5000);
+        }
+        CHECK(failures > 10);
+        close_all();
+    }
+}
