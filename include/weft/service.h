@@ -50,7 +50,8 @@ WEFT_API const char *weft_service_name(const weft_service_t *service);
 WEFT_API const char *weft_service_instance(const weft_service_t *service);
 
 /* Drain: new calls are answered WEFT_CODE_UNAVAILABLE (and not run, so that clients take another server), its entry is taken from the registry, and
- * op completes when the last request has been answered. op->timeout_ns: until then at most; requests that are left go on. */
+ * op completes when the last request has been answered; of a published service also not before its clients had a moment to hear of it (100 ms, up to
+ * 2 s while calls still come), so that whoever exits then loses no call. op->timeout_ns: until then at most; requests that are left go on. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op);
 /* End it: like drain, but requests that are under way are cancelled (their functions are told), and answered WEFT_CODE_UNAVAILABLE. op (may be NULL)
  * completes when the last has been released and its threads are gone: do not free before what its functions use. Before the runtime closes. */

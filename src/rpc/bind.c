@@ -124,6 +124,16 @@ static void refused(weft_op_t *op, weft_code_t code, const char *text, size_t le
     wefti_rpc_finish(op, WEFT_ERR_CALL);
 }
 
+/* That instance drains, or is not there any more: a client by name has others, or waits for one. Not a call that only one server can answer. */
+static bool may_go_elsewhere(weft_op_t *op)
+{
+    rpc_call_t *c = rpc_call(op);
+    if (!wefti_rpc_reach_by_name(c->method->client) || (c->seq && c->ran))
+        return false;
+    c->state = CALL_NEW;
+    return true;
+}
+
 void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
 {
     rpc_bound_t bound;
@@ -157,10 +167,14 @@ void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
         b->epoch = bound.epoch;
         b->remember_ns = bound.remember_ns;
     }
+    if (bound.code == WEFT_CODE_UNAVAILABLE)
+        wefti_rpc_reach_turned_away(b->server);
     for (wefti_list_t *l; (l = wefti_list_pop(&waiting));) {
         weft_op_t *op = wefti_op_of_link(l);
         if (st)
             wefti_rpc_call_end(op, st, NULL);
+        else if (bound.code == WEFT_CODE_UNAVAILABLE && may_go_elsewhere(op))
+            wefti_rpc_route(op, b->server);
         else if (bound.code)
             refused(op, (weft_code_t)bound.code, text, len);
         else if (b->state == BINDING_BOUND && b->server->ep)

@@ -408,7 +408,8 @@ static weft_code_t refusal(const wanted_t *w, const search_t *s, char *buf, size
                  w->instance, w->instance[0] ? "\"" : "", hint);
     else
         snprintf(buf, cap, "there is no function %s: no service is open here", what);
-    return WEFT_CODE_UNIMPLEMENTED;
+    /* an instance that is not here was meant to be: it has left, and another may take the call */
+    return w->instance[0] && !s->service ? WEFT_CODE_UNAVAILABLE : WEFT_CODE_UNIMPLEMENTED;
 }
 
 /* Text of the peer's that is shown to people and sent back: nothing but text. */

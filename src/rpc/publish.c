@@ -1,18 +1,24 @@
 /* rpc/publish.c - services in the registry: entered, kept as they are, taken away.
  *
  *     published --(a look each second: load, functions, addresses)--> changed --> entered again
- *               --drain, close--> left: gone when the last answer of the registry is here
+ *               --drain--> leaving: taken away, and clients have a moment to hear of it --> gone
+ *               --close--> gone, when the last answer of the registry is here
  *
  * The load is worth a word to everyone who watches only if it has changed for good, so small changes are not told. An instance
  * that another process has (one that was killed a moment ago, and whose lease runs) is asked for again each second.
  *
- * Promise: the service is not touched after wefti_rpc_unpublish(). tests/wire/rpc_discovery.c. */
+ * A server that drains and exits at once would take requests with it that clients sent before they knew: nobody could say whether
+ * those ran. So draining ends when the entry is gone, and for a moment no request came that had to be turned away.
+ *
+ * Promise: a service is not touched after wefti_rpc_unpublish() without lingering. tests/wire/rpc_discovery.c. */
 #include <stdlib.h>
 
 #include "base/uri.h"
 #include "rpc/serve.h"
 
 #define LOOK_NS WEFT_SECOND
+#define LINGER_LOOK (100 * WEFT_MILLISECOND)
+#define LINGER_MOST (2 * WEFT_SECOND)
 enum { LOAD_STEP = 50, TEXT_MOST = 65536 };
 
 typedef struct publication {
@@ -23,17 +29,25 @@ typedef struct publication {
     bool configured; /* it is the runtime's, counted */
     bool given;      /* the address is the program's */
     bool begun, stale, complained;
-    bool busy; /* op is under way */
+    bool entering;      /* op is under way */
+    bool leaving, left; /* it is being taken away; it is */
+    uint32_t ops;       /* under way */
+    uint64_t since;     /* leaving */
+    uint64_t arrived;   /* requests until the last look */
     uint32_t load;
     char *functions; /* as they were entered last */
     wefti_timer_t timer;
     wefti_call_t call;
-    weft_op_t op;
+    weft_op_t op, leave_op;
     char address[WEFTI_REACH_MAX];
 } publication_t;
 
-static void publication_free(publication_t *p)
+/* Nobody needs it any more but the registry, which may still have operations of it. */
+static void publication_drop(publication_t *p)
 {
+    p->service = NULL;
+    if (p->ops)
+        return;
     if (p->configured)
         wefti_rpc_registry_put(p->rs);
     wefti_free(p->functions);
@@ -55,16 +69,33 @@ static char *functions_text(weft_service_t *service)
     return text;
 }
 
+static void op_begins(publication_t *p, weft_op_t *op, weft_op_fn fn)
+{
+    memset(op, 0, sizeof *op);
+    op->fn = fn;
+    op->user = p;
+    p->ops++;
+    rpc_begin(p->rs);
+}
+
+/* true: it was the last, and the publication is gone. */
+static bool op_ended(publication_t *p)
+{
+    p->ops--;
+    rpc_end(p->rs);
+    if (p->service)
+        return false;
+    publication_drop(p);
+    return true;
+}
+
 static void entered(weft_op_t *op, void *user)
 {
     publication_t *p = (publication_t *)user;
     weft_status_t st = op->status;
-    p->busy = false;
-    rpc_end(p->rs);
-    if (!p->service) {
-        publication_free(p);
+    p->entering = false;
+    if (op_ended(p))
         return;
-    }
     p->stale = st == WEFT_ERR_STATE || st == WEFT_ERR_NOMEM; /* otherwise the registry does it when it can */
     if (st == WEFT_ERR_STATE && !p->complained)
         wefti_warn("another process has entered %s@%s; that is tried again until it has left", weft_service_name(p->service),
@@ -81,17 +112,14 @@ static void enter(publication_t *p)
     e.load = p->load;
     e.data = p->functions;
     e.data_len = strlen(p->functions);
-    memset(&p->op, 0, sizeof p->op);
-    p->op.fn = entered;
-    p->op.user = p;
-    rpc_begin(p->rs);
-    p->busy = true;
+    op_begins(p, &p->op, entered);
+    p->entering = true;
     p->stale = false;
     if (!weft_registry_enter(p->registry, &e, &p->op))
         return;
-    p->busy = false;
+    p->entering = false;
     p->stale = true;
-    rpc_end(p->rs);
+    op_ended(p);
 }
 
 /* Has anything changed that others should know? */
@@ -117,23 +145,36 @@ static void look(publication_t *p)
     } else {
         wefti_free(functions);
     }
-    if (p->stale && p->functions && !p->busy)
+    if (p->stale && p->functions && !p->entering)
         enter(p);
 }
+
+static void linger(publication_t *p);
 
 static void due(wefti_timer_t *timer)
 {
     publication_t *p = wefti_container_of(timer, publication_t, timer);
+    if (p->leaving) {
+        linger(p);
+        return;
+    }
     (void)wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS); /* it has just left its place */
     look(p);
 }
+
+static void forget(publication_t *p);
 
 static void begin(wefti_call_t *call)
 {
     publication_t *p = wefti_container_of(call, publication_t, call);
     p->begun = true;
     if (!p->service) {
-        publication_free(p);
+        publication_drop(p);
+        return;
+    }
+    if (p->service->draining) {
+        wefti_warn("%s@%s is not published: it takes no more calls", p->service->name, p->service->instance);
+        forget(p);
         return;
     }
     if (wefti_timer_at(p->rs->rt, &p->timer, wefti_now(p->rs->rt) + LOOK_NS))
@@ -210,30 +251,83 @@ weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *reg
     return WEFT_OK;
 
 err:
-    publication_free(p);
+    publication_drop(p);
     return st;
 }
 
-void wefti_rpc_unpublish(weft_service_t *service)
+/* --- leaving ---------------------------------------------------------------------------------------------------------------- */
+
+static void left(weft_op_t *op, void *user)
+{
+    publication_t *p = (publication_t *)user;
+    (void)op;
+    p->left = true;
+    (void)op_ended(p);
+}
+
+static void leave(publication_t *p)
+{
+    const weft_service_t *s = p->service;
+    op_begins(p, &p->leave_op, left);
+    weft_status_t st = weft_registry_leave(p->registry, s->name, s->instance, &p->leave_op);
+    if (!st)
+        return;
+    if (!p->rs->rt->closing) /* a runtime that closes takes its registries along, and they their entries */
+        wefti_warn("%s@%s stays in the registry: %s", s->name, s->instance, weft_status_text(st));
+    p->left = true;
+    (void)op_ended(p);
+}
+
+static void forget(publication_t *p)
+{
+    rpc_state_t *rs = p->rs;
+    pthread_mutex_lock(&rs->finding);
+    wefti_list_remove(&p->link);
+    pthread_mutex_unlock(&rs->finding);
+    wefti_timer_stop(rs->rt, &p->timer);
+    p->service->leaving = false;
+    if (p->entering)
+        weft_op_cancel(&p->op);
+    publication_drop(p);
+}
+
+/* Do clients still send what has to be turned away? */
+static void linger(publication_t *p)
+{
+    weft_service_t *s = p->service;
+    weft_runtime_t *rt = p->rs->rt;
+    uint64_t now = wefti_now(rt), arrived = s->stats.requests;
+    if ((p->left && arrived == p->arrived) || now - p->since > LINGER_MOST) {
+        forget(p);
+        wefti_rpc_service_step(s);
+        return;
+    }
+    p->arrived = arrived;
+    (void)wefti_timer_at(rt, &p->timer, now + LINGER_LOOK); /* it has just left its place */
+}
+
+void wefti_rpc_unpublish(weft_service_t *service, bool lingers)
 {
     rpc_state_t *rs = service->rs;
     pthread_mutex_lock(&rs->finding);
     publication_t *p = find(rs, service);
-    if (p)
+    if (p && !p->begun)
         wefti_list_remove(&p->link);
     pthread_mutex_unlock(&rs->finding);
     if (!p)
         return;
-    p->service = NULL;
-    if (!p->begun)
-        return; /* its beginning is on its way here, and ends it */
-    wefti_timer_stop(rs->rt, &p->timer);
-    weft_status_t st = weft_registry_leave(p->registry, weft_service_name(service), weft_service_instance(service), NULL);
-    if (st && !rs->rt->closing) /* a runtime that closes takes its registries along, and they their entries */
-        wefti_warn("%s@%s stays in the registry: %s", weft_service_name(service), weft_service_instance(service),
-                   weft_status_text(st));
-    if (p->busy)
-        weft_op_cancel(&p->op); /* and then it is freed */
-    else
-        publication_free(p);
+    if (!p->begun) {
+        p->service = NULL; /* its beginning is on its way here, and ends it */
+        return;
+    }
+    if (!p->leaving)
+        leave(p);
+    if (p->leaving && lingers)
+        return;
+    p->since = wefti_now(rs->rt);
+    p->arrived = service->stats.requests;
+    p->leaving = lingers && !rs->rt->closing && !wefti_timer_at(rs->rt, &p->timer, p->since + LINGER_LOOK);
+    service->leaving = p->leaving;
+    if (!p->leaving)
+        forget(p);
 }

@@ -82,6 +82,7 @@ struct weft_service {
     bool ended;                  /* close was called: no more functions, not found any more */
     /* the driver's */
     bool draining, closing;
+    bool leaving;                /* publish.c: clients may not know yet that it drains, so it has not drained */
     uint32_t busy;               /* it is being worked on: not to be freed */
     wefti_list_t requests;       /* rpc_request_t.service_link */
     wefti_list_t drain_ops;

@@ -222,7 +222,7 @@ void wefti_rpc_service_step(weft_service_t *s)
     rpc_state_t *rs = s->rs;
     if (s->busy || !s->draining)
         return;
-    if (!s->unanswered)
+    if (!s->unanswered && !s->leaving)
         drains_done(s, WEFT_OK);
     if (!s->closing || s->stats.under_way || (s->pool && !wefti_rpc_pool_gone(s->pool)))
         return;
@@ -240,11 +240,11 @@ void wefti_rpc_service_step(weft_service_t *s)
         wefti_op_complete(op, WEFT_OK);
 }
 
-static void drain(weft_service_t *s)
+static void drain(weft_service_t *s, bool lingers)
 {
     s->draining = true;
     if (!s->own)
-        wefti_rpc_unpublish(s);
+        wefti_rpc_unpublish(s, lingers);
 }
 
 static void close_now(wefti_call_t *call)
@@ -254,7 +254,7 @@ static void close_now(wefti_call_t *call)
     if (s->closing)
         return;
     s->busy++;
-    drain(s);
+    drain(s, false);
     s->closing = true;
     wefti_rpc_functions_remove(s);
     wefti_list_init(&all);
@@ -281,7 +281,7 @@ static weft_status_t drain_start(weft_op_t *op)
     if (st)
         return st;
     wefti_list_push_back(&s->drain_ops, &wefti_opx(op)->link);
-    drain(s);
+    drain(s, true);
     wefti_rpc_service_step(s);
     return WEFT_OK;
 }

@@ -374,8 +374,9 @@ void wefti_rpc_services_free(rpc_state_t *rs);
 weft_status_t wefti_rpc_services_init(rpc_state_t *rs);
 /* 0 idle to 1000 full: for the registry. */
 uint32_t wefti_rpc_service_load(weft_service_t *service);
-/* publish.c: on the driver, with drain and close: the service is not touched after it returns. Nothing if it is not published. */
-void wefti_rpc_unpublish(weft_service_t *service);
+/* publish.c, on the driver: with drain and close. Nothing if it is not published. It may linger, weft_service_t.leaving, until clients have heard of it,
+ * and then calls wefti_rpc_service_step(); without that the service is not touched after it returns. */
+void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 
 /* configured.c, for reach.c and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any thread. */
 weft_status_t wefti_rpc_registry_get(rpc_state_t *rs, weft_registry_t **registry_out);
