@@ -20,6 +20,7 @@ struct rpc_pool {
     bool stop;
     bool gone; /* the driver's */
     wefti_call_t call;
+    weft_op_t op; /* completes when all leave */
     uint32_t n;
     pthread_t threads[];
 };
@@ -66,21 +67,26 @@ static void *thread(void *arg)
     return NULL;
 }
 
-/* All have left the lock for the last time. */
-static void all_gone(wefti_call_t *call)
+/* From progress: none of them drives any more. */
+static void all_gone(weft_op_t *op, void *user)
 {
-    rpc_pool_t *p = wefti_container_of(call, rpc_pool_t, call);
+    rpc_pool_t *p = (rpc_pool_t *)user;
     weft_service_t *service = p->service;
-    for (uint32_t i = 0; i < p->n; i++) {
-        if (pthread_equal(p->threads[i], pthread_self()))
-            pthread_detach(p->threads[i]); /* the last one drives, for the length of this call */
-        else
-            pthread_join(p->threads[i], NULL);
-    }
+    (void)op;
+    for (uint32_t i = 0; i < p->n; i++)
+        pthread_join(p->threads[i], NULL); /* they have nothing more to do but to return */
     p->gone = true;
     rpc_end(service->rs);
     wefti_rpc_service_step(service);
 }
+
+/* The last one is on its way out, and may be the one that drives, for the length of this call. */
+static void all_leave(wefti_call_t *call)
+{
+    wefti_op_complete(&wefti_container_of(call, rpc_pool_t, call)->op, WEFT_OK);
+}
+
+static const wefti_op_kind_t gone_kind = {"threads", NULL, NULL};
 
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out)
 {
@@ -90,7 +96,14 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
     if (!p)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for %u threads", threads);
     p->service = service;
-    p->call.fn = all_gone;
+    p->call.fn = all_leave;
+    p->op.fn = all_gone;
+    p->op.user = p;
+    weft_status_t st = wefti_op_prepare(service->rs->rt, &p->op, &gone_kind);
+    if (st) {
+        wefti_free(p);
+        return st;
+    }
     wefti_list_init(&p->queue);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
@@ -114,6 +127,7 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
     for (uint32_t i = 0; i < p->n; i++)
         pthread_join(p->threads[i], NULL);
     uint32_t n = p->n;
+    wefti_op_unprepare(&p->op);
     wefti_rpc_pool_free(p);
     return wefti_fail(WEFT_ERR_LIMIT, "only %u of %u threads of the service could be started: %s", n, threads, strerror(err));
 }

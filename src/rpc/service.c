@@ -358,6 +358,24 @@ weft_status_t wefti_rpc_services_init(rpc_state_t *rs)
     return wefti_rpc_reflect(rs);
 }
 
+/* Who waits for a request that the program never released does not wait any longer. */
+static void held_by_program(weft_service_t *s)
+{
+    weft_op_t *op = s->close_op;
+    if (wefti_list_empty(&s->requests))
+        return;
+    s->close_op = NULL;
+    if (op)
+        wefti_op_complete(op, WEFT_ERR_CLOSED);
+    wefti_list_each(l, &s->requests) {
+        rpc_function_t *f = wefti_container_of(l, rpc_request_t, service_link)->fn;
+        op = f->remove_op;
+        f->remove_op = NULL;
+        if (op)
+            wefti_op_complete(op, WEFT_ERR_CLOSED);
+    }
+}
+
 void wefti_rpc_services_shutdown(rpc_state_t *rs)
 {
     wefti_list_t all;
@@ -374,8 +392,10 @@ void wefti_rpc_services_shutdown(rpc_state_t *rs)
         pthread_mutex_unlock(&rs->lock);
         s->busy++;
         drains_done(s, WEFT_ERR_CLOSED);
-        s->busy--;
         close_now(&s->call);
+        held_by_program(s);
+        s->busy--;
+        wefti_rpc_service_step(s);
     }
 }
 
