@@ -42,18 +42,24 @@ static void set_call(rpc_msg_t *msg, uint64_t call)
     memcpy(msg->header + offsetof(rpc_head_t, call), &call, sizeof call);
 }
 
+/* The number of a block's call may change until its answer is sent: then it is set. */
+static uint64_t call_of(const rpc_request_t *r)
+{
+    return r->block ? 0 : r->call;
+}
+
 /* Results as a message. Values that are not what the signature says become a failure, and the status says so. */
 static weft_status_t pack(const rpc_request_t *r, const weft_value_t *values, size_t n, rpc_msg_t *msg)
 {
     const wefti_codec_t *codec = r->fn->results;
     char words[RPC_MESSAGE_MAX];
-    rpc_msg_init(msg, rpc_head(RPC_REPLY, r->call));
+    rpc_msg_init(msg, rpc_head(RPC_REPLY, call_of(r)));
     weft_status_t st = wefti_rpc_pack(msg, codec, values, n, NULL);
     if (__builtin_expect(!st && !msg->iov_n, 1))
         return WEFT_OK;
     if (!st || st == WEFT_ERR_LIMIT) {
         rpc_ext_t none = {0};
-        rpc_msg_init(msg, rpc_head(RPC_REPLY_EXT, r->call));
+        rpc_msg_init(msg, rpc_head(RPC_REPLY_EXT, call_of(r)));
         rpc_ext_t *ext = (rpc_ext_t *)rpc_msg_put(msg, &none, sizeof none);
         st = wefti_rpc_pack(msg, codec, values, n, ext);
         if (!st)
@@ -65,7 +71,7 @@ static weft_status_t pack(const rpc_request_t *r, const weft_value_t *values, si
         snprintf(words, sizeof words, "the function's results are not those of %s: %s", weft_sig_text(r->fn->sig),
                  weft_last_error());
     }
-    wefti_rpc_failure(msg, r->call, &no);
+    wefti_rpc_failure(msg, call_of(r), &no);
     return st;
 }
 
@@ -310,7 +316,7 @@ static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
         return WEFT_OK;
     }
     if (wefti_rpc_msg_own(msg))
-        no_memory(msg, r->call);
+        no_memory(msg, call_of(r));
     r->answer = answer_new(msg);
     if (!r->answer)
         wefti_rpc_msg_free(msg);
@@ -338,7 +344,7 @@ weft_status_t wefti_rpc_request_no(rpc_request_t *r, const rpc_no_t *no)
     weft_status_t st = claim(r);
     if (st)
         return st;
-    wefti_rpc_failure(&msg, r->call, no);
+    wefti_rpc_failure(&msg, call_of(r), no);
     return put(r, &msg);
 }
 
@@ -447,7 +453,7 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
     if (!a) {
         st = r->block ? wefti_fail(WEFT_ERR_NOMEM, "no memory for the reply") : WEFT_OK;
         if (st)
-            no_memory(&msg, r->call);
+            no_memory(&msg, call_of(r));
         (void)put(r, &msg);
         if (!st) {
             wefti_op_complete_at_once(op, WEFT_OK);

@@ -150,7 +150,7 @@ static void answers_nothing(weft_request_t *request, void *user)
 static void answers_wrongly(weft_request_t *request, void *user)
 {
     weft_value_t text = weft_text("no number", 9);
-    *(weft_status_t *)user = weft_request_reply(request, &text, 1);
+    atomic_store((_Atomic int *)user, weft_request_reply(request, &text, 1));
     CHECK_EQ(weft_request_fail(request, WEFT_CODE_ABORTED, "again"), WEFT_ERR_STATE);
 }
 
@@ -178,7 +178,7 @@ static void answers_then_keeps(weft_request_t *request, void *user)
 TEST(functions_that_do_not_do_what_they_should)
 {
     each_way(way) {
-        weft_status_t st = WEFT_OK;
+        _Atomic int st = WEFT_OK;
         _Atomic unsigned ran = 0;
         weft_value_t args[2] = {weft_i32(1), weft_i32(2)};
         desk_open(&desk, way, NULL);
@@ -192,7 +192,7 @@ TEST(functions_that_do_not_do_what_they_should)
         CHECK_EQ(desk_call(&desk, desk_method(&desk, "b(a: i32, b: i32) -> i32"), args, 2), WEFT_ERR_CALL);
         CHECK_EQ(desk.reply.code, WEFT_CODE_INTERNAL);
         CHECK(strstr(desk.reply.message, "b(a: i32, b: i32) -> i32"));
-        CHECK_EQ(st, WEFT_ERR_INVALID);
+        CHECK_EQ(atomic_load(&st), WEFT_ERR_INVALID);
         CHECK_EQ(desk_call(&desk, desk_method(&desk, "c(a: i32, b: i32) -> i32"), args, 2), WEFT_ERR_CALL);
         CHECK_EQ(desk.reply.code, WEFT_CODE_INTERNAL);
         CHECK_OK(desk_call(&desk, desk_method(&desk, "d(a: i32, b: i32) -> i32"), args, 2));
