@@ -37,6 +37,15 @@ static weft_runtime_t *open_runtime(const char *transports, uint64_t heartbeat_n
     return rt;
 }
 
+static weft_registry_t *open_registry(weft_runtime_t *rt, const char *uri)
+{
+    weft_registry_t *registry;
+    weft_registry_opts_t o = WEFT_REGISTRY_OPTS_INIT;
+    o.lease_ns = 2 * WEFT_SECOND; /* where it takes a lease, the dead are to be gone soon */
+    must(weft_registry_open(rt, uri, &o, &registry), "weft_registry_open");
+    return registry;
+}
+
 static void wait_for(weft_op_t *op, const char *what)
 {
     weft_status_t st = weft_op_wait(op, 30 * WEFT_SECOND);
@@ -89,7 +98,7 @@ static void serve(const crew_t *c, int from, uint32_t me, const char *transports
     lo.accept = accept_all;
     lo.hooks = &hooks;
     must(weft_listen(rt, "tcp://127.0.0.1:0", &lo, &listener), "weft_listen");
-    must(weft_registry_open(rt, c->place, NULL, &registry), "weft_registry_open");
+    registry = open_registry(rt, c->place);
     must(weft_service_publish(service, registry, NULL), "weft_service_publish");
     if (read(from, &command, 1) != 1)
         _exit(0);
@@ -107,9 +116,17 @@ static void serve(const crew_t *c, int from, uint32_t me, const char *transports
 
 void crew_start(crew_t *c, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances)
 {
+    char place[128];
+    place_new(place);
+    crew_start_at(c, place, n, transports, heartbeat_ns, instances);
+    c->own_place = true;
+}
+
+void crew_start_at(crew_t *c, const char *registry, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances)
+{
     memset(c, 0, sizeof *c);
     c->n = n;
-    place_new(c->place);
+    snprintf(c->place, sizeof c->place, "%s", registry);
     weft_log_set_level(WEFT_LOG_NONE);
     signal(SIGPIPE, SIG_IGN);
     fflush(NULL);
@@ -130,7 +147,7 @@ void crew_start(crew_t *c, int n, const char *transports, uint64_t heartbeat_ns,
         c->to[i] = fds[1];
     }
     c->rt = open_runtime(transports, heartbeat_ns, WEFT_PROGRESS_CALLER);
-    must(weft_registry_open(c->rt, c->place, NULL, &c->registry), "weft_registry_open");
+    c->registry = open_registry(c->rt, c->place);
     weft_client_opts_t o = WEFT_CLIENT_OPTS_INIT;
     o.registry = c->registry;
     o.instances = instances;
@@ -285,5 +302,6 @@ void crew_end(crew_t *c)
         }
         close(c->to[i]);
     }
-    place_remove(c->place);
+    if (c->own_place)
+        place_remove(c->place);
 }

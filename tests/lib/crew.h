@@ -24,6 +24,7 @@ typedef struct crew_call {
 
 typedef struct crew {
     char place[128]; /* the registry's uri */
+    bool own_place;
     pid_t pid[CREW_MAX];
     int to[CREW_MAX];
     int n;
@@ -39,6 +40,8 @@ typedef struct crew {
 /* Fork n processes, which wait for crew_go(); then open a runtime of our own, a registry in a directory of its own, and a client of weft://crew, at
  * most `instances` of it at a time (0: as it is). */
 void crew_start(crew_t *c, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances);
+/* The same with another registry. */
+void crew_start_at(crew_t *c, const char *registry, int n, const char *transports, uint64_t heartbeat_ns, uint32_t instances);
 /* Have one open its service and enter it. */
 void crew_go(crew_t *c, int i);
 /* Have one drain, close and exit; crew_drained() waits for it. */
