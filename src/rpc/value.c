@@ -210,10 +210,10 @@ static void putf(text_t *t, const char *fmt, ...)
     put(t, buf, n > 0 ? (size_t)n : 0);
 }
 
-/* With as many digits as it takes to read it back. */
+/* With as many digits as it takes to read it back; and as many more as it takes to write 1500 and not 1.5e+03, if they are exact. */
 static void put_double(text_t *t, double d, int digits, bool single)
 {
-    char buf[64];
+    char buf[64], *e;
     int n = 0;
     if (isnan(d)) {
         put(t, "nan", 3);
@@ -224,6 +224,9 @@ static void put_double(text_t *t, double d, int digits, bool single)
         if (single ? strtof(buf, NULL) == (float)d : strtod(buf, NULL) == d)
             break;
     }
+    e = strchr(buf, 'e');
+    if (e && e[1] == '+' && strtol(e + 2, NULL, 10) < (single ? 7 : 15))
+        n = snprintf(buf, sizeof buf, "%.0f", d);
     put(t, buf, (size_t)n);
 }
 

@@ -51,7 +51,13 @@ TEST(scalars_are_read_and_written)
     both_ways(WEFT_T_U32, "4294967295", NULL);
     both_ways(WEFT_T_U64, "18446744073709551615", NULL);
     both_ways(WEFT_T_U64, "-0", "0");
-    both_ways(WEFT_T_F64, "-1.5e3", "-1.5e+03");
+    both_ways(WEFT_T_F64, "-1.5e3", "-1500");
+    both_ways(WEFT_T_F64, "10", "10");
+    both_ways(WEFT_T_F64, "5.0005e7", "50005000");
+    both_ways(WEFT_T_F64, "123456789012345", "123456789012345");
+    both_ways(WEFT_T_F64, "1e15", "1e+15");
+    both_ways(WEFT_T_F32, "1e6", "1000000");
+    both_ways(WEFT_T_F32, "1e7", "1e+07");
     both_ways(WEFT_T_F64, "0.1", NULL);
     both_ways(WEFT_T_F64, "1e-320", NULL);
     both_ways(WEFT_T_F64, "0.30000000000000004", NULL);
