@@ -246,6 +246,7 @@ static weft_status_t send_call(weft_op_t *op, rpc_binding_t *b)
     }
     c->tries += c->tries < UINT8_MAX;
     c->epoch = b->epoch;
+    op->from = ep->id;
     if (c->kind == CALL_ONEWAY && !c->out) {
         c->ran = WEFT_MAY_HAVE_RUN;
         wefti_rpc_call_end(op, WEFT_OK, NULL);
@@ -262,16 +263,23 @@ static weft_status_t send_call(weft_op_t *op, rpc_binding_t *b)
     return WEFT_OK;
 }
 
+/* What was wrong with a call that could not be sent: whoever said so just now, on this thread, had words for it. */
+static const char *words_for(weft_status_t st)
+{
+    return st == WEFT_ERR_INVALID || st == WEFT_ERR_UNSUPPORTED ? weft_last_error() : NULL;
+}
+
 void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b)
 {
     weft_status_t st = WEFT_OK;
-    op->from = b->server->ep->id;
-    if (rpc_call(op)->kind == CALL_CHECK)
+    if (rpc_call(op)->kind == CALL_CHECK) {
+        op->from = b->server->ep->id;
         wefti_rpc_call_end(op, WEFT_OK, NULL);
-    else
+    } else {
         st = send_call(op, b);
+    }
     if (st)
-        wefti_rpc_call_end(op, st, NULL);
+        wefti_rpc_call_end(op, st, words_for(st));
 }
 
 /* --- finding a server ------------------------------------------------------------------------------------------------------------ */
@@ -534,7 +542,7 @@ static weft_status_t start_later(weft_op_t *op)
         client->calls++;
         count(&client->stats.calls, 1);
         count(&client->stats.under_way, 1);
-        wefti_rpc_call_end(op, st, NULL);
+        wefti_rpc_call_end(op, st, words_for(st));
     }
     return WEFT_OK;
 }
