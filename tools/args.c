@@ -37,6 +37,11 @@ static void say_unknown(const tool_args_t *a, const char *word, size_t len)
         tool_error("there is no option --%s; %s --help lists all", name, tool_name);
 }
 
+static bool is_number(const char *word)
+{
+    return word[0] == '-' && word[1] && strchr("0123456789.", word[1]);
+}
+
 int tool_args_next(tool_args_t *a)
 {
     const char *word, *equals;
@@ -50,7 +55,7 @@ int tool_args_next(tool_args_t *a)
     if (a->at >= a->argc)
         return 0;
     word = a->argv[a->at++];
-    if (a->words && (a->only_words || word[0] != '-' || !word[1])) {
+    if (a->words && (a->only_words || word[0] != '-' || !word[1] || (a->numbers && is_number(word)))) {
         a->value = word;
         return TOOL_WORD;
     }

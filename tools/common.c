@@ -217,6 +217,42 @@ size_t tool_utf8_len(const char *text)
     return n;
 }
 
+size_t tool_harmless(const char *s, size_t n, bool lines)
+{
+    unsigned char c = (unsigned char)*s;
+    char buf[5] = {0};
+    size_t len;
+    if (c < 0x20 || c == 0x7f)
+        return lines && (c == '\n' || c == '\t');
+    memcpy(buf, s, n < 4 ? n : 4);
+    len = tool_utf8_len(buf);
+    return len == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0 ? 0 : len; /* C1 */
+}
+
+const char *tool_plain(const char *text, char *buf, size_t cap)
+{
+    size_t at = 0, n = strlen(text);
+    while (n) {
+        size_t len = tool_harmless(text, n, false);
+        if (at + (len ? len : 4) + 4 >= cap) {
+            memcpy(buf + at, "...", 3);
+            at += 3;
+            break;
+        }
+        if (len)
+            memcpy(buf + at, text, len);
+        else if (*text == '\n')
+            buf[at] = ' ';
+        else
+            snprintf(buf + at, cap - at, "\\x%02x", (unsigned char)*text);
+        at += len ? len : *text == '\n' ? 1 : 4;
+        text += len ? len : 1;
+        n -= len ? len : 1;
+    }
+    buf[at] = '\0';
+    return buf;
+}
+
 /* --- terminals ------------------------------------------------------------------------------------------- */
 
 bool tool_is_terminal(FILE *f)

@@ -48,6 +48,11 @@ const char *tool_nearest(const char *word, const char *const *names, size_t n);
 /* Bytes of the character that s begins with, in UTF-8; 0 if it begins with none, or at the end. */
 size_t tool_utf8_len(const char *s);
 
+/* Bytes of the character that s begins with, n of them left, if it may go to a terminal as it is (newlines and tabs too, with `lines`); 0 if not. */
+size_t tool_harmless(const char *s, size_t n, bool lines);
+/* Text of others on one line, for a sentence: what is not harmless is written \x1b. Cut to what fits. Returns buf. */
+const char *tool_plain(const char *text, char *buf, size_t cap);
+
 /* --- options --------------------------------------------------------------------------------------------- */
 
 #define TOOL_WORD 1000 /* what tool_args_next() returns for a word that is no option */
@@ -65,6 +70,7 @@ typedef struct tool_args {
     const tool_opt_t *opts; /* ends with a name of NULL */
     const char *value;      /* of the option just returned, NULL if none was given; or the word */
     bool words;             /* set by the command: it takes words that are no options. "-" is one, and all after "--" */
+    bool numbers;           /* set by the command: -5 and -.5 are words too */
     bool only_words;        /* "--" was seen */
 } tool_args_t;
 
@@ -94,17 +100,23 @@ typedef struct tool_json {
 void tool_json_open(tool_json_t *j, const char *name, char bracket); /* '{' or '['; name NULL inside arrays and at the top */
 void tool_json_close(tool_json_t *j, char bracket);                  /* '}' or ']' */
 void tool_json_text(tool_json_t *j, const char *name, const char *value); /* value NULL writes null */
+void tool_json_bytes(tool_json_t *j, const char *name, const char *value, size_t n); /* text that may have zeros in it */
+void tool_json_raw(tool_json_t *j, const char *name, const char *json); /* a value that is JSON already */
 void tool_json_number(tool_json_t *j, const char *name, double value, int digits); /* not finite: null */
 void tool_json_count(tool_json_t *j, const char *name, uint64_t value);
 void tool_json_end(tool_json_t *j); /* newline and flush */
 
 /* --- commands -------------------------------------------------------------------------------------------- */
 
+int tool_call(int argc, char **argv);
+void tool_call_help(FILE *f);
 int tool_info(int argc, char **argv);
 void tool_info_help(FILE *f);
 int tool_mem(int argc, char **argv);
 void tool_mem_help(FILE *f);
 int tool_perf(int argc, char **argv);
 void tool_perf_help(FILE *f);
+int tool_serve(int argc, char **argv);
+void tool_serve_help(FILE *f);
 
 #endif

@@ -4,13 +4,14 @@
  * tests/tools/tools_perf.py and tests/tools/tools_info.py parse every line. */
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "common.h"
 
-static void put_quoted(FILE *f, const char *s)
+static void put_quoted(FILE *f, const char *s, size_t n)
 {
     fputc('"', f);
-    for (; *s; s++) {
+    for (; n; s++, n--) {
         unsigned char c = (unsigned char)*s;
         if (c == '"' || c == '\\')
             fprintf(f, "\\%c", c);
@@ -50,9 +51,21 @@ void tool_json_text(tool_json_t *j, const char *name, const char *value)
 {
     put_name(j, name);
     if (value)
-        put_quoted(j->f, value);
+        put_quoted(j->f, value, strlen(value));
     else
         fputs("null", j->f);
+}
+
+void tool_json_bytes(tool_json_t *j, const char *name, const char *value, size_t n)
+{
+    put_name(j, name);
+    put_quoted(j->f, value, n);
+}
+
+void tool_json_raw(tool_json_t *j, const char *name, const char *json)
+{
+    put_name(j, name);
+    fputs(json, j->f);
 }
 
 void tool_json_number(tool_json_t *j, const char *name, double value, int digits)

@@ -382,15 +382,7 @@ def words_after_two_dashes_are_names():
 
 
 def the_shell_of_the_guide_works():
-    with open(os.path.join(weft.ROOT, "docs", "guide", "memory-server.md"), encoding="utf-8") as f:
-        blocks = re.findall(r"^```sh\n(.*?)^```", f.read(), re.M | re.S)
-    assert len(blocks) >= 3, "the shell of the guide is not where it was"
-    with weft.scratch() as folder:
-        path = os.path.dirname(weft.command()) + os.pathsep + os.environ["PATH"]
-        done = subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "".join(blocks)],
-                              cwd=folder, env=weft.environment(PATH=path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+    weft.shell_of_the_guide("memory-server.md", 3)
 
 
 weft.main(files_come_back_as_they_were, pipes_carry_what_files_do, a_reader_that_goes_away_is_said,

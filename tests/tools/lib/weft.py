@@ -4,6 +4,7 @@ The command is TEST_WEFT_COMMAND, else `weft` in the build folder given as the f
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,11 +79,35 @@ def serve_memory(*args, size="256M", listen="tcp://127.0.0.1:0"):
     return server, json.loads(line)["listening"][0]
 
 
+def serve_calls(*args, env=None):
+    """A demo service: the process, and what it said of itself."""
+    server = start("serve", "--json", *args, env=env)
+    line = server.stdout.readline()
+    if not line:
+        server.wait(timeout=10)
+        raise AssertionError("the service is not offered: " + server.stderr.read())
+    return server, json.loads(line)
+
+
 def end(*processes):
     for p in processes:
         if p.poll() is None:
             p.kill()
         p.communicate()
+
+
+def shell_of_the_guide(page, at_least):
+    """Run every piece of shell of a page, one after the other, with the command in the path."""
+    with open(os.path.join(ROOT, "docs", "guide", page), encoding="utf-8") as f:
+        blocks = re.findall(r"^```sh\n(.*?)^```", f.read(), re.M | re.S)
+    assert len(blocks) >= at_least, "the shell of the guide is not where it was"
+    with scratch() as folder:
+        path = os.path.dirname(os.path.abspath(command())) + os.pathsep + os.environ["PATH"]
+        done = subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "".join(blocks)],
+                              cwd=folder, env=environment(PATH=path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+        return done.stdout
 
 
 def scratch():

@@ -1,0 +1,256 @@
+/* tools/call/link.c - the runtime of a call, the registry, and the client.
+ *
+ * A server at an address is connected to before anything is asked of it: so that a refusal, a wrong key or a name that nobody has is said at
+ * once and in its own words. With --wait, and for weft://, the library's client finds its servers itself. A service that is not in the registry
+ * is not waited for unless that was asked. tests/tools/tools_call.py holds it. */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+
+#define CLOSING (3 * WEFT_SECOND)
+
+const char *call_registry_name(const call_opts_t *opts, char *buf, size_t cap)
+{
+    char *configured = opts->registry ? NULL : tool_configured("WEFT_REGISTRY");
+    snprintf(buf, cap, "%s", opts->registry ? opts->registry : configured ? configured : "dir://");
+    free(configured);
+    return buf;
+}
+
+/* --- entries of a registry ----------------------------------------------------------------------------------- */
+
+static void entry_found(const weft_entry_t *entry, void *user)
+{
+    call_entries_t *e = user;
+    if (e->n == e->cap) {
+        size_t cap = e->cap ? 2 * e->cap : 16;
+        call_entry_t *more = reallocarray(e->at, cap, sizeof *more);
+        if (!more) {
+            e->no_memory = true;
+            return;
+        }
+        e->at = more;
+        e->cap = cap;
+    }
+    call_entry_t *to = &e->at[e->n];
+    *to = (call_entry_t){.service = strdup(entry->service),
+                         .instance = strdup(entry->instance),
+                         .address = strdup(entry->address),
+                         .functions = entry->data_len ? strndup(entry->data, entry->data_len) : strdup(""),
+                         .load = entry->load};
+    e->n++;
+    e->no_memory = e->no_memory || !to->service || !to->instance || !to->address || !to->functions;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const call_entry_t *x = a, *y = b;
+    int order = strcmp(x->service, y->service);
+    return order ? order : strcmp(x->instance, y->instance);
+}
+
+void call_entries_free(call_entries_t *e)
+{
+    for (size_t i = 0; i < e->n; i++) {
+        free(e->at[i].service);
+        free(e->at[i].instance);
+        free(e->at[i].address);
+        free(e->at[i].functions);
+    }
+    free(e->at);
+    *e = (call_entries_t){0};
+}
+
+int call_entries_find(call_link_t *l, const char *service, call_entries_t *entries_out)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    char name[256];
+    weft_status_t st;
+    *entries_out = (call_entries_t){0};
+    op.timeout_ns = call_timeout(l->opts);
+    st = tool_do(weft_registry_find(l->registry, service, entry_found, entries_out, &op), &op);
+    if (!st && entries_out->no_memory)
+        st = WEFT_ERR_NOMEM;
+    if (!st) {
+        if (entries_out->n)
+            qsort(entries_out->at, entries_out->n, sizeof *entries_out->at, by_name);
+        return TOOL_OK;
+    }
+    call_entries_free(entries_out);
+    if (tool_signal())
+        return 128 + tool_signal();
+    tool_error("the registry %s cannot be asked: %s", call_registry_name(l->opts, name, sizeof name), weft_status_text(st));
+    return st == WEFT_ERR_NOMEM ? TOOL_FAILED : CALL_NO_SERVER;
+}
+
+int call_nobody(call_link_t *l)
+{
+    const call_target_t *t = l->target;
+    const char *names[256], *near = NULL;
+    char registry[256];
+    call_entries_t all;
+    size_t n = 0;
+    bool service = false;
+    int rc = call_entries_find(l, NULL, &all);
+    if (rc)
+        return rc;
+    call_registry_name(l->opts, registry, sizeof registry);
+    for (size_t i = 0; i < all.n; i++)
+        service = service || !strcmp(all.at[i].service, t->service);
+    for (size_t i = 0; i < all.n && n < sizeof names / sizeof *names; i++)
+        if (!service || !strcmp(all.at[i].service, t->service))
+            names[n++] = service ? all.at[i].instance : all.at[i].service;
+    near = tool_nearest(service ? t->instance : t->service, names, n);
+    if (service)
+        tool_error("the service \"%s\" has no instance \"%s\" in the registry %s%s%s%s; weft call --list weft://%s shows all",
+                   t->service, t->instance, registry, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "",
+                   t->service);
+    else
+        tool_error("nobody offers a service \"%s\" in the registry %s%s%s%s; weft call --list shows all, --wait waits for it",
+                   t->service, registry, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    call_entries_free(&all);
+    return CALL_NO_SERVER;
+}
+
+/* --- opening -------------------------------------------------------------------------------------------------- */
+
+int call_link_registry(call_link_t *l, const call_opts_t *opts, const call_target_t *target)
+{
+    weft_status_t st;
+    *l = (call_link_t){.opts = opts, .target = target};
+    if (tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &l->rt))
+        return TOOL_FAILED;
+    tool_handle_signals();
+    if (opts->uri && !target->by_registry)
+        return TOOL_OK;
+    st = weft_registry_open(l->rt, opts->registry, NULL, &l->registry);
+    if (!st)
+        return TOOL_OK;
+    l->registry = NULL;
+    tool_error_status(st, "the registry%s%s cannot be used", opts->registry ? " " : "", opts->registry ? opts->registry : "");
+    call_link_close(l);
+    return st == WEFT_ERR_INVALID || st == WEFT_ERR_UNSUPPORTED ? TOOL_USAGE : TOOL_FAILED;
+}
+
+static const char *advice(weft_status_t st)
+{
+    return st == WEFT_ERR_REFUSED ? "; is somebody listening there? weft serve is a service to try" : tool_advice(st);
+}
+
+static int connect_failed(const call_link_t *l, weft_status_t st)
+{
+    if (tool_signal())
+        return 128 + tool_signal();
+    if (st == WEFT_ERR_INVALID) {
+        tool_error_status(st, "%s", l->target->where);
+        return TOOL_USAGE;
+    }
+    tool_error("no server answers at %s: %s%s", l->target->where, weft_status_text(st), advice(st));
+    return st == WEFT_ERR_AUTH || st == WEFT_ERR_VERSION || st == WEFT_ERR_NOMEM ? TOOL_FAILED : CALL_NO_SERVER;
+}
+
+/* Is anybody there? */
+static int look(call_link_t *l)
+{
+    call_entries_t found;
+    bool some = false;
+    int rc = call_entries_find(l, l->target->service, &found);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < found.n; i++)
+        some = some || !*l->target->instance || !strcmp(found.at[i].instance, l->target->instance);
+    call_entries_free(&found);
+    return some ? TOOL_OK : call_nobody(l);
+}
+
+static int open_client(call_link_t *l)
+{
+    const call_target_t *t = l->target;
+    weft_client_opts_t co = WEFT_CLIENT_OPTS_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    weft_status_t st;
+    int rc;
+    co.service = *t->service && !t->by_registry ? t->service : NULL;
+    co.instance = *t->instance && !t->by_registry ? t->instance : NULL;
+    co.registry = l->registry;
+    if (t->by_registry && !l->opts->wait && (rc = look(l)))
+        return rc;
+    if (t->by_registry || l->opts->wait) {
+        st = weft_client_open(l->rt, t->where, &co, &l->client);
+    } else {
+        op.timeout_ns = call_timeout(l->opts);
+        st = tool_do(weft_ep_open(l->rt, t->where, NULL, &op, &l->ep), &op);
+        if (!st)
+            st = weft_client_on(l->ep, &co, &l->client);
+    }
+    return st ? connect_failed(l, st) : TOOL_OK;
+}
+
+int call_link_open(call_link_t *l, const call_opts_t *opts, const call_target_t *target)
+{
+    int rc = call_link_registry(l, opts, target);
+    if (rc)
+        return rc;
+    rc = open_client(l);
+    if (rc)
+        call_link_close(l);
+    return rc;
+}
+
+void call_link_close(call_link_t *l)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    op.timeout_ns = CLOSING;
+    /* what was sent has to arrive: a call of a oneway function is complete when it was sent */
+    if (l->client && !weft_client_close(l->client, &op))
+        tool_wait_through(&op);
+    if (l->ep && !weft_ep_close(l->ep, &op))
+        tool_wait_through(&op);
+    if (l->registry && !weft_registry_close(l->registry, &op))
+        tool_wait_through(&op);
+    weft_runtime_close(l->rt);
+    *l = (call_link_t){0};
+}
+
+/* --- who answered ----------------------------------------------------------------------------------------------- */
+
+/* In progress, where an endpoint stays as long as the function runs. */
+static void answered(weft_op_t *op, void *user)
+{
+    call_known_t *k = user;
+    call_link_t *l = k->link;
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    weft_ep_t *ep = op->from ? weft_ep_find(l->rt, op->from) : NULL;
+    if (ep && !weft_ep_get_info(ep, &info)) {
+        snprintf(l->server, sizeof l->server, "%s at %s", info.peer_name, info.peer_address);
+        snprintf(l->transport, sizeof l->transport, "%s", info.transport);
+    }
+    atomic_store(&k->told, true);
+}
+
+void call_known_init(call_known_t *k, call_link_t *l, uint64_t timeout_ns)
+{
+    memset(k, 0, sizeof *k);
+    k->link = l;
+    k->op.fn = answered;
+    k->op.user = k;
+    k->op.timeout_ns = timeout_ns;
+}
+
+void call_known_told(call_known_t *k)
+{
+    while (!atomic_load(&k->told)) { /* complete, and its function is about to run */
+        weft_runtime_progress(k->link->rt);
+        sched_yield();
+    }
+}
+
+weft_status_t call_known_wait(call_known_t *k)
+{
+    weft_status_t st = tool_wait(&k->op);
+    call_known_told(k);
+    return st;
+}
