@@ -88,6 +88,20 @@ void wefti_rpc_binding_reset(rpc_binding_t *b, wefti_list_t *waiting_out)
     wefti_list_splice(waiting_out, &b->waiting);
 }
 
+void wefti_rpc_unbound(weft_ep_t *ep, const rpc_head_t *head)
+{
+    wefti_list_t waiting;
+    wefti_list_init(&waiting);
+    wefti_list_each(l, &rpc_ep(ep)->servers) {
+        const rpc_server_t *s = wefti_container_of(l, rpc_server_t, ep_link);
+        for (uint32_t i = 0; i < s->n_bindings; i++) {
+            rpc_binding_t *b = s->bindings[i];
+            if (b && b->state == BINDING_BOUND && b->slot == head->slot && b->check == head->check)
+                wefti_rpc_binding_reset(b, &waiting); /* nobody waits for one that is bound */
+        }
+    }
+}
+
 void wefti_rpc_bindings_free(rpc_server_t *s)
 {
     for (uint32_t i = 0; i < s->n_bindings; i++)

@@ -260,6 +260,8 @@ void wefti_rpc_to_client(weft_am_t *am, void *user)
     if (__builtin_expect(!op, 0)) { /* it was cancelled, or is of a connection before this one */
         if (kind < RPC_REPLY || kind > RPC_CREDIT || kind == RPC_CANCEL)
             nonsense(ep);
+        else if (kind == RPC_REPLY_EXT && head.check)
+            wefti_rpc_unbound(ep, &head); /* to one that nobody waits for */
         return;
     }
     rpc_call_t *c = rpc_call(op);

@@ -41,6 +41,20 @@ static void turn_away(weft_am_t *am, const rpc_function_t *f, uint64_t call, boo
     wefti_rpc_send_back(am, am_gone, &msg);
 }
 
+/* There is no such slot and check. Both are said again: whoever waits for no answer knows them by that. */
+static void unbound(weft_am_t *am, const rpc_head_t *head)
+{
+    rpc_msg_t msg;
+    rpc_no_t no = {
+        .ran = RPC_F_NOT_RUN | RPC_F_UNBOUND, .code = WEFT_CODE_UNIMPLEMENTED, .message = "the function is not there any more"};
+    wefti_rpc_failure(&msg, head->call, &no);
+    rpc_head_t answer = rpc_head(RPC_REPLY_EXT, head->call);
+    answer.slot = head->slot;
+    answer.check = head->check;
+    memcpy(msg.header, &answer, sizeof answer);
+    wefti_rpc_send_back(am, false, &msg);
+}
+
 static rpc_no_t exhausted(const char *message)
 {
     return (rpc_no_t){.ran = RPC_F_NOT_RUN, .code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = message};
@@ -426,10 +440,7 @@ static void call(rpc_state_t *rs, weft_am_t *am, arrival_t *a)
     rpc_no_t no = {
         .ran = RPC_F_NOT_RUN, .code = WEFT_CODE_UNAVAILABLE, .message = "the service takes no more calls: it is closing"};
     if (__builtin_expect(!f || f->check != a->head.check, 0)) {
-        no = (rpc_no_t){.ran = RPC_F_NOT_RUN | RPC_F_UNBOUND,
-                        .code = WEFT_CODE_UNIMPLEMENTED,
-                        .message = "the function is not there any more"};
-        turn_away(am, NULL, a->head.call, false, &no);
+        unbound(am, &a->head);
         return;
     }
     weft_service_t *service = f->service;

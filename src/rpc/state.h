@@ -300,6 +300,7 @@ rpc_binding_t *wefti_rpc_binding(rpc_server_t *server, weft_method_t *method); /
 weft_status_t wefti_rpc_bind_ask(rpc_binding_t *b);                             /* NONE -> ASKED, over an endpoint that is up */
 void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head);     /* BOUND came */
 void wefti_rpc_binding_reset(rpc_binding_t *b, wefti_list_t *waiting_out);      /* NONE; calls that waited for it go there */
+void wefti_rpc_unbound(weft_ep_t *ep, const rpc_head_t *head);  /* the server has no such slot and check any more */
 void wefti_rpc_bindings_free(rpc_server_t *server);                             /* nobody waits for them */
 
 /* call.c */

@@ -115,6 +115,34 @@ TEST(a_function_that_is_removed_ends_with_its_last_request_and_hands_its_context
     }
 }
 
+static void counts(weft_request_t *request, void *user)
+{
+    (void)request;
+    atomic_fetch_add((_Atomic unsigned *)user, 1);
+}
+
+TEST(a_call_that_nobody_waits_for_finds_a_function_that_was_put_in_the_place_of_another)
+{
+    each_way(way) {
+        _Atomic unsigned before = 0, after = 0;
+        weft_value_t arg = weft_i32(1);
+        desk_open(&desk, way, NULL);
+        desk_add(&desk, "note(a: i32) -> void oneway", counts, &before);
+        weft_method_t *note = desk_method(&desk, "note(a: i32) -> void oneway");
+        CHECK_OK(desk_call(&desk, note, &arg, 1));
+        PAIR_UNTIL(&desk.pair, atomic_load(&before) == 1, 20);
+        CHECK_OK(weft_service_remove(desk.service, "note", NULL));
+        desk_add(&desk, "note(a: i32) -> void oneway", counts, &after);
+        for (int i = 0; i < 1000 && !atomic_load(&after); i++) { /* the first is for the one that is gone */
+            CHECK_OK(desk_call(&desk, note, &arg, 1));
+            pair_run(&desk.pair, 0.01);
+        }
+        CHECK(atomic_load(&after) > 0);
+        CHECK_EQ(atomic_load(&before), 1);
+        desk_close(&desk);
+    }
+}
+
 TEST(a_slip_of_the_hand_is_answered_with_what_there_is)
 {
     desk_open(&desk, &pair_ways[0], NULL);
