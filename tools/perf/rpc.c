@@ -218,7 +218,7 @@ static inline weft_status_t reply_is_right(perf_run_t *run, weft_reply_t *reply)
 weft_status_t perf_rpc_client(perf_link_t *l, perf_run_t *run)
 {
     const perf_rpc_t *c = run->rpc;
-    const uint64_t count = run->plan.count, window = run->n_sends, step = window < BATCH ? window : BATCH;
+    const uint64_t count = run->plan.count, window = run->n_sends ? run->n_sends : 1, step = window < BATCH ? window : BATCH;
     perf_histogram_t *h = run->histogram;
     uint64_t posted = 0, taken = 0, post_at = 0, take_at = 0, ep_at = 0, n = 0, before = perf_ticks();
     weft_status_t st;
