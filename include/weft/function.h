@@ -32,7 +32,7 @@
  *         After a completion with WEFT_OK, and before weft_reply_release(&call->reply), which is for every completion.
  *
  *     weft_code_t fn(weft_request_t *request, void *user, int32_t a, int32_t b, int32_t *result_out)
- *         The function, as the server has it: calc_add_fn. WEFT_CODE_OK: the answer is what it has put into *result_out, which was zero; it is copied.
+ *         The function, as the server has it: calc_add_fn. WEFT_CODE_OK: the answer is what it has put into *result_out (zero before), copied.
  *         Any other code: a failure; `return weft_failed(request, code, "words")` gives it words. WEFT_LATER: it was answered here, or it was
  *         kept and somebody answers it later with calc_add_reply() or weft_request_fail().
  *         `static calc_add_fn add;` before the function makes the compiler compare the two, whatever its flags.
@@ -196,37 +196,63 @@ static inline weft_code_t weft_failed(weft_request_t *request, weft_code_t code,
 #define WEFT_TYPE_f64s weft_f64s_t, "[f64]", 1
 #define WEFT_TYPE_tensors weft_tensors_t, "[tensor]", 1
 
-/* weft_fn_put_i32() makes a value, weft_fn_get_i32() reads one. */
-#define WEFT_FN_SCALAR(type, ctype, field) \
-    static inline weft_value_t weft_fn_put_##type(ctype x) { return weft_##type(x); } \
+/* weft_fn_put_i32() writes a value where it is wanted, its field and no more of the union: one that is made elsewhere and copied costs several
+ * nanoseconds, since the processor cannot hand on what was just written in pieces. weft_fn_get_i32() reads one. */
+static inline void weft_fn_type(weft_value_t *v, uint32_t type)
+{
+    v->type = type;
+    v->zero = 0;
+}
+static inline void weft_fn_view(weft_value_t *v, uint32_t type, const void *data, size_t n)
+{
+    weft_fn_type(v, type);
+    v->view.data = data;
+    v->view.n = n;
+}
+static inline void weft_fn_tensors(weft_value_t *v, uint32_t type, const weft_tensor_t *at, size_t n)
+{
+    weft_fn_type(v, type);
+    v->tensors.at = at;
+    v->tensors.n = n;
+}
+#define WEFT_FN_SCALAR(type, ctype, number, field) \
+    static inline void weft_fn_put_##type(weft_value_t *v, ctype x) \
+    { \
+        weft_fn_type(v, number); \
+        v->field = x; \
+    } \
     static inline ctype weft_fn_get_##type(const weft_value_t *v) { return v->field; }
 #define WEFT_FN_VECTOR(type, ctype, number) \
-    static inline weft_value_t weft_fn_put_##type##s(weft_##type##s_t x) { return weft_vector(number, x.data, x.n); } \
+    static inline void weft_fn_put_##type##s(weft_value_t *v, weft_##type##s_t x) { weft_fn_view(v, WEFT_T_VECTOR | number, x.data, x.n); } \
     static inline weft_##type##s_t weft_fn_get_##type##s(const weft_value_t *v) \
     { \
         weft_##type##s_t x = {(const ctype *)v->view.data, (size_t)v->view.n}; \
         return x; \
     }
-static inline weft_value_t weft_fn_put_bool(bool x) { return weft_bool(x); }
+static inline void weft_fn_put_bool(weft_value_t *v, bool x)
+{
+    weft_fn_type(v, WEFT_T_BOOL);
+    v->b = x;
+}
 static inline bool weft_fn_get_bool(const weft_value_t *v) { return v->b; }
 #define weft_fn_put__Bool weft_fn_put_bool
 #define weft_fn_get__Bool weft_fn_get_bool
-static inline weft_value_t weft_fn_put_bools(weft_bools_t x) { return weft_vector(WEFT_T_BOOL, x.data, x.n); }
+static inline void weft_fn_put_bools(weft_value_t *v, weft_bools_t x) { weft_fn_view(v, WEFT_T_VECTOR | WEFT_T_BOOL, x.data, x.n); }
 static inline weft_bools_t weft_fn_get_bools(const weft_value_t *v)
 {
     weft_bools_t x = {(const bool *)v->view.data, (size_t)v->view.n};
     return x;
 }
-WEFT_FN_SCALAR(i8, int8_t, i8)
-WEFT_FN_SCALAR(i16, int16_t, i16)
-WEFT_FN_SCALAR(i32, int32_t, i32)
-WEFT_FN_SCALAR(i64, int64_t, i64)
-WEFT_FN_SCALAR(u8, uint8_t, u8)
-WEFT_FN_SCALAR(u16, uint16_t, u16)
-WEFT_FN_SCALAR(u32, uint32_t, u32)
-WEFT_FN_SCALAR(u64, uint64_t, u64)
-WEFT_FN_SCALAR(f32, float, f32)
-WEFT_FN_SCALAR(f64, double, f64)
+WEFT_FN_SCALAR(i8, int8_t, WEFT_T_I8, i8)
+WEFT_FN_SCALAR(i16, int16_t, WEFT_T_I16, i16)
+WEFT_FN_SCALAR(i32, int32_t, WEFT_T_I32, i32)
+WEFT_FN_SCALAR(i64, int64_t, WEFT_T_I64, i64)
+WEFT_FN_SCALAR(u8, uint8_t, WEFT_T_U8, u8)
+WEFT_FN_SCALAR(u16, uint16_t, WEFT_T_U16, u16)
+WEFT_FN_SCALAR(u32, uint32_t, WEFT_T_U32, u32)
+WEFT_FN_SCALAR(u64, uint64_t, WEFT_T_U64, u64)
+WEFT_FN_SCALAR(f32, float, WEFT_T_F32, f32)
+WEFT_FN_SCALAR(f64, double, WEFT_T_F64, f64)
 WEFT_FN_VECTOR(i8, int8_t, WEFT_T_I8)
 WEFT_FN_VECTOR(i16, int16_t, WEFT_T_I16)
 WEFT_FN_VECTOR(i32, int32_t, WEFT_T_I32)
@@ -239,15 +265,18 @@ WEFT_FN_VECTOR(f32, float, WEFT_T_F32)
 WEFT_FN_VECTOR(f64, double, WEFT_T_F64)
 #undef WEFT_FN_SCALAR
 #undef WEFT_FN_VECTOR
-static inline weft_value_t weft_fn_put_string(weft_string_t x) { return weft_text(x.data, x.n); }
+static inline void weft_fn_put_string(weft_value_t *v, weft_string_t x) { weft_fn_view(v, WEFT_T_STRING, x.data, x.n); }
 static inline weft_string_t weft_fn_get_string(const weft_value_t *v)
 {
     weft_string_t x = {(const char *)v->view.data, (size_t)v->view.n};
     return x;
 }
-static inline weft_value_t weft_fn_put_tensor(const weft_tensor_t *x) { return weft_tensor(x); }
+static inline void weft_fn_put_tensor(weft_value_t *v, const weft_tensor_t *x) { weft_fn_tensors(v, WEFT_T_TENSOR, x, 1); }
 static inline const weft_tensor_t *weft_fn_get_tensor(const weft_value_t *v) { return v->tensors.at; }
-static inline weft_value_t weft_fn_put_tensors(weft_tensors_t x) { return weft_tensors(x.data, x.n); }
+static inline void weft_fn_put_tensors(weft_value_t *v, weft_tensors_t x)
+{
+    weft_fn_tensors(v, WEFT_T_VECTOR | WEFT_T_TENSOR, x.data, x.n);
+}
 static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
 {
     weft_tensors_t x = {v->tensors.at, (size_t)v->tensors.n};
@@ -298,11 +327,11 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
 #define WEFT_FN_M_PARAM(i, t, p) , WEFT_FN_1ST(WEFT_TYPE_##t, ~) p
 #define WEFT_FN_M_FIELD(i, t, p) WEFT_FN_1ST(WEFT_TYPE_##t, ~) p;
 #define WEFT_FN_M_TEXT(i, t, p) WEFT_FN_COMMA_##i #p ": " WEFT_FN_2ND(WEFT_TYPE_##t, "?", ~)
-#define WEFT_FN_M_SET(i, t, p) args_[i] = weft_fn_put_##t(p);
+#define WEFT_FN_M_SET(i, t, p) weft_fn_put_##t(&args_[i], p);
 #define WEFT_FN_M_GET(i, t, p) , weft_fn_get_##t(&request_->args[i])
 #define WEFT_FN_M_ARG(i, t, p) args_.p = weft_fn_get_##t(&request_->args[i]);
 #define WEFT_FN_M_READ(i, t, p) result_out_->p = weft_fn_get_##t(&values_[i]);
-#define WEFT_FN_M_WRITE(i, t, p) values_[i] = weft_fn_put_##t(result_->p);
+#define WEFT_FN_M_WRITE(i, t, p) weft_fn_put_##t(&values_[i], result_->p);
 #define WEFT_FN_M_VIEW(i, t, p) WEFT_FN_VIEW(WEFT_FN_3RD(WEFT_TYPE_##t, ~, 0, ~))
 #define WEFT_FN_VIEW(view) WEFT_FN_VIEW_(view)
 #define WEFT_FN_VIEW_(view) WEFT_FN_VIEW_##view
@@ -396,7 +425,7 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
     typedef WEFT_FN_1ST(WEFT_TYPE_##r, ~) name##_result_t; \
     enum { name##_results_ = 1 }; \
     WEFT_FN_INLINE void name##_read_(const weft_value_t *values_, name##_result_t *result_out_) { *result_out_ = weft_fn_get_##r(values_); } \
-    WEFT_FN_INLINE void name##_write_(const name##_result_t *result_, weft_value_t *values_) { *values_ = weft_fn_put_##r(*result_); }
+    WEFT_FN_INLINE void name##_write_(const name##_result_t *result_, weft_value_t *values_) { weft_fn_put_##r(values_, *result_); }
 #define WEFT_FN_RESULT_many_(name, r) \
     typedef struct name##_result_t { WEFT_FN_EACH(WEFT_FN_M_FIELD, ~, WEFT_FN_STRIP r) } name##_result_t; \
     enum { name##_results_ = WEFT_FN_N(~, WEFT_FN_STRIP r) }; \
@@ -577,7 +606,8 @@ static inline weft_tensors_t weft_fn_get_tensors(const weft_value_t *v)
 #define WEFT_FN_STREAM_(send, sent, t) \
     WEFT_FN_INLINE WEFT_MUST_CHECK weft_status_t send(weft_stream_t *stream_, WEFT_FN_1ST(WEFT_TYPE_##t, ~) value_, weft_op_t *op_) \
     { \
-        weft_value_t v_ = weft_fn_put_##t(value_); \
+        weft_value_t v_; \
+        weft_fn_put_##t(&v_, value_); \
         return weft_stream_send(stream_, &v_, op_); \
     } \
     WEFT_FN_INLINE WEFT_FN_1ST(WEFT_TYPE_##t, ~) sent(const weft_item_t *item_) { return weft_fn_get_##t(&item_->value); }
