@@ -15,17 +15,11 @@
 
 #define PAUSE_MOST (5 * WEFT_SECOND)
 
-/* Half of the pause is certain, half is luck, so that a thousand clients of one server do not return in one instant. */
-static uint64_t jitter(weft_runtime_t *rt, uint64_t pause)
-{
-    return pause / 2 + wefti_rng_below(&rt->rng, pause / 2 + 1);
-}
-
 static void pause_then_dial(wefti_epx_t *ep)
 {
     weft_runtime_t *rt = ep->conn->rt;
     wefti_dial_t *d = ep->dial;
-    uint64_t now = wefti_now(rt), at = now + jitter(rt, d->pause_ns);
+    uint64_t now = wefti_now(rt), at = now + wefti_rng_jitter(&rt->rng, d->pause_ns);
     d->pause_ns = d->pause_ns < PAUSE_MOST / 2 ? d->pause_ns * 2 : PAUSE_MOST;
     if (now >= ep->until || wefti_timer_at(rt, &ep->timer, at < ep->until ? at : ep->until))
         wefti_ep_give_up(ep, ep->pub.why);

@@ -1,0 +1,314 @@
+/* rpc/target.c - the connections of a client that finds its servers itself.
+ *
+ * Such a client has targets: one for its address, or one for each instance that the registry knows. Of those at most
+ * opts.instances are connected at a time, those with the least load first, and a lot between nearly equal ones, so that a
+ * thousand clients do not all come to the same.
+ *
+ *     IDLE --there is room--> DIALLING --> UP --lost, given up--> CLOSING --> PAUSE --its time--> IDLE
+ *                                 \--nobody answers--------------^
+ *
+ * A target whose instance went from the registry is `gone`: not dialled again, and not a target any more once it is not
+ * connected. While calls are under way to it its connection stays, without new ones; so a server that leaves in good order loses
+ * nothing. Every connection is a fresh endpoint, never a resumed one: who answers may be another process, and what was bound
+ * there means nothing to it.
+ *
+ * Promise: no target is dialled more often than its pauses allow, which double up to 5 s as long as it does not stay up.
+ * tests/wire/rpc_discovery.c, tests/fault/rpc_stopped.c, rpc_discovery_nomem.c. */
+#include <stdio.h>
+
+#include "base/rng.h"
+#include "rpc/reach.h"
+
+#define LEAVE_LOOK (10 * WEFT_MILLISECOND) /* between looks whether a server that leaves is free; doubles up to a second */
+#define AWAY_NS WEFT_SECOND                /* how long a server that turned a call away gets no other */
+enum { LOAD_LUCK = 100 };
+
+/* --- small things ----------------------------------------------------------------------------------------------------------- */
+
+static void arm(target_t *t, uint64_t in_ns)
+{
+    uint64_t at = in_ns == WEFT_FOREVER ? UINT64_MAX : wefti_now(t->reach->rt) + in_ns;
+    (void)wefti_timer_at(t->reach->rt, &t->timer, at); /* it has its place among the timers */
+}
+
+static void count(reach_t *r)
+{
+    uint32_t known = 0;
+    wefti_list_each(l, &r->targets)
+        known += !wefti_container_of(l, target_t, link)->gone;
+    __atomic_store_n(&r->client->stats.instances, known, __ATOMIC_RELAXED);
+}
+
+/* Soon, and not now: a registry tells of many at once, and the best of them are wanted. */
+void wefti_rpc_reach_fill_soon(reach_t *r)
+{
+    count(r);
+    if (!r->closing && wefti_timer_at(r->rt, &r->fill_timer, wefti_now(r->rt)))
+        wefti_rpc_reach_fill(r);
+}
+
+void wefti_rpc_reach_fill_due(wefti_timer_t *timer)
+{
+    wefti_rpc_reach_fill(wefti_container_of(timer, reach_t, fill_timer));
+}
+
+/* --- targets ---------------------------------------------------------------------------------------------------------------- */
+
+static void target_due(wefti_timer_t *timer);
+
+target_t *wefti_rpc_target_new(reach_t *r, const char *instance, const char *address, uint32_t load)
+{
+    size_t n = strlen(address);
+    target_t *t = (target_t *)wefti_calloc(1, sizeof *t + n + 1);
+    if (!t)
+        return NULL;
+    t->reach = r;
+    t->timer.fn = target_due;
+    if (wefti_timer_at(r->rt, &t->timer, UINT64_MAX)) {
+        wefti_free(t);
+        return NULL;
+    }
+    t->load = load;
+    t->pause = r->first_pause;
+    memcpy(t->instance, instance, strlen(instance));
+    memcpy(t->address, address, n);
+    wefti_list_push_back(&r->targets, &t->link);
+    return t;
+}
+
+void wefti_rpc_target_free(target_t *t)
+{
+    reach_t *r = t->reach;
+    wefti_timer_stop(r->rt, &t->timer);
+    wefti_list_remove(&t->link);
+    wefti_free(t);
+    if (!r->closing)
+        wefti_rpc_reach_fill_soon(r);
+}
+
+static void remember(target_t *t, weft_status_t why)
+{
+    reach_t *r = t->reach;
+    if (r->why != why || strcmp(r->where, t->address) != 0)
+        wefti_info("%s%s%s: no connection to %s: %s", r->client->service, *t->instance ? "@" : "", t->instance, t->address,
+                   weft_status_text(why));
+    r->why = why;
+    snprintf(r->where, sizeof r->where, "%s", t->address);
+}
+
+static void rest(target_t *t)
+{
+    t->state = TARGET_PAUSE;
+    arm(t, wefti_rng_jitter(&t->reach->rt->rng, t->pause));
+    t->pause = t->pause < RPC_PAUSE_MOST / 2 ? t->pause * 2 : RPC_PAUSE_MOST;
+}
+
+static void closed(weft_op_t *op, void *user)
+{
+    target_t *t = (target_t *)user;
+    reach_t *r = t->reach;
+    (void)op;
+    if (t->gone || r->closing) {
+        wefti_rpc_target_free(t);
+        wefti_rpc_reach_finish(r);
+        return;
+    }
+    rest(t);
+    wefti_rpc_reach_fill_soon(r);
+}
+
+/* Let go of its connection, whatever became of it. */
+void wefti_rpc_target_hang_up(target_t *t, weft_status_t why)
+{
+    reach_t *r = t->reach;
+    weft_ep_t *ep = t->ep;
+    if (t->server)
+        wefti_rpc_server_remove(t->server, why);
+    t->server = NULL;
+    t->ep = NULL;
+    t->state = TARGET_CLOSING;
+    arm(t, WEFT_FOREVER);
+    memset(&t->close, 0, sizeof t->close);
+    t->close.fn = closed;
+    t->close.user = t;
+    if (!weft_ep_close(ep, &t->close))
+        return;
+    /* The runtime closes, and all endpoints with it; until then this one may call its hook. */
+    (void)weft_ep_close(ep, NULL);
+    wefti_timer_stop(r->rt, &t->timer);
+    wefti_list_remove(&t->link);
+    wefti_list_push_back(&r->client->rs->strays, &t->link);
+    t->reach = NULL;
+}
+
+/* The endpoint is of no more use: lost, or closed by the peer. */
+static void lost(weft_ep_t *ep, weft_status_t why, void *user)
+{
+    target_t *t = (target_t *)user;
+    reach_t *r = t->reach;
+    if (!r || t->ep != ep || (t->state != TARGET_UP && t->state != TARGET_DIALLING))
+        return;
+    if (t->state == TARGET_UP && wefti_now(r->rt) - t->up_at > t->pause)
+        t->pause = r->first_pause; /* it was of use: its pauses begin anew */
+    remember(t, why ? why : WEFT_ERR_CLOSED);
+    wefti_rpc_target_hang_up(t, why ? why : WEFT_ERR_CLOSED);
+    wefti_rpc_reach_fill_soon(r);
+}
+
+void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why)
+{
+    target_t *t = (target_t *)server->reach;
+    t->server = NULL; /* the endpoint's hook comes next */
+    wefti_rpc_server_remove(server, why);
+}
+
+static void up(target_t *t)
+{
+    reach_t *r = t->reach;
+    weft_status_t st = WEFT_OK;
+    t->state = TARGET_UP;
+    t->up_at = wefti_now(r->rt);
+    r->why = WEFT_OK;
+    if (!t->ep->lane)
+        return; /* and gone again: its hook comes */
+    st = wefti_rpc_server_add(r->client, t->ep, *t->instance ? t->instance : NULL, &t->server);
+    if (st) {
+        remember(t, st);
+        wefti_rpc_target_hang_up(t, st);
+        return;
+    }
+    t->server->reach = t;
+    t->server->load = t->load;
+    wefti_rpc_client_kick(r->client);
+}
+
+static void connected(weft_op_t *op, void *user)
+{
+    target_t *t = (target_t *)user;
+    reach_t *r = t->reach;
+    if (!r || t->state != TARGET_DIALLING)
+        return; /* given up meanwhile: its close says when it is gone */
+    if (!op->status && !t->gone) {
+        up(t);
+        return;
+    }
+    remember(t, op->status);
+    wefti_rpc_target_hang_up(t, op->status);
+    wefti_rpc_reach_fill_soon(r);
+}
+
+static void dial(target_t *t)
+{
+    weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
+    o.hooks.closed = lost;
+    o.hooks.user = t;
+    memset(&t->connect, 0, sizeof t->connect);
+    t->connect.fn = connected;
+    t->connect.user = t;
+    t->state = TARGET_DIALLING;
+    weft_status_t st = weft_ep_open(t->reach->rt, t->address, &o, &t->connect, &t->ep);
+    if (st) {
+        remember(t, st);
+        t->ep = NULL;
+        rest(t);
+    }
+}
+
+/* Connect, while fewer are connected than may be. */
+void wefti_rpc_reach_fill(reach_t *r)
+{
+    uint32_t busy = 0;
+    if (r->closing)
+        return;
+    wefti_list_each(l, &r->targets) {
+        const target_t *t = wefti_container_of(l, target_t, link);
+        busy += !t->gone && (t->state == TARGET_DIALLING || t->state == TARGET_UP);
+    }
+    while (busy < r->most) {
+        target_t *best = NULL;
+        uint64_t least = UINT64_MAX;
+        wefti_list_each(l, &r->targets) {
+            target_t *t = wefti_container_of(l, target_t, link);
+            uint64_t load = t->load + wefti_rng_below(&r->rt->rng, LOAD_LUCK);
+            if (!t->gone && t->state == TARGET_IDLE && load < least) {
+                best = t;
+                least = load;
+            }
+        }
+        if (!best)
+            break;
+        dial(best);
+        busy += best->state == TARGET_DIALLING;
+    }
+    count(r);
+}
+
+/* --- leaving in good order -------------------------------------------------------------------------------------------------- */
+
+/* No new calls; when the last that is under way has ended, the connection goes. */
+void wefti_rpc_target_leave(target_t *t)
+{
+    t->gone = true;
+    switch (t->state) {
+    case TARGET_IDLE:
+    case TARGET_PAUSE:
+        wefti_rpc_target_free(t);
+        return;
+    case TARGET_DIALLING:
+        wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
+        break;
+    case TARGET_UP:
+        if (t->server && t->server->under_way) {
+            t->server->draining = true;
+            t->pause = LEAVE_LOOK;
+            arm(t, t->pause);
+        } else {
+            wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
+        }
+        break;
+    default: /* it goes with its close */
+        break;
+    }
+}
+
+void wefti_rpc_target_stay(target_t *t, uint32_t load)
+{
+    t->gone = false;
+    t->load = load;
+    t->pause = t->reach->first_pause;
+    arm(t, WEFT_FOREVER);
+    if (t->server) {
+        t->server->draining = false;
+        wefti_rpc_client_kick(t->reach->client);
+    }
+}
+
+static void target_due(wefti_timer_t *timer)
+{
+    target_t *t = wefti_container_of(timer, target_t, timer);
+    arm(t, WEFT_FOREVER);
+    if (t->state == TARGET_PAUSE) {
+        t->state = TARGET_IDLE;
+        wefti_rpc_reach_fill_soon(t->reach);
+    } else if (t->state == TARGET_UP && t->gone) {
+        if (t->server && t->server->under_way) {
+            t->pause = t->pause < WEFT_SECOND / 2 ? t->pause * 2 : WEFT_SECOND;
+            arm(t, t->pause);
+        } else {
+            wefti_rpc_target_hang_up(t, WEFT_ERR_CLOSED);
+        }
+    } else if (t->server && t->server->draining) {
+        t->server->draining = false; /* it is still in the registry: perhaps it is open again */
+        wefti_rpc_client_kick(t->reach->client);
+    }
+}
+
+void wefti_rpc_reach_turned_away(rpc_server_t *server)
+{
+    target_t *t = (target_t *)server->reach;
+    if (!t || !t->reach->registry || server->draining)
+        return; /* there is only this one */
+    server->draining = true;
+    if (!t->gone)
+        arm(t, AWAY_NS);
+}
