@@ -180,7 +180,9 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
 
 uint32_t wefti_rpc_service_load(weft_service_t *service)
 {
-    uint64_t load = look(&service->unanswered) * 1000 / service->opts.requests;
+    uint64_t n = look(&service->unanswered), load = n * 1000 / service->opts.requests;
+    uint64_t held = n * 1000 / (n + 1000); /* a limit of a million is far beyond what makes a server slow */
+    load = held > load ? held : load;
     if (service->pool) { /* all threads busy is half, twice as many waiting is full */
         uint64_t threads = wefti_rpc_pool_busy(service->pool) * UINT64_C(500) / service->opts.threads;
         load = threads > load ? threads : load;
