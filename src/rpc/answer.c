@@ -75,6 +75,28 @@ static weft_status_t pack(const rpc_request_t *r, const weft_value_t *values, si
     return st;
 }
 
+static void no_memory(rpc_msg_t *msg, uint64_t call)
+{
+    rpc_no_t no = {.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
+    wefti_rpc_msg_free(msg);
+    wefti_rpc_failure(msg, call, &no);
+}
+
+/* Send it; where there is no memory for that, its caller hears so, and the status is WEFT_ERR_NOMEM. */
+static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out)
+{
+    rpc_head_t head;
+    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out);
+    if (__builtin_expect(st != WEFT_ERR_NOMEM, 1))
+        return st;
+    memcpy(&head, msg->header, sizeof head);
+    no_memory(msg, head.call);
+    st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, 0, done, user, out_out);
+    if (st == WEFT_ERR_NOMEM)
+        wefti_ep_protocol_error(ep, "no memory for a reply"); /* whoever waits for it must not do so for ever */
+    return st ? st : WEFT_ERR_NOMEM;
+}
+
 /* --- of what is no block ------------------------------------------------------------------------------------------------------------- */
 
 static void sent_back(void *user, weft_status_t st)
@@ -86,13 +108,10 @@ static void sent_back(void *user, weft_status_t st)
 static weft_status_t send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg)
 {
     rpc_out_t *out;
-    weft_ep_t *ep = am->ep;
-    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, RPC_SEND_COPY, sent_back, NULL, &out);
+    weft_status_t st = send(am->ep, msg, RPC_SEND_COPY, sent_back, NULL, &out);
     if (__builtin_expect(out != NULL, 0) && !am_gone)
         wefti_rpc_out_user(out, weft_am_keep(am));
-    if (st == WEFT_ERR_NOMEM)
-        wefti_ep_protocol_error(ep, "no memory for a reply"); /* its caller must not wait for ever */
-    return st ? WEFT_ERR_CANCELLED : WEFT_OK;
+    return !st || st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED;
 }
 
 void wefti_rpc_send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg)
@@ -142,13 +161,6 @@ static void answer_take(rpc_answer_t *a, rpc_msg_t *msg)
     memcpy(msg->header, a->header, a->len);
     memcpy(msg->iov, a->iov, a->iov_n * sizeof *a->iov);
     wefti_free(a);
-}
-
-static void no_memory(rpc_msg_t *msg, uint64_t call)
-{
-    rpc_no_t no = {.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
-    wefti_rpc_msg_free(msg);
-    wefti_rpc_failure(msg, call, &no);
 }
 
 static void sent(void *user, weft_status_t st)
@@ -223,9 +235,7 @@ void wefti_rpc_answer(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t 
         wefti_rpc_service_remember(service);
     }
     if (r->ep && !r->fn->oneway) {
-        st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, how, sent, r, &out);
-        if (st == WEFT_ERR_NOMEM)
-            wefti_ep_protocol_error(r->ep, "no memory for a reply");
+        st = send(r->ep, msg, how, sent, r, &out);
     } else {
         wefti_rpc_msg_free(msg);
         st = r->fn->oneway ? WEFT_OK : st;
@@ -236,6 +246,10 @@ void wefti_rpc_answer(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t 
     }
     if (r->pub.stream)
         wefti_stream_over(r->pub.stream, no && !st ? WEFT_ERR_CALL : st); /* nothing follows the answer */
+    if (op && (st || !out)) {
+        wefti_op_complete(op, st);
+        op = NULL;
+    }
     if (out) {
         r->out = out;
         r->answer_op = op;
@@ -243,8 +257,6 @@ void wefti_rpc_answer(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t 
         wefti_timer_stop(service->rs->rt, &r->timer);
         return;
     }
-    if (op)
-        wefti_op_complete(op, st);
     wefti_rpc_request_over(r);
 }
 
@@ -415,7 +427,11 @@ static weft_status_t from_stack(rpc_request_t *r, rpc_msg_t *msg, weft_op_t *op)
     weft_status_t st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, 0, from_sent, op, &f->out);
     if (st) {
         wefti_op_unprepare(op);
-        return st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED;
+        if (st != WEFT_ERR_NOMEM)
+            return WEFT_ERR_CANCELLED;
+        no_memory(msg, r->call);
+        (void)send_back(r->am, false, msg);
+        return st;
     }
     if (f->out) {
         (void)wefti_op_track(op);
