@@ -1,8 +1,9 @@
 /* rpc/typed.c - what the functions of weft/function.h need of the library: their methods, their handlers, and calls that wait.
  *
- * A function that a program declares has a number of its own in the process, from its first use on; a client has a table of methods by that number. So a
- * stub finds its method by two loads, with any number of clients, and a client that is gone takes its table with it: there is nothing in the
- * function that could be stale. A table that became too small stays until the client goes, for whoever is reading it.
+ * A function that a program declares has a number of its own in the process, from its first use on; a client has a table of methods
+ * by that number. So a stub finds its method by two loads, with any number of clients, and a client that is gone takes its table with
+ * it: there is nothing in the function that could be stale. A table that became too small stays until the client goes, for whoever
+ * is reading it.
  *
  * Promise: no text is looked at and no lock is taken after the first call of a function through a client. tests/wire/rpc_typed.c,
  * tests/unit/rpc_function.c. */

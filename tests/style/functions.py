@@ -39,8 +39,8 @@ int use(weft_client_t *client, weft_service_t *service, weft_stream_t *stream)
 }
 """
 
-# what it is: the lines in a function of (client, service, stream), what the message has to say in C. Diagnostics that a C compiler has on without being asked
-# and that are no error of its own (numbers and pointers, functions of another type) are errors here; C++ needs no help.
+# what it is: the lines in a function of (client, service, stream), what the message has to say in C. Where C compilers only warn without being
+# asked (numbers and pointers, functions of another type) that is made an error; C++ needs no help.
 WRONG = {
     "a string where a number belongs": ('int32_t r; (void)calc_add(client, "1", 2, &r);', "calc_add|int32_t|int"),
     "a number where a string belongs": ("(void)calc_log(client, 7);", "calc_log|weft_string_t"),

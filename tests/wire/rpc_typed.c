@@ -1,5 +1,5 @@
-/* Typed functions with both sides: calls that wait and that do not, failures and their words, requests that are kept, streams; and finding the method of
- * a function, by many threads, for clients that come and go.
+/* Typed functions with both sides: calls that wait and that do not, failures and their words, requests that are kept, streams; and finding the
+ * method of a function, by many threads, for clients that come and go.
  * ctest: timeout=120 label=thread */
 #include <ctype.h>
 #include <pthread.h>
@@ -73,7 +73,12 @@ static weft_code_t mean(weft_request_t *request, void *user, weft_f64s_t values,
     return WEFT_CODE_OK;
 }
 
-/* Answers from a thread of its own. */
+/* Answers from a thread of its own, which is joined before anything is closed. */
+static struct {
+    pthread_t thread;
+    bool runs;
+} later;
+
 static void *answer_late(void *arg)
 {
     weft_request_t *request = (weft_request_t *)arg;
@@ -85,8 +90,6 @@ static void *answer_late(void *arg)
 }
 static weft_code_t late(weft_request_t *request, void *user, weft_string_t text, uint64_t n, weft_string_t *result_out)
 {
-    pthread_t thread;
-    pthread_attr_t detached;
     (void)user;
     (void)text;
     (void)n;
@@ -94,10 +97,16 @@ static weft_code_t late(weft_request_t *request, void *user, weft_string_t text,
     request = weft_request_keep(request);
     if (!request)
         return WEFT_LATER; /* and it was answered so */
-    CHECK(!pthread_attr_init(&detached) && !pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED));
-    CHECK(!pthread_create(&thread, &detached, answer_late, request));
-    pthread_attr_destroy(&detached);
+    CHECK(!later.runs);
+    CHECK(!pthread_create(&later.thread, NULL, answer_late, request));
+    later.runs = true;
     return WEFT_LATER;
+}
+
+static void join_later(void)
+{
+    CHECK(later.runs && !pthread_join(later.thread, NULL));
+    later.runs = false;
 }
 
 static void cancelled(weft_request_t *request, void *user)
@@ -180,6 +189,7 @@ TEST(calls_that_wait)
         CHECK(m > 2.499 && m < 2.501);
         CHECK_OK(calc_late(desk.client, weft_string("warp and weft"), 4, &text, &reply));
         CHECK(text.n == 4 && !memcmp(text.data, "warp", 4));
+        join_later();
         weft_reply_release(&reply);
         desk_close(&desk);
     }
@@ -236,6 +246,7 @@ TEST(posted_calls)
         CHECK_OK(calc_late_post(desk.client, weft_string("weft"), 99, &slow));
         CHECK_OK(pair_wait(&desk.pair, &slow.op, 20));
         CHECK_EQ(calc_late_result(&slow).n, 4);
+        join_later();
         weft_reply_release(&slow.reply);
         desk_close(&desk);
     }
