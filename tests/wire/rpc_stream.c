@@ -1,6 +1,7 @@
 /* Calls with streams between two runtimes: from the server, from the client, both ways; slow readers, large values, early ends,
  * failures, cancelling; functions in progress and on threads of the service's own.
  * ctest: timeout=400 label=thread */
+#define TEST_SECONDS 150
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -451,7 +452,7 @@ TEST(large_tensors_are_values_too)
 
 TEST(many_streams_at_a_time)
 {
-    enum { N = 100, EACH = 150 };
+    enum { N = 40, EACH = 100 };
     each_way(way) {
         static talk_t talks[N];
         weft_item_t item;
@@ -559,7 +560,7 @@ static void counts_on_thread(weft_request_t *request, void *user)
 
 TEST(a_thread_answers_after_what_it_posted)
 {
-    enum { N = 300, TIMES = 20 };
+    enum { N = 200, TIMES = 6 };
     each_way(way) {
         weft_service_opts_t service = WEFT_SERVICE_OPTS_INIT;
         weft_function_opts_t function = WEFT_FUNCTION_OPTS_INIT;
