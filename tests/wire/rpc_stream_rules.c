@@ -587,6 +587,28 @@ TEST(breaking_the_rules_ends_the_endpoint)
     }
 }
 
+TEST(more_bytes_than_were_granted_end_the_endpoint)
+{
+    struct {
+        rpc_ext_t ext;
+        uint32_t out_of_line, zero;
+        uint64_t n;
+    } item = {.out_of_line = UINT32_MAX, .n = 65536};
+    for (unsigned k = 0; k < 2; k++) {
+        weft_ep_info_t info = WEFT_EP_INFO_INIT;
+        joined_open(&j, &pair_ways[k], "f(in: stream [u8]) -> void");
+        for (uint32_t i = 0; i < 17; i++) { /* with what describes them, the sixteenth goes beyond */
+            CHECK_OK(weft_ep_get_info(j.pair.ep[JOINED_SERVER], &info));
+            CHECK_EQ(info.state, WEFT_EP_UP);
+            joined_say(&j, JOINED_CLIENT, RPC_ITEM, i, &item, sizeof item, 65536);
+        }
+        pair_run(&j.pair, 0.01);
+        CHECK_OK(weft_ep_get_info(j.pair.ep[JOINED_SERVER], &info));
+        CHECK_EQ(info.state, WEFT_EP_FAILED);
+        joined_close(&j);
+    }
+}
+
 TEST(nothing_may_come_where_the_signature_has_nothing)
 {
     static const char *const sigs[] = {"f() -> stream u64", "f(in: stream u64) -> void"};
