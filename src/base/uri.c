@@ -203,3 +203,14 @@ size_t wefti_uri_format(const wefti_uri_t *uri, char *buf, size_t cap)
         n = snprintf(buf, cap, "tcp://%s:%u", uri->host, uri->port);
     return n < 0 ? 0 : (size_t)n;
 }
+
+void wefti_uri_hide(const char *uri, char *buf, size_t cap)
+{
+    const char *from = strstr(uri, "://"), *at = strrchr(uri, '@');
+    const char *colon =
+        from && at > from + 3 && strncmp(uri, "dir:", 4) != 0 ? memchr(from + 3, ':', (size_t)(at - from - 3)) : NULL;
+    if (colon)
+        snprintf(buf, cap, "%.*s:***%s", (int)(colon - uri), uri, at);
+    else
+        snprintf(buf, cap, "%s", uri);
+}

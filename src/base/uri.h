@@ -22,4 +22,8 @@ weft_status_t wefti_uri_parse(const char **text, wefti_uri_t *uri_out);
 /* Write it back; always terminates; returns the length it needs without the terminator. */
 size_t wefti_uri_format(const wefti_uri_t *uri, char *buf, size_t cap);
 
+/* Any uri as people may see it: what may be a password, from the first ':' after "scheme://" to the last '@', as "***". dir:// has none. Always
+ * terminates; strlen(uri) + 4 bytes are enough. */
+void wefti_uri_hide(const char *uri, char *buf, size_t cap);
+
 #endif

@@ -201,3 +201,24 @@ TEST(random_texts_of_address_characters_are_refused_or_come_back)
     }
     CHECK(accepted > 1000); /* the generator does reach the good ones */
 }
+
+TEST(a_password_is_not_shown)
+{
+    static const char *const all[][2] = {
+        {"redis://:sesame@host:1/2", "redis://:***@host:1/2"},
+        {"redis://me:se:sa@me@host", "redis://me:***@host"},
+        {"redis+unix://:s/e@/run/a", "redis+unix://:***@/run/a"},
+        {"redis://me@host:1", "redis://me@host:1"},
+        {"redis://host:1", "redis://host:1"},
+        {"dir:///a:b@c", "dir:///a:b@c"},
+        {"@:", "@:"},
+        {"://", "://"},
+        {"x://:@", "x://:***@"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char buf[64];
+        wefti_uri_hide(all[i][0], buf, strlen(all[i][0]) + 4);
+        CHECK_STR(buf, all[i][1]);
+    }
+}
