@@ -29,6 +29,7 @@ typedef struct redis_link {
     char *out; /* what is still to be sent: [out_at, out_n) of out_cap */
     size_t out_at, out_n, out_cap;
     size_t unread; /* bytes since the last whole reply */
+    bool too_many; /* a reply of more parts than anyone needs */
 } redis_link_t;
 
 /* One argument of a command. */

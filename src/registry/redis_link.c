@@ -7,7 +7,7 @@
  *
  *     no link --dial--> open --any failure--> of no use, until wefti_redis_hang_up() --> no link
  *
- * Promise: bytes from the server are bounded, in size by REPLY_MAX and in depth by hiredis; a server that is stopped costs its
+ * Promise: bytes from the server are bounded, in size by REPLY_MAX, in number by ELEMENTS_MAX; a server that is stopped costs its
  * deadline. tests/fault/registry_redis.c, tests/fault/registry_redis_hostile.c. */
 #include "registry/redis.h"
 
@@ -39,7 +39,7 @@ weft_status_t wefti_redis_load(void)
 #define TEXT(x) TEXT_OF(x)
 #define LIBRARY "libhiredis.so." TEXT(HIREDIS_SONAME)
 
-enum { REPLY_MAX = 16 << 20, READ_SIZE = 65536 };
+enum { REPLY_MAX = 16 << 20, ELEMENTS_MAX = 1 << 20, READ_SIZE = 65536 };
 
 /* --- the library ------------------------------------------------------------------------------------------------------------ */
 
@@ -57,6 +57,36 @@ static struct {
     HIREDIS_CALLS(MEMBER)
 #undef MEMBER
 } lib;
+
+/* hiredis makes an array as long as the server says before any of it is here, and walks through all of it to free it. Ours are never nested. */
+#if HIREDIS_MAJOR >= 1
+typedef size_t elements_t;
+#else
+typedef int elements_t;
+#endif
+
+static redisReplyObjectFunctions objects; /* hiredis's own, but for arrays */
+static void *(*make_array)(const redisReadTask *task, elements_t n);
+
+static void *bounded_array(const redisReadTask *task, elements_t n)
+{
+    if (n <= (task->parent ? 0 : ELEMENTS_MAX))
+        return make_array(task, n);
+    ((redis_link_t *)task->privdata)->too_many = true;
+    return NULL;
+}
+
+static bool learn_objects(void)
+{
+    redisReader *reader = lib.redisReaderCreate();
+    if (!reader)
+        return false;
+    objects = *reader->fn;
+    make_array = objects.createArray;
+    objects.createArray = bounded_array;
+    lib.redisReaderFree(reader);
+    return true;
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
@@ -79,7 +109,10 @@ static void load(void)
     }
     HIREDIS_CALLS(FIND)
 #undef FIND
-    loaded = true;
+    if (!learn_objects())
+        snprintf(why_not, sizeof why_not, "no memory for redis://");
+    else
+        loaded = true;
 }
 
 weft_status_t wefti_redis_load(void)
@@ -205,10 +238,13 @@ weft_status_t wefti_redis_dial(redis_link_t *l, const redis_address_t *a, uint64
     if (st)
         return st;
     l->reader = lib.redisReaderCreate();
-    if (l->reader)
-        return WEFT_OK;
-    wefti_redis_hang_up(l);
-    return WEFT_ERR_NOMEM;
+    if (!l->reader) {
+        wefti_redis_hang_up(l);
+        return WEFT_ERR_NOMEM;
+    }
+    l->reader->fn = &objects;
+    l->reader->privdata = l;
+    return WEFT_OK;
 }
 
 void wefti_redis_hang_up(redis_link_t *l)
@@ -307,9 +343,9 @@ weft_status_t wefti_redis_hear(redis_link_t *l, uint64_t deadline, struct redisR
     for (;;) {
         void *reply = NULL;
         if (lib.redisReaderGetReply(l->reader, &reply) != REDIS_OK) {
-            if (l->reader->err == REDIS_ERR_OOM)
+            if (l->reader->err == REDIS_ERR_OOM && !l->too_many)
                 return WEFT_ERR_NOMEM;
-            snprintf(why, REDIS_WHY, "it does not speak Redis's protocol");
+            snprintf(why, REDIS_WHY, l->too_many ? "a reply of too many parts" : "it does not speak Redis's protocol");
             return WEFT_ERR_PROTOCOL;
         }
         if (reply) {
