@@ -246,7 +246,8 @@ static weft_status_t eval(redis_t *b, const char *script, size_t n, const redis_
     weft_status_t st = ready(b);
     if (st)
         return st;
-    memcpy(words + 4, args, n * sizeof *args);
+    if (n)
+        memcpy(words + 4, args, n * sizeof *args);
     st = wefti_redis_say(&b->link, 4 + n, words);
     return st ? broken(b, st, "") : hear(b, wefti_clock_ns() + CALL_NS, reply_out);
 }
