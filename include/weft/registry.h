@@ -6,6 +6,7 @@
  *
  *     memory://NAME               within this process: for tests, and for programs that are one process
  *     dir:///run/weft             a directory of this machine; dir:// is the default one (WEFT_REGISTRY_DIR, else one of the user's own)
+ *     redis://HOST                a Redis server: redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], redis+unix://[[USER]:PASSWORD@]/PATH[?db=DB]
  *     etcd://host:2379,host2      etcd, one or several hosts of it; needs libcurl at run time. etcd+https:// is the same by TLS (WEFT_REGISTRY_CA)
  *
  * A registry that cannot be reached for a while costs nothing that runs: what was found stays known, entries come back when it does.

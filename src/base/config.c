@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/nearest.h"
+#include "base/uri.h"
 
 #define PREFIX "WEFT_"
 enum { PREFIX_LEN = sizeof PREFIX - 1, NAME_CAP = 64, WORD_CAP = 32 };
@@ -470,7 +471,12 @@ weft_status_t weft_config_each(weft_config_fn fn, void *user)
     gather(&g, NULL, NULL);
     for (int i = 0; i < VAR_N; i++) {
         char name[NAME_CAP];
+        char hidden[1024];
         const char *value = i == VAR_key_file && *g.of[i].text ? "(set)" : g.of[i].text;
+        if (i == VAR_registry) { /* there may be a password in it */
+            wefti_uri_hide(value, hidden, sizeof hidden);
+            value = hidden;
+        }
         env_name(&vars[i], name);
         weft_config_var_t var = {.name = name, .doc = vars[i].doc, .value = value, .source = g.of[i].source};
         fn(&var, user);

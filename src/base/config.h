@@ -39,7 +39,7 @@
     X(shm_ring,        SIZE,   "64k",     "16k 64M pow2",              "bytes of shared-memory ring per direction and peer; a power of two") \
     X(shm_copy,        CHOICE, "auto",    "auto kernel ring",          "how large messages move on one host: the kernel's cross-process copy, or in pieces through the ring") \
     X(max_endpoints,   NUMBER, "65536",   "1 16777215",                "endpoints one runtime may have") \
-    X(registry,        TEXT,   "dir://",  "",                          "where services are found: dir:///PATH, dir:// for the default directory, etcd://HOST[:PORT],..., or memory://NAME") \
+    X(registry,        TEXT,   "dir://",  "",                          "where services are found: dir:///PATH, dir:// for the default directory, redis://HOST, etcd://HOST[:PORT],..., or memory://NAME") \
     X(registry_dir,    PATH,   "",        "",                          "the directory of dir://; empty: XDG_RUNTIME_DIR/weft, /run/user/UID/weft or /tmp/weft-UID") \
     X(registry_ca,     PATH,   "",        "",                          "a file of the certificates that etcd+https:// believes in; empty: those of the system") \
     X(mem_server,      TEXT,   "",        "",                          "where weft mem finds its server; several, for a mirror, separated by blanks")

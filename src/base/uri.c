@@ -245,3 +245,14 @@ weft_status_t wefti_uri_parse_service(const char *text, wefti_uri_service_t *out
         *out = uri;
     return st;
 }
+
+void wefti_uri_hide(const char *uri, char *buf, size_t cap)
+{
+    const char *from = strstr(uri, "://"), *at = strrchr(uri, '@');
+    const char *colon =
+        from && at > from + 3 && strncmp(uri, "dir:", 4) != 0 ? memchr(from + 3, ':', (size_t)(at - from - 3)) : NULL;
+    if (colon)
+        snprintf(buf, cap, "%.*s:***%s", (int)(colon - uri), uri, at);
+    else
+        snprintf(buf, cap, "%s", uri);
+}

@@ -19,11 +19,13 @@
 
 #include "base/ascii.h"
 #include "base/clock.h"
+#include "base/uri.h"
 #include "registry/state.h"
 
 #define LOOK_NS WEFT_SECOND
 
-static const reg_backend_t *const backends[] = {&wefti_reg_memory, &wefti_reg_directory, &wefti_reg_etcd, &wefti_reg_etcds};
+static const reg_backend_t *const backends[] = {&wefti_reg_memory,     &wefti_reg_directory, &wefti_reg_redis,
+                                                &wefti_reg_redis_unix, &wefti_reg_etcd,      &wefti_reg_etcds};
 
 /* --- telling ---------------------------------------------------------------------------------------------------------------- */
 
@@ -103,30 +105,13 @@ static void make_name(weft_runtime_t *rt, char name[REG_NAME_MAX + 1])
              (unsigned long long)(random & 0xffffffffffff));
 }
 
-/* scheme://user:password@host as scheme://user:***@host, for the log. */
-static char *without_password(const char *uri)
-{
-    char *copy = (char *)wefti_malloc(strlen(uri) + 4);
-    if (!copy)
-        return NULL;
-    const char *from = strstr(uri, "://");
-    from = from ? from + 3 : uri;
-    const char *slash = strchr(from, '/'), *at = strrchr(from, '@');
-    const char *colon = at ? memchr(from, ':', (size_t)(at - from)) : NULL;
-    if (at && colon && (!slash || at < slash))
-        sprintf(copy, "%.*s:***%s", (int)(colon - uri), uri, at);
-    else
-        memcpy(copy, uri, strlen(uri) + 1);
-    return copy;
-}
-
 static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out, const char **rest_out)
 {
     const char *mark = strstr(uri, "://");
     size_t n = mark ? (size_t)(mark - uri) : 0;
     if (!n)
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.200s\" is no registry; write memory://NAME, dir:///PATH, dir:// or etcd://HOST",
-                          uri);
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "\"%.60s\" is no registry; write memory://NAME, dir:///PATH, dir://, redis://HOST or etcd://HOST", uri);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
         if (strlen(backends[i]->scheme) == n && wefti_same_text(uri, backends[i]->scheme, n)) {
             *ops_out = backends[i];
@@ -135,7 +120,8 @@ static weft_status_t find_backend(const char *uri, const reg_backend_t **ops_out
         }
     return wefti_fail(
         WEFT_ERR_UNSUPPORTED,
-        "this build has no registries of the kind %.*s://; it has memory://NAME, dir:///PATH, dir:// and etcd://HOST",
+        "this build has no registries of the kind %.*s://; it has memory://NAME, dir:///PATH, dir://, redis://HOST, "
+        "redis+unix:///PATH and etcd://HOST",
         n < 40 ? (int)n : 40, uri);
 }
 
@@ -202,11 +188,12 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     wefti_list_init(&r->done);
     wefti_list_init(&r->ours);
     wefti_list_init(&r->watches);
-    r->uri = without_password(uri);
+    r->uri = (char *)wefti_malloc(strlen(uri) + 4);
     if (!r->uri) {
         wefti_free(r);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     }
+    wefti_uri_hide(uri, r->uri, strlen(uri) + 4);
     r->wake_fd = r->threaded ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
     if (r->threaded && r->wake_fd < 0) {
         st = wefti_fail(WEFT_ERR_LIMIT, "no file descriptor for the registry %s", r->uri);

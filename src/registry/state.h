@@ -106,7 +106,7 @@ typedef struct reg_backend {
     void (*leave_all)(void *backend, wefti_list_t *ours);
 } reg_backend_t;
 
-extern const reg_backend_t wefti_reg_memory, wefti_reg_directory, wefti_reg_etcd, wefti_reg_etcds;
+extern const reg_backend_t wefti_reg_memory, wefti_reg_directory, wefti_reg_redis, wefti_reg_redis_unix, wefti_reg_etcd, wefti_reg_etcds;
 
 /* --- requests (request.c) --------------------------------------------------------------------------------------------------------- */
 

@@ -12,52 +12,9 @@
 #include "places.h"
 #include "test.h"
 
-typedef void (*life_t)(place_t *p, int out);
-
-/* A process that opens the registry and lives `life`; a pipe on which it says something. */
-static pid_t born(const char *uri, life_t life, int *from)
-{
-    int fds[2];
-    CHECK(!pipe(fds));
-    fflush(NULL);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (!pid) {
-        place_t p;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(fds[0]);
-        place_open(&p, uri, WEFT_PROGRESS_CALLER);
-        life(&p, fds[1]);
-        _exit(0);
-    }
-    close(fds[1]);
-    *from = fds[0];
-    return pid;
-}
-
-static char heard(int from)
-{
-    char c = 0;
-    CHECK_EQ(read(from, &c, 1), 1);
-    return c;
-}
-
-static void say(int out, char c)
-{
-    if (write(out, &c, 1) != 1)
-        _exit(1);
-}
-
-static void end_of(pid_t pid, int from)
-{
-    kill(pid, SIGKILL);
-    CHECK_EQ(waitpid(pid, NULL, 0), pid);
-    close(from);
-}
-
 static void enters(place_t *p, int out)
 {
-    say(out, place_enter(p, "s", "x", 0) ? 'n' : 'y');
+    place_say(out, place_enter(p, "s", "x", 0) ? 'n' : 'y');
     for (;;)
         pause();
 }
@@ -73,20 +30,20 @@ TEST(the_entry_of_a_killed_process_goes_and_its_name_is_free)
     CHECK_OK(weft_registry_watch(a.registry, NULL, seen_change, &s, &w));
     for (unsigned round = 1; round <= 5; round++) {
         int from;
-        pid_t pid = born(uri, enters, &from);
-        CHECK_EQ(heard(from), 'y');
+        pid_t pid = place_born(uri, 0, enters, &from);
+        CHECK_EQ(place_heard(from), 'y');
         PLACE_UNTIL(&a, s.came == round, 20);
         CHECK_EQ(place_enter(&a, "s", "x", 0), WEFT_ERR_STATE);
-        end_of(pid, from);
+        place_end_of(pid, from);
         PLACE_UNTIL(&a, s.went == round, 20);
         CHECK_EQ(place_count(&a, NULL), 0);
     }
     /* and one that starts again at once takes over from itself */
     for (int round = 0; round < 5; round++) {
         int from;
-        pid_t pid = born(uri, enters, &from);
-        CHECK_EQ(heard(from), 'y');
-        end_of(pid, from);
+        pid_t pid = place_born(uri, 0, enters, &from);
+        CHECK_EQ(place_heard(from), 'y');
+        place_end_of(pid, from);
     }
     CHECK_OK(place_enter(&a, "s", "x", 0));
     CHECK_EQ(place_count(&a, NULL), 1);
@@ -100,15 +57,15 @@ TEST(the_entry_of_a_stopped_process_stays)
     place_t a;
     int from;
     place_new(uri);
-    pid_t pid = born(uri, enters, &from);
-    CHECK_EQ(heard(from), 'y');
+    pid_t pid = place_born(uri, 0, enters, &from);
+    CHECK_EQ(place_heard(from), 'y');
     kill(pid, SIGSTOP);
     place_open(&a, uri, WEFT_PROGRESS_CALLER);
     for (int i = 0; i < 3; i++) {
         CHECK_EQ(place_count(&a, "s"), 1);
         CHECK_EQ(place_enter(&a, "s", "x", 0), WEFT_ERR_STATE);
     }
-    end_of(pid, from);
+    place_end_of(pid, from);
     CHECK_OK(place_enter(&a, "s", "x", 0));
     place_close(&a);
     place_remove(uri);
@@ -129,7 +86,7 @@ static void nothing_is_left(place_t *p)
 static void busy(place_t *p, int out)
 {
     wefti_rng_t rng = {(uint64_t)getpid()};
-    say(out, 'y');
+    place_say(out, 'y');
     for (;;) {
         char name[8];
         snprintf(name, sizeof name, "n%d", (int)wefti_rng_below(&rng, 3));
@@ -155,13 +112,13 @@ TEST(a_process_killed_at_any_point_leaves_nothing_that_is_believed)
         pid_t pids[AT_ONCE];
         int from[AT_ONCE];
         for (int i = 0; i < AT_ONCE; i++)
-            pids[i] = born(uri, busy, &from[i]);
+            pids[i] = place_born(uri, 0, busy, &from[i]);
         for (int i = 0; i < AT_ONCE; i++)
-            CHECK_EQ(heard(from[i]), 'y');
+            CHECK_EQ(place_heard(from[i]), 'y');
         usleep((useconds_t)wefti_rng_below(&rng, 8000));
         for (int i = 0; i < AT_ONCE; i++) {
             CHECK_EQ(waitpid(pids[i], NULL, WNOHANG), 0); /* none has found anything wrong */
-            end_of(pids[i], from[i]);
+            place_end_of(pids[i], from[i]);
         }
         nothing_is_left(&a);
     }
@@ -217,7 +174,7 @@ static void lives_fully(place_t *p, int out)
         place_enter(p, "s", "x", 0) || place_count(p, NULL) != 2)
         _exit(1);
     atomic_store(&calls_left, -1);
-    say(out, 'd');
+    place_say(out, 'd');
     for (;;)
         pause();
 }
@@ -231,9 +188,9 @@ TEST(a_process_killed_before_any_of_its_calls_leaves_nothing_that_is_believed)
     for (calls_to_live = 0; c != 'd'; calls_to_live++) {
         int from, status;
         CHECK(calls_to_live < 500);
-        pid_t pid = born(uri, lives_fully, &from);
+        pid_t pid = place_born(uri, 0, lives_fully, &from);
         if (read(from, &c, 1) == 1) {
-            end_of(pid, from);
+            place_end_of(pid, from);
         } else {
             CHECK_EQ(waitpid(pid, &status, 0), pid);
             CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -250,7 +207,7 @@ TEST(a_process_killed_before_any_of_its_calls_leaves_nothing_that_is_believed)
 
 static void contends(place_t *p, int out)
 {
-    say(out, 'r');
+    place_say(out, 'r');
     enters(p, out);
 }
 
@@ -263,14 +220,14 @@ TEST(of_several_processes_one_gets_the_name)
         pid_t pids[ALL];
         int from[ALL], winners = 0;
         for (int i = 0; i < ALL; i++)
-            pids[i] = born(uri, contends, &from[i]);
+            pids[i] = place_born(uri, 0, contends, &from[i]);
         for (int i = 0; i < ALL; i++)
-            CHECK_EQ(heard(from[i]), 'r');
+            CHECK_EQ(place_heard(from[i]), 'r');
         for (int i = 0; i < ALL; i++)
-            winners += heard(from[i]) == 'y';
+            winners += place_heard(from[i]) == 'y';
         CHECK_EQ(winners, 1);
         for (int i = 0; i < ALL; i++)
-            end_of(pids[i], from[i]);
+            place_end_of(pids[i], from[i]);
     }
     place_remove(uri);
 }
@@ -283,7 +240,7 @@ static void has_a_child(place_t *p, int out)
     pid_t child = fork();
     if (!child) {
         prctl(PR_SET_PDEATHSIG, 0);
-        say(out, 'c');
+        place_say(out, 'c');
         sleep(30);
         _exit(0);
     }
@@ -299,8 +256,8 @@ TEST(an_entry_does_not_live_on_in_a_child_of_its_process)
     place_new(uri);
     place_open(&a, uri, WEFT_PROGRESS_CALLER);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* so that the child is ours to end */
-    pid_t pid = born(uri, has_a_child, &from);
-    CHECK_EQ(heard(from), 'c');
+    pid_t pid = place_born(uri, 0, has_a_child, &from);
+    CHECK_EQ(place_heard(from), 'c');
     CHECK_EQ(place_count(&a, NULL), 1);
     char list[64], child[16] = "";
     snprintf(list, sizeof list, "/proc/%d/task/%d/children", (int)pid, (int)pid);

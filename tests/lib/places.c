@@ -4,6 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "must.h"
@@ -41,14 +45,14 @@ void place_open(place_t *p, const char *uri, weft_progress_mode_t mode)
 
 void place_open_lease(place_t *p, const char *uri, weft_progress_mode_t mode, uint64_t lease_ns)
 {
-    weft_registry_opts_t lease = WEFT_REGISTRY_OPTS_INIT;
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_registry_opts_t how = WEFT_REGISTRY_OPTS_INIT;
+    how.lease_ns = lease_ns;
     opts.progress = mode;
     opts.transports = "shm";
     must(weft_runtime_open(&opts, &p->rt), "weft_runtime_open");
     snprintf(p->uri, sizeof p->uri, "%s", uri);
-    lease.lease_ns = lease_ns;
-    must(weft_registry_open(p->rt, uri, &lease, &p->registry), "weft_registry_open");
+    must(weft_registry_open(p->rt, uri, &how, &p->registry), "weft_registry_open");
 }
 
 void place_close(place_t *p)
@@ -106,6 +110,48 @@ long place_count(place_t *p, const char *service)
     if (!st && op.len != (uint64_t)n)
         die("op->len is not how many were found");
     return st ? (long)st : n;
+}
+
+pid_t place_born(const char *uri, uint64_t lease_ns, place_life_t life, int *from_out)
+{
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
+        die("no socket to talk to a process");
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid < 0)
+        die("no process");
+    if (!pid) {
+        place_t p;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(fds[0]);
+        place_open_lease(&p, uri, WEFT_PROGRESS_CALLER, lease_ns);
+        life(&p, fds[1]);
+        _exit(0);
+    }
+    close(fds[1]);
+    *from_out = fds[0];
+    return pid;
+}
+
+void place_say(int out, char c)
+{
+    if (write(out, &c, 1) != 1)
+        _exit(1);
+}
+
+char place_heard(int from)
+{
+    char c = 0;
+    return read(from, &c, 1) == 1 ? c : 0;
+}
+
+void place_end_of(pid_t pid, int from)
+{
+    kill(pid, SIGKILL);
+    if (waitpid(pid, NULL, 0) != pid)
+        die("a process cannot be waited for");
+    close(from);
 }
 
 void seen_change(weft_change_t change, const weft_entry_t *entry, void *user)

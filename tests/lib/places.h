@@ -2,6 +2,7 @@
 #ifndef WEFT_TEST_PLACES_H
 #define WEFT_TEST_PLACES_H
 
+#include <sys/types.h>
 #include <weft/weft.h>
 
 typedef struct place {
@@ -15,6 +16,7 @@ void place_new(char uri[128]);
 void place_remove(const char *uri);
 
 void place_open(place_t *p, const char *uri, weft_progress_mode_t mode);
+/* The same with a lease; 0: the usual. */
 void place_open_lease(place_t *p, const char *uri, weft_progress_mode_t mode, uint64_t lease_ns);
 void place_close(place_t *p);
 
@@ -24,6 +26,13 @@ weft_status_t place_enter(place_t *p, const char *service, const char *instance,
 weft_status_t place_leave(place_t *p, const char *service, const char *instance);
 /* How many instances of a service (NULL: of all) there are; negative: the status. */
 long place_count(place_t *p, const char *service);
+
+/* A process that opens the registry and lives `life`, at most as long as we do; *from_out is a socket to it, whose other end it has as `out`. */
+typedef void (*place_life_t)(place_t *p, int out);
+pid_t place_born(const char *uri, uint64_t lease_ns, place_life_t life, int *from_out);
+void place_say(int out, char c);
+char place_heard(int from); /* 0: it has ended */
+void place_end_of(pid_t pid, int from); /* kill -9 */
 
 /* What a watch knows by what it was told; a change that cannot be (a second coming, a going of what is not there) ends the test. */
 typedef struct seen {

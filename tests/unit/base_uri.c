@@ -233,3 +233,24 @@ TEST(a_service_and_an_instance_of_it)
         CHECK_STR(uri.instance, "mill-3"); /* untouched */
     }
 }
+
+TEST(a_password_is_not_shown)
+{
+    static const char *const all[][2] = {
+        {"redis://:sesame@host:1/2", "redis://:***@host:1/2"},
+        {"redis://me:se:sa@me@host", "redis://me:***@host"},
+        {"redis+unix://:s/e@/run/a", "redis+unix://:***@/run/a"},
+        {"redis://me@host:1", "redis://me@host:1"},
+        {"redis://host:1", "redis://host:1"},
+        {"dir:///a:b@c", "dir:///a:b@c"},
+        {"@:", "@:"},
+        {"://", "://"},
+        {"x://:@", "x://:***@"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char buf[64];
+        wefti_uri_hide(all[i][0], buf, strlen(all[i][0]) + 4);
+        CHECK_STR(buf, all[i][1]);
+    }
+}

@@ -1,24 +1,45 @@
-/* Registries, within the process and in a directory: entering, changing, leaving, finding, watching, closing, from callbacks and
- * in every progress mode.
+/* Registries, within the process, in a directory and in a Redis server: entering, changing, leaving, finding, watching, closing, from
+ * callbacks and in every progress mode.
  * ctest: timeout=200 label=thread */
 #include <dirent.h>
 #include <poll.h>
 
 #include "places.h"
+#include "redis_server.h"
 #include "test.h"
 
 static const weft_progress_mode_t modes[] = {WEFT_PROGRESS_CALLER, WEFT_PROGRESS_THREAD};
 
-/* The same in both kinds of place and in two ways of driving. */
+static bool has_redis(void)
+{
+    weft_runtime_t *rt;
+    weft_registry_t *r;
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    opts.transports = "shm";
+    CHECK_OK(weft_runtime_open(&opts, &rt));
+    bool has = redis_server_here() && weft_registry_open(rt, "redis://127.0.0.1", NULL, &r) == WEFT_OK;
+    CHECK_OK(weft_runtime_close(rt));
+    return has;
+}
+
+/* The same in all kinds of place and in two ways of driving. */
 static void everywhere(void (*fn)(const char *uri, weft_progress_mode_t mode))
 {
     char uri[128];
+    redis_server_t s = {0};
+    bool redis = has_redis(); /* else tests/fault/registry_redis.c says that it was skipped */
+    if (redis)
+        redis_server_start(&s, NULL, NULL);
     for (int i = 0; i < 2; i++) {
         place_new(uri);
         fn(uri, modes[i]);
         place_remove(uri);
         fn("memory://everywhere", modes[i]);
+        if (redis)
+            fn(i ? s.tcp : s.local, modes[i]);
     }
+    if (redis)
+        redis_server_end(&s);
 }
 
 static void enter_find_leave(const char *uri, weft_progress_mode_t mode)
@@ -220,8 +241,11 @@ TEST(what_cannot_be_opened_is_refused_with_a_sentence)
         CHECK_EQ(weft_registry_open(rt, invalid[i], NULL, &r), WEFT_ERR_INVALID);
         CHECK(*weft_last_error());
     }
-    CHECK_EQ(weft_registry_open(rt, "redis://localhost:6379/x", NULL, &r), WEFT_ERR_UNSUPPORTED);
-    CHECK(strstr(weft_last_error(), "redis") != NULL);
+    CHECK_EQ(weft_registry_open(rt, "zookeeper://localhost:2181", NULL, &r), WEFT_ERR_UNSUPPORTED);
+    CHECK(strstr(weft_last_error(), "zookeeper") != NULL);
+    weft_registry_opts_t how = WEFT_REGISTRY_OPTS_INIT;
+    how.lease_ns = 10 * WEFT_MILLISECOND;
+    CHECK_EQ(weft_registry_open(rt, "memory://x", &how, &r), WEFT_ERR_INVALID);
     CHECK(!r);
     CHECK_OK(weft_runtime_close(rt));
 }
@@ -271,16 +295,17 @@ TEST(a_sleeping_loop_is_woken)
     place_close(&a);
 }
 
-TEST(a_thousand_entries_are_entered_watched_and_found)
+static void a_thousand(const char *uri, weft_progress_mode_t mode)
 {
     enum { MANY = 1000 };
     static seen_t s;
-    char uri[128], name[16];
+    char name[16];
     place_t a, b;
     weft_watch_t *w;
     static weft_op_t ops[MANY];
-    place_new(uri);
-    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    memset(&s, 0, sizeof s);
+    memset(ops, 0, sizeof ops);
+    place_open(&a, uri, mode);
     place_open(&b, uri, WEFT_PROGRESS_CALLER);
     CHECK_OK(weft_registry_watch(b.registry, NULL, seen_change, &s, &w));
     for (int i = 0; i < MANY; i++) {
@@ -302,5 +327,9 @@ TEST(a_thousand_entries_are_entered_watched_and_found)
     CHECK_EQ(s.came, MANY);
     CHECK_EQ(s.went, MANY);
     place_close(&b);
-    place_remove(uri);
+}
+
+TEST(a_thousand_entries_are_entered_watched_and_found)
+{
+    everywhere(a_thousand);
 }

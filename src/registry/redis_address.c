@@ -1,0 +1,132 @@
+/* registry/redis_address.c - where a Redis server is, as people write it.
+ *
+ *     redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]           HOST: a name, an IPv4 address, or an IPv6 address in brackets
+ *     redis+unix://[[USER]:PASSWORD@]/PATH[?db=DB]
+ *
+ * In USER and PASSWORD %XX stands for a byte, as '@', '/' and '%' must be written.
+ *
+ * Promise: what is refused is refused with a sentence that says how to write it, and without the password in it.
+ * tests/unit/registry_redis.c. */
+#include <stdio.h>
+#include <sys/un.h>
+
+#include "base/ascii.h"
+#include "registry/redis.h"
+
+#define USUAL_PORT 6379
+#define FORM "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or redis+unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
+
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* [from, to) without its escapes; false: too long, or an escape is none. */
+static bool unescape(const char *from, const char *to, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (; from < to; from++) {
+        int c = (unsigned char)*from;
+        if (c == '%') {
+            int high = to - from > 2 ? hex(from[1]) : -1, low = high < 0 ? -1 : hex(from[2]);
+            c = low < 0 ? 0 : high * 16 + low;
+            from += 2;
+        }
+        if (!c || n + 1 >= cap)
+            return false;
+        out[n++] = (char)c;
+    }
+    out[n] = 0;
+    return true;
+}
+
+/* A number of decimal digits, all of the text; -1: it is none, or above max. */
+static long number(const char *text, const char *end, long max)
+{
+    long n = 0;
+    if (text == end)
+        return -1;
+    for (; text < end; text++) {
+        if (*text < '0' || *text > '9')
+            return -1;
+        n = n * 10 + (*text - '0');
+        if (n > max)
+            return -1;
+    }
+    return n;
+}
+
+static weft_status_t host_and_port(const char *at, const char *end, redis_address_t *a)
+{
+    const char *host_end, *port = NULL;
+    if (at < end && *at == '[') {
+        const char *bracket = memchr(at, ']', (size_t)(end - at));
+        if (!bracket)
+            return wefti_fail(WEFT_ERR_INVALID, "the ']' of an IPv6 address is missing; write " FORM);
+        at++;
+        host_end = bracket;
+        if (bracket + 1 < end && bracket[1] == ':')
+            port = bracket + 2;
+        else if (bracket + 1 < end)
+            return wefti_fail(WEFT_ERR_INVALID, "after the ']' of an IPv6 address comes ':PORT' or nothing; write " FORM);
+    } else {
+        const char *colon = memchr(at, ':', (size_t)(end - at));
+        host_end = colon ? colon : end;
+        port = colon ? colon + 1 : NULL;
+    }
+    size_t n = (size_t)(host_end - at);
+    if (!n || n >= sizeof a->host)
+        return wefti_fail(WEFT_ERR_INVALID, "a Redis server has a host of 1 to %zu characters; write " FORM, sizeof a->host - 1);
+    for (size_t i = 0; i < n; i++)
+        if (at[i] <= ' ' || at[i] > '~')
+            return wefti_fail(WEFT_ERR_INVALID, "the host of a Redis server is not printable; write " FORM);
+    memcpy(a->host, at, n);
+    long p = port ? number(port, end, 65535) : USUAL_PORT;
+    if (p <= 0)
+        return wefti_fail(WEFT_ERR_INVALID, "the port of a Redis server is a number from 1 to 65535; write " FORM);
+    a->port = (uint16_t)p;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_redis_address(const char *rest, bool unix_socket, redis_address_t *address_out)
+{
+    redis_address_t a = {.host = ""};
+    const char *slash = strchr(rest, '/'), *end = rest + strlen(rest), *stop = slash ? slash : end, *db = NULL;
+    const char *at = memrchr(rest, '@', (size_t)(stop - rest));
+    if (at) {
+        const char *colon = memchr(rest, ':', (size_t)(at - rest));
+        if (!colon || colon + 1 == at)
+            return wefti_fail(WEFT_ERR_INVALID, "before the '@' comes ':PASSWORD' or 'USER:PASSWORD'; write " FORM);
+        if (!unescape(rest, colon, a.user, sizeof a.user) || !unescape(colon + 1, at, a.password, sizeof a.password))
+            return wefti_fail(WEFT_ERR_INVALID,
+                              "the user or the password of a Redis server is too long, or has a '%%' in it that is not "
+                              "followed by two hexadecimal digits (a '%%' itself is %%25)");
+        rest = at + 1;
+    }
+    if (unix_socket) {
+        const char *query = strchr(rest, '?');
+        const char *path_end = query ? query : end;
+        size_t n = (size_t)(path_end - rest);
+        if (*rest != '/' || n >= sizeof((struct sockaddr_un *)0)->sun_path)
+            return wefti_fail(WEFT_ERR_INVALID, "a Unix socket has an absolute path of at most %zu characters; write " FORM,
+                              sizeof((struct sockaddr_un *)0)->sun_path - 1);
+        memcpy(a.host, rest, n);
+        if (query && strncmp(query, "?db=", 4) != 0)
+            return wefti_fail(WEFT_ERR_INVALID, "after the path of a Unix socket comes ?db=DB or nothing; write " FORM);
+        db = query ? query + 4 : NULL;
+    } else {
+        weft_status_t st = host_and_port(rest, stop, &a);
+        if (st)
+            return st;
+        db = slash && slash[1] ? slash + 1 : NULL;
+    }
+    long n = db ? number(db, end, 1000000) : 0;
+    if (n < 0)
+        return wefti_fail(WEFT_ERR_INVALID, "the database of a Redis server is a number; write " FORM);
+    a.db = (unsigned)n;
+    *address_out = a;
+    return WEFT_OK;
+}
