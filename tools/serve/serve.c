@@ -162,7 +162,7 @@ static bool listen_all(serve_t *s)
 static void found(const weft_entry_t *entry, void *user)
 {
     serve_t **s = user;
-    if (!strcmp(entry->instance, weft_service_instance((*s)->service)))
+    if (*s && !strcmp(entry->instance, weft_service_instance((*s)->service)))
         *s = NULL; /* that is us */
 }
 
