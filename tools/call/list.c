@@ -196,8 +196,9 @@ static int list_server(call_link_t *l)
         char service[CALL_NAME], instance[CALL_NAME], version[64] = "";
         if (sscanf(line, "%63s %63s %63s", service, instance, version) < 2)
             continue;
+        line[strcspn(line, " ")] = '\0';
         if (n < sizeof names / sizeof *names)
-            names[n++] = strtok(line, " ");
+            names[n++] = line;
         if (*l->target->service && strcmp(service, l->target->service) != 0)
             continue;
         if (*l->target->instance && strcmp(instance, l->target->instance) != 0)

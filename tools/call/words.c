@@ -288,7 +288,7 @@ int call_args_read(call_args_t *a, const call_opts_t *opts, const weft_sig_t *si
     *a = (call_args_t){0};
     r.params = weft_sig_params(sig, &r.n_params);
     if (r.n_params && r.params[r.n_params - 1].stream)
-        a->stream = &r.params[--r.n_params];
+        a->stream = r.params + --r.n_params;
     a->n = r.n_params;
     a->items = calloc(opts->n_words + 1, sizeof *a->items);
     if (!a->items) {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define MAX_LISTEN 16
-#define DRAINING (30 * WEFT_SECOND)
+#define DRAINING 30 /* seconds */
 #define CLOSING (3 * WEFT_SECOND)
 #define ENTERING (2 * WEFT_SECOND) /* in the registry, before that is worth a word */
 
@@ -53,6 +53,7 @@ typedef struct serve {
     const char *name, *instance, *registry_uri, *tls;
     const char *listen[MAX_LISTEN];
     unsigned n_listen;
+    char pick[64]; /* where, if nothing is said */
     uint64_t threads, heartbeat_ns;
     bool no_registry, no_key_needed, json;
     /* what is open */
@@ -147,10 +148,9 @@ static bool open_service(serve_t *s)
 
 static bool listen_all(serve_t *s)
 {
-    char pick[64];
-    snprintf(pick, sizeof pick, "tcp://127.0.0.1:0,unix://@weft-serve-%ld", (long)getpid());
+    snprintf(s->pick, sizeof s->pick, "tcp://127.0.0.1:0,unix://@weft-serve-%ld", (long)getpid());
     if (!s->n_listen)
-        s->listen[s->n_listen++] = pick;
+        s->listen[s->n_listen++] = s->pick;
     while (s->n_listeners < s->n_listen) {
         if (tool_listen(s->rt, s->listen[s->n_listeners], &s->listeners[s->n_listeners]))
             return false;
@@ -162,7 +162,7 @@ static bool listen_all(serve_t *s)
 static void found(const weft_entry_t *entry, void *user)
 {
     serve_t **s = user;
-    if (!strcmp(entry->instance, weft_service_instance((*s)->service)))
+    if (*s && !strcmp(entry->instance, weft_service_instance((*s)->service)))
         *s = NULL; /* that is us */
 }
 
@@ -238,7 +238,7 @@ static void tell_summary(const serve_t *s)
         printf("served for %.1f s: %llu calls, %llu answered (%llu of them with a failure), %llu cancelled, %llu too late, %llu "
                "turned away\n",
                seconds, (unsigned long long)st.requests, (unsigned long long)st.answered, (unsigned long long)st.failed,
-               (unsigned long long)st.cancelled, (unsigned long long)st.late, (unsigned long long)(st.exhausted + st.refused));
+               (unsigned long long)st.cancelled, (unsigned long long)st.late, (unsigned long long)st.exhausted + st.refused);
         fflush(stdout);
         return;
     }
@@ -262,11 +262,10 @@ static void tell_summary(const serve_t *s)
 static bool drain(serve_t *s)
 {
     weft_op_t op = WEFT_OP_INIT;
-    op.timeout_ns = DRAINING;
+    op.timeout_ns = DRAINING * WEFT_SECOND;
     if (!tool_do_through(weft_service_drain(s->service, &op), &op))
         return true;
-    tool_error("calls were still under way %llu s after the service began to end; they are cancelled",
-               (unsigned long long)(DRAINING / WEFT_SECOND));
+    tool_error("calls were still under way %d s after the service began to end; they are cancelled", DRAINING);
     return false;
 }
 
