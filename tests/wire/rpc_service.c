@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "lib/caller.h"
 #include "lib/desk.h"
 #include "test.h"
@@ -228,6 +229,33 @@ TEST(functions_that_do_not_do_what_they_should)
         CHECK_EQ(stats_of(desk.service).under_way, 0);
         CHECK_EQ(stats_of(desk.service).failed, 3);
         CHECK_EQ(stats_of(desk.service).answered, 4);
+        desk_close(&desk);
+    }
+}
+
+static _Atomic unsigned allocations;
+static int counts_allocations(size_t n)
+{
+    (void)n;
+    atomic_fetch_add(&allocations, 1);
+    return 0;
+}
+
+TEST(a_small_call_allocates_nothing_on_either_side)
+{
+    for (unsigned w = 0; w < 4; w++) {
+        weft_value_t args[2] = {weft_i32(1), weft_i32(2)};
+        desk_open(&desk, &pair_ways[w], NULL);
+        desk_add(&desk, DESK_ADD, desk_adds, NULL);
+        weft_method_t *add = desk_method(&desk, DESK_ADD);
+        for (int i = 0; i < 1000; i++) /* what is kept for reuse is there after that */
+            CHECK_OK(desk_call(&desk, add, args, 2));
+        atomic_store(&allocations, 0);
+        wefti_alloc_fails = counts_allocations;
+        for (int i = 0; i < 1000; i++)
+            CHECK_OK(desk_call(&desk, add, args, 2));
+        wefti_alloc_fails = NULL;
+        CHECK_EQ(atomic_load(&allocations), 0);
         desk_close(&desk);
     }
 }
