@@ -20,7 +20,7 @@ static weft_service_stats_t stats_of(weft_service_t *service)
     return s;
 }
 
-/* --- opening, adding, removing ----------------------------------------------------------------------------------------------------- */
+/* --- opening, adding, removing -------------------------------------------------------------------------------------------- */
 
 TEST(names_instances_and_functions_that_cannot_be)
 {
@@ -168,7 +168,7 @@ TEST(a_slip_of_the_hand_is_answered_with_what_there_is)
     pair_close(&pair);
 }
 
-/* --- answers ------------------------------------------------------------------------------------------------------------------------ */
+/* --- answers -------------------------------------------------------------------------------------------------------------- */
 
 static void answers_nothing(weft_request_t *request, void *user)
 {
@@ -304,7 +304,7 @@ TEST(results_that_are_not_copied)
     }
 }
 
-/* --- arguments that are fetched by the function ---------------------------------------------------------------------------------------- */
+/* --- arguments that are fetched by the function --------------------------------------------------------------------------- */
 
 static uint8_t *fetched;
 static void fetch_done(weft_op_t *op, void *user)
@@ -368,7 +368,7 @@ TEST(a_function_fetches_large_arguments_into_its_own_memory)
     }
 }
 
-/* --- limits -------------------------------------------------------------------------------------------------------------------------- */
+/* --- limits --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct shelf {
     weft_request_t *at[64];
@@ -496,7 +496,7 @@ TEST(a_peer_that_does_not_take_its_answers_is_not_read_from)
     }
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_service_that_drains_answers_what_it_has_and_takes_no_more)
 {
@@ -628,7 +628,7 @@ TEST(a_runtime_that_closes_takes_its_services_along)
     }
 }
 
-/* --- bytes that are no calls ----------------------------------------------------------------------------------------------------------- */
+/* --- bytes that are no calls ---------------------------------------------------------------------------------------------- */
 
 static const char *const nonsense[] = {
     "",                                                                       /* nothing */
