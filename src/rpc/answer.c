@@ -1,19 +1,20 @@
 /* rpc/answer.c - answers to requests: made where the function runs, sent by the driver.
  *
- * A request on the stack is answered from the stack. For a block the values become bytes on the thread that answers, and what they view is copied there or
- * stays borrowed; the message then goes to the driver, waits for the request's stream if there is one, is remembered if the call was made with
- * `once`, and is sent.
+ * A request on the stack is answered from the stack. For a block the values become bytes on the thread that answers, and what
+ * they view is copied there or stays borrowed; the message then goes to the driver, waits for the request's stream if there is
+ * one, is remembered if the call was made with `once`, and is sent.
  *
- * An answer that has to wait for the peer's window holds on to what asked for it: the message, where there is only that, or the request. So a peer that
- * does not take its answers is not read from any more, and a service's limits count what waits.
+ * An answer that has to wait for the peer's window holds on to what asked for it: the message, where there is only that, or the
+ * request. So a peer that does not take its answers is not read from any more, and a service's limits count what waits.
  *
- * Promise: of all who answer one wins, and the others are told so; nothing is sent after that. tests/wire/rpc_service.c, tests/wire/rpc_threads.c. */
+ * Promise: of all who answer one wins, and the others are told so; nothing is sent after that. tests/wire/rpc_service.c,
+ * tests/wire/rpc_threads.c. */
 #include <stddef.h>
 #include <stdio.h>
 
 #include "rpc/serve.h"
 
-/* --- messages ----------------------------------------------------------------------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_failure(rpc_msg_t *msg, uint64_t call, const rpc_no_t *no)
 {
@@ -97,7 +98,7 @@ static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_f
     return st ? st : WEFT_ERR_NOMEM;
 }
 
-/* --- of what is no block ------------------------------------------------------------------------------------------------------------- */
+/* --- of what is no block -------------------------------------------------------------------------------------------------- */
 
 static void sent_back(void *user, weft_status_t st)
 {
@@ -132,7 +133,7 @@ void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t
     (void)send_back(am, false, &msg);
 }
 
-/* --- of blocks, on the driver ---------------------------------------------------------------------------------------------------------- */
+/* --- of blocks, on the driver --------------------------------------------------------------------------------------------- */
 
 static rpc_answer_t *answer_new(rpc_msg_t *msg)
 {
@@ -291,7 +292,7 @@ void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why)
         wefti_op_complete(op, why);
 }
 
-/* --- the program's calls ---------------------------------------------------------------------------------------------------------------- */
+/* --- the program's calls -------------------------------------------------------------------------------------------------- */
 
 /* Who answers first. */
 static weft_status_t claim(rpc_request_t *r)
@@ -376,7 +377,7 @@ weft_status_t weft_request_fail(weft_request_t *request, weft_code_t code, const
     return weft_request_fail_with(request, code, WEFT_CATEGORY_NONE, 0, message);
 }
 
-/* --- without a copy --------------------------------------------------------------------------------------------------------------------- */
+/* --- without a copy ------------------------------------------------------------------------------------------------------- */
 
 /* The room of the operation of weft_request_reply_from(). */
 typedef struct from {

@@ -1,18 +1,19 @@
 /* rpc/function.c - functions of services: their slots, and how callers find them.
  *
- * A function has a slot of the runtime and a check: 32 bits of its signature's hash, of the slot's use and of the runtime. A caller asks once (BIND) and
- * then sends both with every call; whoever holds the slot of a function that was removed, or of a server that was restarted, is noticed.
+ * A function has a slot of the runtime and a check: 32 bits of its signature's hash, of the slot's use and of the runtime. A
+ * caller asks once (BIND) and then sends both with every call; whoever holds the slot of a function that was removed, or of a
+ * server that was restarted, is noticed.
  *
  *     added (listed, in its slot) --remove--> no longer found --last request freed--> freed, on the driver
  *
- * Promise: a call reaches the function that its caller was bound to, or none. `user` is handed back once, when nothing can call the function any more.
- * tests/wire/rpc_bind.c, tests/wire/rpc_service.c. */
+ * Promise: a call reaches the function that its caller was bound to, or none. `user` is handed back once, when nothing can call
+ * the function any more. tests/wire/rpc_call.c, tests/wire/rpc_service.c. */
 #include <stdio.h>
 
 #include "base/nearest.h"
 #include "rpc/serve.h"
 
-/* --- slots, under rs->lock ------------------------------------------------------------------------------------------------------------- */
+/* --- slots, under rs->lock ------------------------------------------------------------------------------------------------ */
 
 static weft_status_t slot_take(rpc_state_t *rs, rpc_function_t *f)
 {
@@ -56,7 +57,7 @@ static rpc_function_t *find(const weft_service_t *service, const char *name, uin
     return NULL;
 }
 
-/* --- the end of a function, on the driver ------------------------------------------------------------------------------------------------ */
+/* --- the end of a function, on the driver --------------------------------------------------------------------------------- */
 
 static void function_free(rpc_function_t *f)
 {
@@ -126,7 +127,7 @@ void wefti_rpc_functions_free(weft_service_t *service)
     }
 }
 
-/* --- adding and removing ----------------------------------------------------------------------------------------------------------------- */
+/* --- adding and removing -------------------------------------------------------------------------------------------------- */
 
 /* Under rs->lock. */
 static weft_status_t enter(weft_service_t *service, rpc_function_t *f)
@@ -273,7 +274,7 @@ size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
     return n;
 }
 
-/* --- binding ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- binding -------------------------------------------------------------------------------------------------------------- */
 
 /* Whom a caller means. */
 typedef struct wanted {

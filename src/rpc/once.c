@@ -2,11 +2,12 @@
  *
  *     new --> runs --> answered --> forgotten: its client has the reply, or remember_ns passed
  *
- * Each client has a floor: whatever is below it and not known was known once, or is so late that nobody can tell. It rises with what the client says it
- * has, and with what is forgotten. A client without calls is itself remembered as long as a call, for its floor.
+ * Each client has a floor: whatever is below it and not known was known once, or is so late that nobody can tell. It rises with
+ * what the client says it has, and with what is forgotten. A client without calls is itself remembered as long as a call, for
+ * its floor.
  *
- * Promise: of one number at most one call is ever NEW, unless that was taken back; what is held is bounded: `max` calls and clients, and the bytes that
- * the service allows. tests/unit/rpc_once.c. */
+ * Promise: of one number at most one call is ever NEW, unless that was taken back; what is held is bounded: `max` calls and
+ * clients, and the bytes that the service allows. tests/unit/rpc_once.c. */
 #include "rpc/serve.h"
 
 struct rpc_once_client {

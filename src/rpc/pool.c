@@ -1,10 +1,11 @@
 /* rpc/pool.c - threads of a service, for functions that may wait.
  *
- * Requests wait in one queue, first come first served, until a thread takes them. The queue and what a request says about its place in it are under
- * the pool's lock; functions run without it. A request whose deadline has passed when a thread comes to it is not begun.
+ * Requests wait in one queue, first come first served, until a thread takes them. The queue and what a request says about its
+ * place in it are under the pool's lock; functions run without it. A request whose deadline has passed when a thread comes to
+ * it is not begun.
  *
- * Stopping: the service has taken back what waits; each thread ends when its function returns, and the last one has the driver see to it that they are
- * gone. They take no signals: those are the program's.
+ * Stopping: the service has taken back what waits; each thread ends when its function returns, and the last one has the driver
+ * see to it that they are gone. They take no signals: those are the program's.
  *
  * Promise: a request is run by one thread, or taken back, never both. tests/wire/rpc_threads.c. */
 #include <signal.h>

@@ -139,7 +139,7 @@ void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head);
 size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap); /* under rs->lock */
 weft_status_t wefti_rpc_reflect(rpc_state_t *rs);
 
-/* --- requests: request.c, answer.c --------------------------------------------------------------------------------------------------- */
+/* --- requests: request.c, block.c, answer.c --------------------------------------------------------------------------------------------------- */
 
 /* An answer that waits: for the driver, or for a stream. */
 typedef struct rpc_answer {
@@ -214,6 +214,14 @@ typedef struct rpc_no {
     int32_t value;
     const char *message;         /* NULL: none */
 } rpc_no_t;
+static inline rpc_no_t rpc_exhausted(const char *message)
+{
+    return (rpc_no_t){.ran = RPC_F_NOT_RUN, .code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = message};
+}
+/* Make a block of a call that came. NULL: why not is in *no_out, but code 0: the peer broke the rules, and the endpoint fails. *am_gone_out: the message
+ * belongs to the block. */
+rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, rpc_where_t where, rpc_no_t *no_out,
+                                   bool *am_gone_out);
 void wefti_rpc_failure(rpc_msg_t *msg, uint64_t call, const rpc_no_t *no);
 /* Send an answer to a message that does not become a request. am is kept while the answer waits for the peer's window, so that a peer that takes no
  * answers is not read from for ever; am_gone: it cannot be. */

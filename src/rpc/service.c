@@ -1,12 +1,12 @@
 /* rpc/service.c - services: opening, counting, draining, closing.
  *
- *     open --drain--> draining: no new calls --close--> closing: requests are cancelled, functions removed, threads stopped --> freed
+ *     open --drain--> draining: no new calls --close--> closing: requests cancelled, functions removed, threads stopped --> freed
  *
- * Any thread opens, adds and asks for counters; draining and closing happen on the driver. A service is freed when its last request and function are,
- * and its threads are gone.
+ * Any thread opens, adds and asks for counters; draining and closing happen on the driver. A service is freed when its last
+ * request and function are, and its threads are gone.
  *
- * Promise: close completes after the last function of the service has returned and its last request was released. tests/wire/rpc_service.c,
- * tests/wire/rpc_threads.c. */
+ * Promise: close completes after the last function of the service has returned and its last request was released.
+ * tests/wire/rpc_service.c, tests/wire/rpc_threads.c. */
 #include <stdio.h>
 
 #include "base/ascii.h"
@@ -19,7 +19,7 @@
 #define REMEMBER_NS (60 * WEFT_SECOND)
 #define THREADS_MAX 4096u
 
-/* --- making one --------------------------------------------------------------------------------------------------------------------------- */
+/* --- making one ----------------------------------------------------------------------------------------------------------- */
 
 static void fill_in(weft_service_opts_t *o)
 {
@@ -146,7 +146,7 @@ const char *weft_service_instance(const weft_service_t *service)
     return service ? service->instance : "";
 }
 
-/* --- counting ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- counting ------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t look(const uint64_t *counter)
 {
@@ -190,7 +190,7 @@ uint32_t wefti_rpc_service_load(weft_service_t *service)
     return load < 1000 ? (uint32_t)load : 1000;
 }
 
-/* --- remembered replies -------------------------------------------------------------------------------------------------------------------- */
+/* --- remembered replies --------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_service_remember(weft_service_t *s)
 {
@@ -211,7 +211,7 @@ void wefti_rpc_service_forget(wefti_timer_t *t)
     wefti_rpc_service_remember(s);
 }
 
-/* --- the end -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------------------------------------- */
 
 static void drains_done(weft_service_t *s, weft_status_t st)
 {
@@ -352,7 +352,7 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
     return wefti_op_go(rs->rt, op);
 }
 
-/* --- with the runtime ------------------------------------------------------------------------------------------------------------------------ */
+/* --- with the runtime ----------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_rpc_services_init(rpc_state_t *rs)
 {

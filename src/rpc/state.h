@@ -357,12 +357,12 @@ bool wefti_stream_used(const weft_stream_t *s);                 /* something was
 void wefti_stream_item_max(weft_stream_t *s, uint64_t bytes);   /* larger ones are not taken. 1 GiB if nobody says; a service: payload_max */
 /* ITEM, END or CREDIT came for it. What breaks the rules fails the endpoint (wefti_ep_protocol_error). */
 void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head);
-/* The call is over, on either side: everything that waits ends, nothing more is sent, the owner is not asked anything any more. Once; others do nothing.
+/* The call is over, on either side: everything that waits ends, nothing more is sent, the owner is asked nothing any more. Only the first counts.
  * Status: WEFT_OK and WEFT_ERR_CALL: the server answered, well or ill: what was sent before it arrives, and is received before the end (WEFT_OK) or
  * the status. Anything else: that is the status of all that is under way, and what arrived is dropped. Before the owner is complete. */
 void wefti_stream_over(weft_stream_t *s, weft_status_t status);
 void wefti_stream_drop(weft_stream_t *s);                       /* the owner lets go of it, after over or instead */
-/* Server: everything that was posted is on its way, so that the reply may follow. If not: drained(user) is called once when it is; never after over. */
+/* Server: everything that was posted is on its way, so that the reply may follow. If not: drained(user) is called once when it is, not after over. */
 bool wefti_stream_drained(const weft_stream_t *s);
 void wefti_stream_when_drained(weft_stream_t *s, void (*drained)(void *user), void *user);
 

@@ -107,25 +107,31 @@ static void flown(void *user, weft_status_t status)
     wefti_stream_unref(s);
 }
 
+static weft_status_t put_item(weft_op_t *op, rpc_msg_t *msg)
+{
+    stream_send_t *w = stream_send(op);
+    weft_stream_t *s = w->s;
+    uint64_t bytes = bytes_of(msg);
+    number(s, msg);
+    weft_status_t st = wefti_rpc_send(s->ep, s->to_peer, msg, 0, flown, op, &w->out);
+    if (!st)
+        count(s, bytes);
+    return st;
+}
+
+static weft_status_t pack_and_put_item(weft_op_t *op)
+{
+    rpc_msg_t msg;
+    weft_status_t st = pack(stream_send(op)->s, &stream_send(op)->value, &msg);
+    return st ? st : put_item(op, &msg);
+}
+
 /* Send it: it may go. Then it is complete or flies; on an error it is neither. at_once: from within the call that posts it. */
 static weft_status_t put(weft_op_t *op, bool at_once)
 {
     stream_send_t *w = stream_send(op);
     weft_stream_t *s = w->s;
-    rpc_msg_t here, *msg = w->packed ? w->packed : &here;
-    weft_status_t st;
-    if (w->end) {
-        st = put_end(s, flown, op, &w->out);
-    } else {
-        st = w->packed ? WEFT_OK : pack(s, &w->value, msg);
-        if (st)
-            return st;
-        uint64_t bytes = bytes_of(msg);
-        number(s, msg);
-        st = wefti_rpc_send(s->ep, s->to_peer, msg, 0, flown, op, &w->out);
-        if (!st)
-            count(s, bytes);
-    }
+    weft_status_t st = w->end ? put_end(s, flown, op, &w->out) : w->packed ? put_item(op, w->packed) : pack_and_put_item(op);
     if (st)
         return st;
     if (w->out) {

@@ -1,5 +1,6 @@
-/* Callers that are killed, or stopped, while their calls are kept, run on threads, wait for one, or are being fetched: functions are told within the
- * heartbeat bound, what waited is not begun, answers go nowhere, and the service has nothing left of them.
+/* Callers that are killed, or stopped, while their calls are kept, run on threads, wait for one, or are being fetched:
+ * functions are told within the heartbeat bound, what waited is not begun, answers go nowhere, and the service has nothing left
+ * of them.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 120
@@ -21,7 +22,7 @@ enum { KEPT = 20, ON_THREADS = 6, BIG = 32 << 20 };
 static const char *const transports[] = {"shm", "tcp"};
 static const int signals[] = {SIGKILL, SIGSTOP};
 
-/* --- the caller ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the caller ----------------------------------------------------------------------------------------------------------- */
 
 static void call(weft_client_t *client, const char *signature, weft_value_t *arg, weft_op_t *op, weft_reply_t *reply)
 {
@@ -49,7 +50,7 @@ static void life_calls(weft_runtime_t *rt, weft_ep_t *ep)
     peer_live(rt);
 }
 
-/* --- functions -------------------------------------------------------------------------------------------------------------------------- */
+/* --- functions ------------------------------------------------------------------------------------------------------------ */
 
 static weft_request_t *kept[KEPT];
 static unsigned n_kept;

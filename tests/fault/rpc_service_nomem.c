@@ -1,6 +1,6 @@
-/* Memory runs out at every single allocation of calls, one after the other: functions that answer at once, keep their request, run on threads, have large
- * arguments and results, and calls made with `once`. Every call ends, with a result that is right or a status; nothing is left at the service, and
- * afterwards the same runtimes do all of it.
+/* Memory runs out at every single allocation of calls, one after the other: functions that answer at once, keep their request,
+ * run on threads, have large arguments and results, and calls made with `once`. Every call ends, with a result that is right or
+ * a status; nothing is left at the service, and afterwards the same runtimes do all of it.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 280
@@ -38,7 +38,7 @@ static weft_status_t finish(weft_op_t *op)
     return op->status;
 }
 
-/* --- functions ------------------------------------------------------------------------------------------------------------------------ */
+/* --- functions ------------------------------------------------------------------------------------------------------------ */
 
 static void now(weft_request_t *request, void *user)
 {
@@ -126,7 +126,7 @@ static void fetch(weft_request_t *request, void *user)
     }
 }
 
-/* --- both ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- both ----------------------------------------------------------------------------------------------------------------- */
 
 static void open_all(const char *transports)
 {

@@ -393,8 +393,11 @@ def a_wrong_key_is_said():
             gives(s, "3\n", s.tcp + "/calc/add", "1", "2", "--key-file", files[0])
             fails(s, 1, s.tcp + "/calc/add", "1", "2", "--key-file", files[1], says=["authentication", "--key-file"])
             fails(s, 1, s.tcp + "/calc/add", "1", "2", says=["authentication", "--key-file"])
-            done = call(s, "weft://calc/add", "1", "2", "--key-file", files[1], "--timeout", "2s")
-            assert done.returncode in (1, 4) and not done.stdout, done
+            # the library's client tries again and again; a person is told
+            began = time.monotonic()
+            fails(s, 1, "weft://calc/add", "1", "2", "--key-file", files[1], "--timeout", "60s", says=["authentication", "--key-file"])
+            fails(s, 1, "weft://calc@one/add", "1", "2", "--timeout", "60s", says=["authentication", "did not run"])
+            assert time.monotonic() - began < 30, "it waited for what will not come"
 
 
 def calls_are_made_once():
@@ -405,6 +408,16 @@ def calls_are_made_once():
         assert s.processes[0].stdout.readline() == "log: a line\n"
         gives(s, "", "weft://calc/log", "\x1b[31m\nred")
         assert s.processes[0].stdout.readline() == "log: \\x1b[31m red\n"
+
+
+def a_server_does_not_move_the_cursor():
+    with a_service() as s:
+        text = "a\x1b[2J\x9b1m\x07ü\tb"
+        rc, out = weft.on_a_terminal("call", "weft://calc/upper", text, env=s.env)
+        assert rc == 0 and out == "A\\x1b[2J\\xc2\\x9b1M\\x07ü\tB\r\n", (rc, out)
+        gives(s, text.replace("a", "A").replace("m", "M").replace("b", "B") + "\n", "weft://calc/upper", text)
+        rc, out = weft.on_a_terminal("call", "weft://calc/add", "1", "2", "--repeat", "3000", env=s.env)
+        assert rc == 0 and "3000 calls in " in out, out
 
 
 def repeated_calls_are_measured():
@@ -513,5 +526,6 @@ weft.main(functions_are_called_by_every_kind_of_address, a_unix_socket_with_a_pa
           tensors_are_text_and_files, streams_go_line_by_line, values_come_as_they_are_sent, a_call_that_is_over_does_not_wait_for_its_input,
           an_endless_stream_ends_with_its_reader, json_says_all_of_it, wrong_arguments_are_named, failures_of_functions_are_said,
           nobody_is_said, a_service_that_comes_later_is_waited_for, a_killed_server_is_said, a_stopped_server_is_given_up,
-          another_instance_takes_over, a_wrong_key_is_said, calls_are_made_once, repeated_calls_are_measured, who_offers_what_is_listed,
+          another_instance_takes_over, a_wrong_key_is_said, calls_are_made_once, a_server_does_not_move_the_cursor,
+          repeated_calls_are_measured, who_offers_what_is_listed,
           changes_are_watched, a_command_line_that_is_not_understood_is_refused, help_fits_in_100_columns)

@@ -5,10 +5,8 @@ TEST_MEM_BYTES is the length of the large file: more than the window of transfer
 import contextlib
 import json
 import os
-import pty
 import random
 import re
-import select
 import signal
 import subprocess
 import time
@@ -302,33 +300,14 @@ def a_server_that_is_to_outlive_its_terminal_does():
         weft.end(server)
 
 
-def on_a_terminal(*args):
-    """What the command writes to a terminal, and its exit status."""
-    ours, theirs = pty.openpty()
-    p = subprocess.Popen([weft.command(), "mem", *args], env=weft.environment(TERM="xterm"), stdin=subprocess.DEVNULL, stdout=theirs,
-                         stderr=theirs)
-    os.close(theirs)
-    text, deadline = b"", time.monotonic() + 60
-    while time.monotonic() < deadline and select.select([ours], [], [], 30)[0]:
-        try:
-            got = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not got:
-            break
-        text += got
-    os.close(ours)
-    return p.wait(timeout=30), text.decode()
-
-
 def progress_is_for_terminals():
     with weft.scratch() as folder, a_server() as uri:
         path = os.path.join(folder, "file")
         with open(path, "wb") as f:
             f.write(data(LARGE))
-        rc, text = on_a_terminal("put", path, "shown", "--server", uri)
+        rc, text = weft.on_a_terminal("mem", "put", path, "shown", "--server", uri)
         assert rc == 0 and "% [" in text and "/s" in text and "\r\033[K" in text, text
-        rc, text = on_a_terminal("get", "shown", path, "--server", uri, "--force")
+        rc, text = weft.on_a_terminal("mem", "get", "shown", path, "--server", uri, "--force")
         assert rc == 0 and "% [" in text, text
         for args in (("put", path, "plain"), ("get", "plain", path, "--force")):
             done = weft.run("mem", *args, "--server", uri)

@@ -1,4 +1,5 @@
-/* Calls made with `once`, as the server sees them: repeats, over the same endpoint and another, of calls that run, were answered, or were forgotten.
+/* Calls made with `once`, as the server sees them: repeats, over the same endpoint and another, of calls that run, were
+ * answered, or were forgotten.
  * ctest: timeout=120 */
 #include <stdatomic.h>
 #include <weft/service.h>

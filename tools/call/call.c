@@ -176,7 +176,12 @@ static int find(call_made_t *m)
     st = weft_method_check(m->method, &reply, &known.op);
     if (st)
         return call_failed(m, st, &reply, 0);
-    st = call_known_wait(&known);
+    st = call_known_first(&known);
+    if (st == WEFT_ERR_AUTH || st == WEFT_ERR_VERSION) { /* what the reply says is that it was cancelled */
+        weft_reply_release(&reply);
+        reply = (weft_reply_t)WEFT_REPLY_INIT;
+        reply.code = st == WEFT_ERR_AUTH ? WEFT_CODE_UNAUTHENTICATED : WEFT_CODE_UNAVAILABLE;
+    }
     if (st && m->link->opts->json)
         report_json(m, st, &reply, 0);
     rc = st ? call_failed(m, st, &reply, 0) : TOOL_OK;

@@ -79,6 +79,8 @@ typedef struct call_known {
 } call_known_t;
 void call_known_init(call_known_t *k, call_link_t *l, uint64_t timeout_ns);
 weft_status_t call_known_wait(call_known_t *k);
+/* The same for the first one: does not wait for servers that will not let us in. */
+weft_status_t call_known_first(call_known_t *k);
 /* The same after the operation is complete. */
 void call_known_told(call_known_t *k);
 

@@ -2,7 +2,8 @@
  *
  * A server at an address is connected to before anything is asked of it: so that a refusal, a wrong key or a name that nobody has is said at
  * once and in its own words. With --wait, and for weft://, the library's client finds its servers itself. A service that is not in the registry
- * is not waited for unless that was asked. tests/tools/tools_call.py holds it. */
+ * is not waited for unless that was asked; nor are servers that would never let us in: the client tries again and again, and a person wants to know.
+ * tests/tools/tools_call.py holds it. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,6 +12,9 @@
 #include "call.h"
 
 #define CLOSING (3 * WEFT_SECOND)
+#define PATIENCE (300 * WEFT_MILLISECOND) /* with those in the registry, before we look what is wrong with them */
+#define PROBING (2 * WEFT_SECOND)
+#define PROBED 4 /* instances */
 
 const char *call_registry_name(const call_opts_t *opts, char *buf, size_t cap)
 {
@@ -246,6 +250,46 @@ void call_known_told(call_known_t *k)
         weft_runtime_progress(k->link->rt);
         sched_yield();
     }
+}
+
+/* Is there nobody in the registry who would let us in? Why not: the keys or the versions; anything else may pass. */
+static weft_status_t shut_out(call_link_t *l)
+{
+    call_entries_t found;
+    weft_status_t why = WEFT_OK;
+    if (call_entries_find(l, l->target->service, &found))
+        return WEFT_OK;
+    for (size_t i = 0; i < found.n && i < PROBED; i++) {
+        weft_op_t op = WEFT_OP_INIT;
+        weft_ep_t *ep;
+        weft_status_t st;
+        if (*l->target->instance && strcmp(found.at[i].instance, l->target->instance) != 0)
+            continue;
+        op.timeout_ns = PROBING;
+        if (weft_ep_open(l->rt, found.at[i].address, NULL, &op, &ep))
+            continue;
+        st = tool_wait(&op);
+        weft_ep_abort(ep, NULL);
+        why = st;
+        if (st != WEFT_ERR_AUTH && st != WEFT_ERR_VERSION)
+            break;
+    }
+    call_entries_free(&found);
+    return why == WEFT_ERR_AUTH || why == WEFT_ERR_VERSION ? why : WEFT_OK;
+}
+
+weft_status_t call_known_first(call_known_t *k)
+{
+    call_link_t *l = k->link;
+    weft_status_t why;
+    if (!l->target->by_registry || l->opts->wait)
+        return call_known_wait(k);
+    why = weft_op_wait(&k->op, PATIENCE);
+    if (weft_op_done(&k->op) || tool_signal() || !(why = shut_out(l)))
+        return call_known_wait(k);
+    weft_op_cancel(&k->op);
+    call_known_wait(k);
+    return why;
 }
 
 weft_status_t call_known_wait(call_known_t *k)

@@ -4,11 +4,14 @@ The command is TEST_WEFT_COMMAND, else `weft` in the build folder given as the f
 """
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -94,6 +97,25 @@ def end(*processes):
         if p.poll() is None:
             p.kill()
         p.communicate()
+
+
+def on_a_terminal(*args, env=None):
+    """What the command writes to a terminal, and its exit status."""
+    ours, theirs = pty.openpty()
+    p = subprocess.Popen([command(), *args], env=dict(env or environment(), TERM="xterm"), stdin=subprocess.DEVNULL, stdout=theirs,
+                         stderr=theirs)
+    os.close(theirs)
+    text, deadline = b"", time.monotonic() + 60
+    while time.monotonic() < deadline and select.select([ours], [], [], 30)[0]:
+        try:
+            got = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not got:
+            break
+        text += got
+    os.close(ours)
+    return p.wait(timeout=30), text.decode()
 
 
 def shell_of_the_guide(page, at_least):
