@@ -123,7 +123,7 @@ void wefti_rpc_send_back(weft_am_t *am, bool am_gone, rpc_msg_t *msg)
 void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t *e)
 {
     rpc_msg_t msg;
-    msg.bytes = NULL;
+    rpc_msg_init(&msg, rpc_head(RPC_REPLY, call));
     msg.len = e->header_len;
     memcpy(msg.header, e->reply, e->header_len);
     set_call(&msg, call);

@@ -137,10 +137,10 @@ static weft_status_t enter(weft_service_t *service, rpc_function_t *f)
         return wefti_fail(WEFT_ERR_CLOSED, "the service \"%s\" is closed", service->name);
     if (find(service, name, 0))
         return wefti_fail(WEFT_ERR_STATE, "the service \"%s\" has a function \"%s\" already", service->name, name);
-    if (f->number && find(service, NULL, f->number))
+    if (f->number && find(service, "", f->number))
         return wefti_fail(WEFT_ERR_STATE, "the service \"%s\" has a function with the number %u already", service->name,
                           f->number);
-    while (!f->number || find(service, NULL, f->number))
+    while (!f->number || find(service, "", f->number))
         f->number = ++service->next_number;
     weft_status_t st = slot_take(service->rs, f);
     if (st)
