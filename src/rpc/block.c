@@ -294,7 +294,13 @@ void wefti_rpc_handed_in(wefti_call_t *c)
 {
     rpc_state_t *rs = wefti_container_of(c, rpc_state_t, call);
     atomic_store(&rs->called, false);
-    rpc_request_t *r = atomic_exchange_explicit(&rs->handed_in, NULL, memory_order_acquire);
+    rpc_request_t *newest = atomic_exchange_explicit(&rs->handed_in, NULL, memory_order_acquire), *r = NULL;
+    while (newest) { /* oldest first: answers leave in the order they were given */
+        rpc_request_t *older = newest->next;
+        newest->next = r;
+        r = newest;
+        newest = older;
+    }
     while (r) {
         rpc_request_t *next = r->next;
         do_work(r, atomic_exchange(&r->work, 0));
