@@ -80,7 +80,8 @@ typedef enum weft_ran {
     WEFT_RAN = 2           /* the function answered, well or ill */
 } weft_ran_t;
 
-/* The caller's, like the operation, from the call until weft_reply_release(). Set when the operation is complete. */
+/* The caller's, like the operation, from the call until weft_reply_release(), which comes before the runtime is closed. Set when the operation is
+ * complete. */
 typedef struct weft_reply {
     weft_code_t code;
     weft_ran_t ran;

@@ -122,7 +122,7 @@ rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t ca
         }
         goto err_stream;
     }
-    *am_gone_out = r->in->am;
+    *am_gone_out = r->in->fetch;
     r->block = true;
     r->fn = f;
     r->ep = am->ep;
@@ -414,7 +414,7 @@ static weft_status_t fetch_start(weft_op_t *op)
 static void fetch_cancel(weft_op_t *op, weft_status_t why)
 {
     (void)why;
-    weft_op_cancel(&wefti_op_room(op, fetch_t)->r->in->op); /* it ends when nothing writes to the buffer any more */
+    weft_op_cancel(&wefti_op_room(op, fetch_t)->r->in->fetch->op); /* it ends when nothing writes to the buffer any more */
 }
 
 static const wefti_op_kind_t fetch_kind = {"fetch", fetch_start, fetch_cancel};

@@ -3,7 +3,7 @@
  * Nothing of a message is believed before it was decoded; what is decoded again was copied first, so that a peer that writes to shared memory meanwhile changes
  * nothing that was checked.
  *
- *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> fetching --done--> ready | let go of
+ *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> under way --done--> ready | let go of
  *
  * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_payload.c, tests/fuzz/rpc_codec.c. */
 #include "rpc/state.h"
@@ -61,11 +61,15 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, rpc_where_t where, weft
 
 static void in_release(rpc_in_t *in)
 {
+    rpc_fetch_t *f = in->fetch;
     wefti_decoded_free(&in->decoded);
     if (in->payload)
         weft_pool_put(in->rs->pool, in->payload);
-    weft_am_release(in->am);
-    wefti_free(in->iov);
+    if (f) {
+        weft_am_release(f->am);
+        wefti_free(f->iov);
+        wefti_free(f);
+    }
     wefti_free(in);
 }
 
@@ -73,8 +77,9 @@ void wefti_rpc_in_free(rpc_in_t *in)
 {
     if (!in)
         return;
-    in->dead = true;
-    if (!in->fetching)
+    if (in->fetch && in->fetch->under_way)
+        in->fetch->dead = true;
+    else
         in_release(in);
 }
 
@@ -84,58 +89,67 @@ static uint64_t piece_room(uint64_t n)
     return (n + PIECE_ALIGN - 1) & ~(uint64_t)(PIECE_ALIGN - 1);
 }
 
-rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out)
+/* The payload is at the sender: what is known of it. `header` bytes of values are in `copy`. */
+static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *where, const void *copy, size_t header)
 {
-    bool elsewhere = am->len && !am->data;
-    size_t header = am->header_len - where.at, data = elsewhere ? 0 : (size_t)am->len;
-    size_t values = where.codec->n * sizeof(weft_value_t), header_room = (header + 15) & ~(size_t)15;
-    rpc_in_t *in = (rpc_in_t *)wefti_malloc(sizeof *in + values + 16 + header_room + data);
-    *why_out = WEFT_ERR_NOMEM;
-    if (!in)
-        return NULL;
-    memset(in, 0, offsetof(rpc_in_t, decoded));
-    in->decoded.more = NULL;
-    in->rs = rs;
-    in->codec = where.codec;
-    in->values = (weft_value_t *)(void *)(in + 1);
-    uint8_t *copy = (uint8_t *)(((uintptr_t)(in->values + where.codec->n) + 15) & ~(uintptr_t)15);
-    memcpy(copy, (const uint8_t *)am->header + where.at, header);
-    if (data)
-        memcpy(copy + header_room, am->data, data);
-    in->held = sizeof *in + values + header_room + data;
-    in->bytes_len = where.ext ? where.ext->bytes_len : 0;
-    in->bytes_missing = elsewhere && bytes_in_payload(&where);
-    if (!elsewhere) {
-        weft_am_t mine = *am;
-        mine.header = copy;
-        mine.header_len = (uint32_t)header;
-        mine.data = data ? copy + header_room : NULL;
-        where.at = 0;
-        *why_out = wefti_rpc_values_here(&mine, where, in->values, &in->decoded);
-        if (*why_out)
-            goto err;
-        return in;
-    }
-    if (in->bytes_missing) {
-        *why_out = WEFT_ERR_PROTOCOL;
-        if (header || before_pieces(in->bytes_len) > am->len)
-            goto err;
+    rpc_fetch_t *f = (rpc_fetch_t *)wefti_calloc(1, sizeof *f);
+    weft_status_t st = WEFT_OK;
+    if (!f)
+        return WEFT_ERR_NOMEM;
+    in->fetch = f;
+    f->bytes_missing = bytes_in_payload(where);
+    if (f->bytes_missing) {
+        f->bytes_len = where->ext->bytes_len;
+        if (header || before_pieces(f->bytes_len) > am->len)
+            return WEFT_ERR_PROTOCOL;
         in->room = am->len;
     } else {
-        *why_out = decode(where.codec, copy, header, am->len, in->values, &in->decoded);
-        if (*why_out)
-            goto err;
+        st = decode(in->codec, copy, header, am->len, in->values, &in->decoded);
+        if (st) {
+            in->decoded.more = NULL;
+            return st;
+        }
         for (const wefti_piece_t *p = in->decoded.first; p; p = p->next)
             in->room += piece_room(p->len);
     }
     in->missing = am->len;
-    in->am = weft_am_keep(am);
-    if (in->am)
+    f->am = weft_am_keep(am);
+    return f->am ? WEFT_OK : WEFT_ERR_NOMEM;
+}
+
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out)
+{
+    bool away = am->len && !am->data;
+    size_t header = am->header_len - where.at, data = away ? 0 : (size_t)am->len;
+    size_t values = where.codec->n * sizeof(weft_value_t), header_room = (header + 15) & ~(size_t)15;
+    size_t held = sizeof(rpc_in_t) + values + 16 + header_room + data;
+    rpc_in_t *in = (rpc_in_t *)wefti_malloc(held);
+    if (!in) {
+        *why_out = WEFT_ERR_NOMEM;
+        return NULL;
+    }
+    memset(in, 0, offsetof(rpc_in_t, decoded)); /* the rest is set where it is used */
+    in->decoded.more = NULL;
+    in->rs = rs;
+    in->codec = where.codec;
+    in->values = (weft_value_t *)(void *)(in + 1);
+    in->held = held;
+    uint8_t *copy = (uint8_t *)(((uintptr_t)(in->values + where.codec->n) + 15) & ~(uintptr_t)15);
+    memcpy(copy, (const uint8_t *)am->header + where.at, header);
+    if (data)
+        memcpy(copy + header_room, am->data, data);
+    if (!away) {
+        weft_am_t mine = {.header = copy, .header_len = (uint32_t)header, .data = data ? copy + header_room : NULL, .len = data};
+        where.at = 0;
+        *why_out = wefti_rpc_values_here(&mine, where, in->values, &in->decoded);
+        if (*why_out)
+            in->decoded.more = NULL;
+    } else {
+        *why_out = elsewhere(in, am, &where, copy, header);
+    }
+    if (__builtin_expect(*why_out == WEFT_OK, 1))
         return in;
-    *why_out = WEFT_ERR_NOMEM;
-    wefti_decoded_free(&in->decoded);
-err:
-    wefti_free(in);
+    in_release(in);
     return NULL;
 }
 
@@ -160,8 +174,9 @@ static weft_status_t pool_buffer(rpc_in_t *in)
 static weft_status_t read_bytes(rpc_in_t *in, uint64_t len)
 {
     uint8_t *at = (uint8_t *)in->payload;
-    uint64_t skip = before_pieces(in->bytes_len);
-    weft_status_t st = decode(in->codec, at, in->bytes_len, len - skip, in->values, &in->decoded);
+    uint32_t bytes_len = in->fetch->bytes_len;
+    uint64_t skip = before_pieces(bytes_len);
+    weft_status_t st = decode(in->codec, at, bytes_len, len - skip, in->values, &in->decoded);
     return st || len == skip ? st : wefti_decoded_payload(&in->decoded, at + skip);
 }
 
@@ -170,8 +185,8 @@ static weft_status_t place(rpc_in_t *in)
 {
     size_t i = 0;
     for (wefti_piece_t *p = in->decoded.first; p; p = p->next, i++) {
-        const weft_mem_kind_t *device = wefti_mem_device_of(in->iov[i].base, NULL);
-        weft_status_t st = wefti_decoded_place(p, in->iov[i].base, device ? 2 : 1, 0);
+        const weft_mem_kind_t *device = wefti_mem_device_of(in->fetch->iov[i].base, NULL);
+        weft_status_t st = wefti_decoded_place(p, in->fetch->iov[i].base, device ? 2 : 1, 0);
         if (st)
             return st;
     }
@@ -181,20 +196,21 @@ static weft_status_t place(rpc_in_t *in)
 static void fetched(weft_op_t *op, void *user)
 {
     rpc_in_t *in = (rpc_in_t *)user;
+    rpc_fetch_t *f = in->fetch;
     weft_status_t st = op->status;
     rpc_end(in->rs);
-    in->fetching = false;
-    if (in->dead) {
+    f->under_way = false;
+    if (f->dead) {
         in_release(in);
         return;
     }
     if (!st)
-        st = in->bytes_missing ? read_bytes(in, op->len) : place(in);
-    weft_am_release(in->am);
-    in->am = NULL;
+        st = f->bytes_missing ? read_bytes(in, op->len) : place(in);
+    weft_am_release(f->am);
+    f->am = NULL;
     if (!st)
         in->missing = 0;
-    in->done(in->user, st);
+    f->done(f->user, st);
 }
 
 weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind,
@@ -202,7 +218,8 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
 {
     weft_status_t st = WEFT_OK;
     weft_am_pull_opts_t o = WEFT_AM_PULL_OPTS_INIT;
-    if (buf && in->bytes_missing)
+    rpc_fetch_t *f = in->fetch;
+    if (buf && f->bytes_missing)
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "so many small values cannot go into a buffer of the caller's");
     if (buf && cap < in->room)
         return wefti_fail(WEFT_ERR_TRUNCATED, "the buffer has %zu bytes and %zu are needed", cap, (size_t)in->room);
@@ -213,32 +230,32 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
         buf = in->payload;
         kind = NULL;
     }
-    if (in->bytes_missing) {
+    if (f->bytes_missing) {
         o.buf = buf;
         o.cap = in->missing;
     } else {
-        in->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *in->iov);
-        if (!in->iov)
+        f->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *f->iov);
+        if (!f->iov)
             return wefti_fail(WEFT_ERR_NOMEM, "no memory for the places of arguments");
         uint64_t at = 0;
         size_t i = 0;
         for (const wefti_piece_t *p = in->decoded.first; p; p = p->next) {
-            in->iov[i++] = (weft_iov_t){(uint8_t *)buf + at, p->len};
+            f->iov[i++] = (weft_iov_t){(uint8_t *)buf + at, p->len};
             at += piece_room(p->len);
         }
-        o.iov = in->iov;
+        o.iov = f->iov;
         o.iov_n = i;
     }
     o.kind = kind;
-    in->done = done;
-    in->user = user;
-    in->op.fn = fetched;
-    in->op.user = in;
+    f->done = done;
+    f->user = user;
+    f->op.fn = fetched;
+    f->op.user = in;
     rpc_begin(in->rs);
-    st = weft_am_pull_with(in->am, &o, &in->op);
+    st = weft_am_pull_with(f->am, &o, &f->op);
     if (st)
         rpc_end(in->rs);
     else
-        in->fetching = true;
+        f->under_way = true;
     return st;
 }

@@ -83,18 +83,36 @@ static void fetched(void *user, weft_status_t status)
     wefti_rpc_call_end(op, status, status == WEFT_ERR_PROTOCOL ? "the server's results are not what the signature says" : NULL);
 }
 
-/* NEW, answered well: its results. */
-static void succeed(weft_op_t *op, weft_am_t *am, rpc_where_t where)
+/* Do results that nobody wants decode? */
+static bool sound(const weft_am_t *am, rpc_where_t where)
+{
+    weft_value_t values[WEFT_SIG_PARAMS];
+    wefti_decoded_t d;
+    d.more = NULL;
+    if (am->len && !am->data)
+        return true;
+    if (wefti_rpc_values_here(am, where, values, &d))
+        return false;
+    wefti_decoded_free(&d);
+    return true;
+}
+
+/* Answered well: its results. They are looked at before anything is believed; those in a payload that is still at the server when they are here. */
+static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, rpc_where_t where)
 {
     rpc_call_t *c = rpc_call(op);
-    weft_reply_t *r = c->reply;
-    weft_status_t st;
-    c->ran = WEFT_RAN;
-    if (!r || !where.codec->n) {
-        wefti_rpc_call_end(op, WEFT_OK, NULL);
+    weft_status_t st = WEFT_OK;
+    rpc_in_t *in = NULL;
+    if (c->reply && where.codec->n)
+        in = wefti_rpc_in_new(c->method->client->rs, am, where, &st);
+    else if (!sound(am, where))
+        st = WEFT_ERR_PROTOCOL;
+    if (__builtin_expect(st == WEFT_ERR_PROTOCOL, 0)) {
+        nonsense(ep);
         return;
     }
-    rpc_in_t *in = wefti_rpc_in_new(c->method->client->rs, am, where, &st);
+    wefti_rpc_unsend(op);
+    c->ran = WEFT_RAN;
     if (in && in->missing) {
         const weft_call_opts_t *o = c->opts;
         c->state = CALL_FETCHING;
@@ -127,24 +145,9 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, rpc_where
         return false;
     r->values = r->room;
     r->n = codec->n;
-    c->ran = WEFT_RAN;
     wefti_rpc_unsend(op);
     c->ran = WEFT_RAN;
     wefti_rpc_call_end(op, WEFT_OK, NULL);
-    return true;
-}
-
-/* Do the results decode? Before anything is believed. Those in a payload that is still at the server are looked at when they are here. */
-static bool sound(const weft_am_t *am, rpc_where_t where)
-{
-    weft_value_t values[WEFT_SIG_PARAMS];
-    wefti_decoded_t d;
-    d.more = NULL;
-    if (am->len && !am->data)
-        return true;
-    if (wefti_rpc_values_here(am, where, values, &d))
-        return false;
-    wefti_decoded_free(&d);
     return true;
 }
 
@@ -233,12 +236,10 @@ static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
         return;
     }
     rpc_where_t where = {c->method->results, at, &ext};
-    if (ext.flags & ~RPC_F_BYTES || !sound(am, where)) {
+    if (ext.flags & ~RPC_F_BYTES)
         nonsense(ep);
-        return;
-    }
-    wefti_rpc_unsend(op);
-    succeed(op, am, where);
+    else
+        succeed(ep, op, am, where);
 }
 
 void wefti_rpc_to_client(weft_am_t *am, void *user)
@@ -267,14 +268,8 @@ void wefti_rpc_to_client(weft_am_t *am, void *user)
     rpc_call_t *c = rpc_call(op);
     if (__builtin_expect(kind == RPC_REPLY, 1)) {
         rpc_where_t where = {c->method->results, sizeof head, NULL};
-        if (__builtin_expect(succeed_quickly(op, am, where), 1))
-            return;
-        if (!sound(am, where)) {
-            nonsense(ep);
-            return;
-        }
-        wefti_rpc_unsend(op);
-        succeed(op, am, where);
+        if (!succeed_quickly(op, am, where))
+            succeed(ep, op, am, where);
     } else if (kind == RPC_REPLY_EXT) {
         reply_ext(ep, am, op);
     } else if ((kind == RPC_ITEM || kind == RPC_END || kind == RPC_CREDIT) && c->stream) {

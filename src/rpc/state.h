@@ -145,6 +145,7 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, rpc_where_t where, weft
 
 /* Values that stay: a copy of what was in the message, and the payload once it was fetched. */
 typedef struct rpc_in rpc_in_t;
+typedef struct rpc_fetch rpc_fetch_t;
 struct rpc_in {
     rpc_state_t *rs;
     const wefti_codec_t *codec;
@@ -152,16 +153,20 @@ struct rpc_in {
     uint64_t missing;            /* bytes that are still at the sender; 0: ready */
     uint64_t room;               /* for a buffer of the caller's: with each piece aligned to 64 */
     uint64_t held;               /* bytes of memory it takes now, without a buffer of the caller's */
-    weft_am_t *am;               /* kept, while something is missing */
     void *payload;               /* of the pool's; NULL: none, or the caller's buffer */
+    rpc_fetch_t *fetch;          /* NULL: everything came with the message */
+    wefti_decoded_t decoded;
+};
+/* What is at the sender, and how it comes. */
+struct rpc_fetch {
+    weft_am_t *am;               /* kept, while something is missing */
     uint32_t bytes_len;
     bool bytes_missing;          /* RPC_F_BYTES */
-    bool fetching, dead;
+    bool under_way, dead;
     void (*done)(void *user, weft_status_t status);
     void *user;
     weft_op_t op;
     weft_iov_t *iov;
-    wefti_decoded_t decoded;
 };
 /* From the handler of the message. NULL, and why: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
 rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out);
