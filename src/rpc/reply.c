@@ -160,7 +160,6 @@ static weft_status_t status_of(weft_code_t code)
                                                : WEFT_ERR_CALL;
 }
 
-/* It was turned away: is there another who may take it? */
 /* Is there another server that may take it; or may one come that replaces it? */
 static bool elsewhere(const weft_client_t *client, const rpc_server_t *s, weft_code_t code)
 {
@@ -180,13 +179,13 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
              : !(flags & RPC_F_NOT_RUN) ? WEFT_RAN
              : c->left_open             ? WEFT_MAY_HAVE_RUN
                                         : WEFT_NOT_RUN;
-    if (flags & RPC_F_UNBOUND && c->tries < RPC_REBINDS) {
+    if (flags & RPC_F_UNBOUND && c->tries < RPC_REBINDS && !(c->stream && wefti_stream_used(c->stream))) {
         wefti_list_t waiting;
         rpc_binding_t *b = wefti_rpc_binding(s, c->method);
         wefti_list_init(&waiting);
         if (b && b->state == BINDING_BOUND)
-            wefti_rpc_binding_reset(b, &waiting); /* nobody waits for one that is bound */
-        wefti_rpc_route(op, NULL);
+            wefti_rpc_binding_reset(b, &waiting);      /* nobody waits for one that is bound */
+        wefti_rpc_call_again(op, WEFT_ERR_CALL, NULL); /* when its payload, which the server did not want, is ours again */
         return;
     }
     if (flags & RPC_F_NOT_RUN && (f->code == WEFT_CODE_UNAVAILABLE || f->code == WEFT_CODE_RESOURCE_EXHAUSTED)) {
