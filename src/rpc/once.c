@@ -3,8 +3,8 @@
  *     new --> runs --> answered --> forgotten: its client has the reply, or remember_ns passed
  *
  * Each client has a floor: whatever is below it and not known was known once, or is so late that nobody can tell. It rises with
- * what the client says it has, and with what is forgotten. A client without calls is itself remembered as long as a call, for
- * its floor.
+ * what the client says it has, and with what is forgotten. A client without calls is itself remembered for its floor, as long as a
+ * repeat may still come from it (stay_ns): a stranger begins at 0.
  *
  * Promise: of one number at most one call is ever NEW, unless that was taken back; what is held is bounded: `max` calls and
  * clients, and the bytes that the service allows. tests/unit/rpc_once.c. */
@@ -24,8 +24,8 @@ void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns)
     memset(b, 0, sizeof *b);
     wefti_list_init(&b->age);
     wefti_list_init(&b->idle);
-    b->max = max;
-    b->remember_ns = remember_ns;
+    b->max = b->max_clients = max;
+    b->remember_ns = b->stay_ns = remember_ns;
 }
 
 static uint64_t later(uint64_t now, uint64_t ns)
@@ -60,7 +60,7 @@ static void entry_free(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
     wefti_free(e);
     b->n--;
     if (wefti_list_empty(&c->entries)) {
-        c->until = later(now, b->remember_ns);
+        c->until = later(now, b->stay_ns);
         wefti_list_push_back(&b->idle, &c->idle);
     }
 }
@@ -82,7 +82,7 @@ static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, uint64_t now)
     rpc_once_client_t *c = (rpc_once_client_t *)wefti_map_get(&b->clients, id);
     if (c)
         return c;
-    if (b->n_clients >= b->max)
+    if (b->n_clients >= b->max_clients)
         return NULL;
     c = (rpc_once_client_t *)wefti_calloc(1, sizeof *c);
     if (!c)
@@ -93,7 +93,7 @@ static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, uint64_t now)
         wefti_free(c);
         return NULL;
     }
-    c->until = later(now, b->remember_ns);
+    c->until = later(now, b->stay_ns);
     wefti_list_push_back(&b->idle, &c->idle);
     b->n_clients++;
     return c;

@@ -33,9 +33,11 @@ typedef struct rpc_once_entry {
 typedef struct rpc_book {
     wefti_map_t clients;         /* rpc_once_client_t by id */
     wefti_list_t age, idle;      /* entries that were answered; clients without entries: oldest first */
-    uint32_t n, n_clients, max;  /* entries, clients; of each at most max */
+    uint32_t n, n_clients;       /* entries, clients */
+    uint32_t max, max_clients;   /* of each at most so many; the same, unless the service says otherwise */
     uint64_t bytes;              /* of replies */
     uint64_t remember_ns;
+    uint64_t stay_ns;            /* clients without calls; at least remember_ns, and so long if the service does not say otherwise */
 } rpc_book_t;
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns);

@@ -18,6 +18,7 @@
 #define REMEMBERED 65536u
 #define REMEMBER_NS (60 * WEFT_SECOND)
 #define THREADS_MAX 4096u
+#define CLIENTS_LEAST 4096u /* who made a call with `once` is known for a while, however few replies are remembered */
 
 /* --- making one ----------------------------------------------------------------------------------------------------------- */
 
@@ -54,6 +55,11 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     wefti_list_init(&s->requests);
     wefti_list_init(&s->drain_ops);
     wefti_once_init(&s->book, s->opts.remembered, s->opts.remember_ns);
+    /* A caller repeats a call for RPC_PATIENCE after it noticed that its reply is lost, however short the time that we remember
+     * that. Until then it is known that it ran: a repeat must not run it again. */
+    uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->heartbeat_ns);
+    s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
+    s->book.max_clients = s->opts.remembered < CLIENTS_LEAST ? CLIENTS_LEAST : s->opts.remembered;
     return s;
 }
 

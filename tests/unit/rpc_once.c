@@ -129,6 +129,21 @@ TEST(age_and_number_are_bounds)
     wefti_once_free(&book);
 }
 
+TEST(a_repeat_that_comes_when_its_reply_is_forgotten_does_not_run)
+{
+    rpc_once_entry_t *e;
+    wefti_once_init(&book, 1, 10);
+    book.stay_ns = 1000;
+    book.max_clients = 2;
+    CHECK_EQ(find(1, 1, 1, 0, &e), ONCE_NEW);
+    answer(e, "yes", "", 1000, 0);
+    CHECK_EQ(wefti_once_age(&book, 500), 1500);
+    CHECK_EQ(find(1, 1, 1, 500, &e), ONCE_GONE);
+    CHECK_EQ(find(2, 1, 1, 500, &e), ONCE_NEW); /* more clients than calls */
+    CHECK_EQ(find(3, 1, 1, 500, &e), ONCE_FULL);
+    wefti_once_free(&book);
+}
+
 static int left;
 static int fails(size_t n)
 {
