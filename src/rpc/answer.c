@@ -83,19 +83,22 @@ static void no_memory(rpc_msg_t *msg, uint64_t call)
     wefti_rpc_failure(msg, call, &no);
 }
 
-/* Send it; where there is no memory for that, its caller hears so, and the status is WEFT_ERR_NOMEM. */
+/* Send it; where there is no memory for results, their caller hears so, and the status is WEFT_ERR_NOMEM. What has none (a failure, which says whether the
+ * function ran; a BOUND, whose number is no call's) is not replaced: it would not get smaller, and say something else. */
 static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out)
 {
     rpc_head_t head;
-    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out);
+    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out), again = WEFT_ERR_NOMEM;
     if (__builtin_expect(st != WEFT_ERR_NOMEM, 1))
         return st;
     memcpy(&head, msg->header, sizeof head);
-    no_memory(msg, head.call);
-    st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, 0, done, user, out_out);
-    if (st == WEFT_ERR_NOMEM)
+    if (rpc_kind(&head) != RPC_BOUND && !failed(msg)) {
+        no_memory(msg, head.call);
+        again = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, 0, done, user, out_out);
+    }
+    if (again == WEFT_ERR_NOMEM)
         wefti_ep_protocol_error(ep, "no memory for a reply"); /* whoever waits for it must not do so for ever */
-    return st ? st : WEFT_ERR_NOMEM;
+    return again ? again : WEFT_ERR_NOMEM;
 }
 
 /* --- of what is no block -------------------------------------------------------------------------------------------------- */

@@ -172,9 +172,10 @@ static void check_status(const call_t *c)
         ok = (c->cancelled || c->parted || !w.peace) && r->code == WEFT_CODE_CANCELLED;
         break;
     case WEFT_ERR_CALL:
-        ok = said_so(c) || (!w.peace && (r->code == WEFT_CODE_UNAVAILABLE || r->code == WEFT_CODE_ABORTED ||
-                                         r->code == WEFT_CODE_UNIMPLEMENTED ||
-                                         (w.poor && (r->code == WEFT_CODE_RESOURCE_EXHAUSTED || r->code == WEFT_CODE_INTERNAL))));
+        ok = said_so(c) || (w.forgets && c->once && r->code == WEFT_CODE_ABORTED && r->ran == WEFT_MAY_HAVE_RUN) ||
+             (!w.peace &&
+              (r->code == WEFT_CODE_UNAVAILABLE || r->code == WEFT_CODE_ABORTED || r->code == WEFT_CODE_UNIMPLEMENTED ||
+               (w.poor && (r->code == WEFT_CODE_RESOURCE_EXHAUSTED || r->code == WEFT_CODE_INTERNAL))));
         break;
     case WEFT_ERR_CLOSED:
     case WEFT_ERR_PEER:

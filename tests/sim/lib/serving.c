@@ -255,8 +255,10 @@ void serving_open(int server)
     *l = (life_t){.node = server};
     snprintf(instance, sizeof instance, "i%d", w.n_lives);
     o.instance = instance;
-    if (CHANCE(20))
+    if (CHANCE(20)) {
         o.remember_ns = (1 + BELOW(2000)) * WEFT_MILLISECOND;
+        w.forgets = true;
+    }
     weft_status_t st = weft_service_open(w.net.nodes[server].rt, "calc", &o, &l->service);
     for (int k = 0; k < KINDS && !st; k++)
         st = weft_service_add(l->service, serving_signatures[(k + w.n_lives) % KINDS], functions[(k + w.n_lives) % KINDS], l,

@@ -86,6 +86,7 @@ typedef struct spoken {
 typedef struct serving {
     sim_net_t net;
     bool peace, poor;          /* poor: memory runs out */
+    bool forgets;              /* a service remembers so shortly that it may not know whether a call ran that others overtook */
     uint64_t heartbeat;
     life_t lives[LIVES];
     int n_lives, now_open[SERVERS]; /* the life of each server; -1: none */
