@@ -31,16 +31,17 @@ void wefti_codec_init(wefti_codec_t *c, const uint32_t *types, size_t n)
     c->n = (uint32_t)n;
     c->fixed = true;
     for (size_t i = 0; i < n; i++) {
-        size_t size = types[i] < WEFT_T_STRING ? weft_type_size(types[i]) : 0;
+        size_t size = types[i] == WEFT_T_STRING ? 1 : weft_type_size(types[i]);
         c->types[i] = (uint8_t)types[i];
-        c->fixed = c->fixed && size;
+        c->size[i] = (uint8_t)size;
+        c->fixed = c->fixed && types[i] < WEFT_T_STRING;
         if (c->fixed) {
-            c->size[i] = (uint8_t)size;
             c->at[i] = (uint16_t)((c->len + size - 1) & ~(size - 1));
             c->len = (uint16_t)(c->at[i] + size);
         }
         c->tensors = c->tensors || (types[i] & ~(uint32_t)WEFT_T_VECTOR) == WEFT_T_TENSOR;
     }
+    c->flat = !c->tensors;
 }
 
 /* --- out ----------------------------------------------------------------------------------------------------------------------- */
@@ -259,12 +260,72 @@ static bool encode_fixed(const wefti_codec_t *c, const weft_value_t *values, uin
     return true;
 }
 
+/* Zeroes up to a multiple of `to` from buf on, if `n` bytes fit behind them; NULL: they do not. */
+static inline uint8_t *pad_to(const uint8_t *buf, uint8_t *at, const uint8_t *end, size_t to, uint64_t n)
+{
+    size_t pad = -(size_t)(at - buf) & (to - 1);
+    if (__builtin_expect((size_t)(end - at) < pad || (size_t)(end - at) - pad < n, 0))
+        return NULL;
+    for (; pad; pad--)
+        *at++ = 0;
+    return at;
+}
+
+/* Small values without tensors, all in the bytes, and there is room: what nearly all other calls are. How many bytes; SIZE_MAX: it is not that, or something is
+ * wrong with them, and who goes slowly says what. */
+static size_t encode_flat(const wefti_codec_t *c, const weft_value_t *values, uint64_t out_of_line, uint8_t *buf, size_t cap)
+{
+    uint8_t *at = buf, *end = buf + cap;
+    for (size_t i = 0; i < c->n; i++) {
+        const weft_value_t *v = &values[i];
+        size_t size = c->size[i];
+        if (__builtin_expect(v->type != c->types[i], 0))
+            return SIZE_MAX;
+        if (v->type < WEFT_T_STRING) {
+            at = pad_to(buf, at, end, size, size);
+            if (!at)
+                return SIZE_MAX;
+            move_scalar(at, &v->u64, size);
+            if (v->type == WEFT_T_BOOL)
+                *at = *at != 0;
+            at += size;
+            continue;
+        }
+        uint64_t n = v->view.n;
+        uint32_t count = (uint32_t)n;
+        if (n > UINT16_MAX || n * size >= out_of_line || (n && !v->view.data) ||
+            (v->type == WEFT_T_STRING && !wefti_utf8_ok(v->view.data, n)) ||
+            (v->type == (WEFT_T_VECTOR | WEFT_T_BOOL) && !bools_ok(v->view.data, n)))
+            return SIZE_MAX;
+        at = pad_to(buf, at, end, sizeof count, sizeof count);
+        if (!at)
+            return SIZE_MAX;
+        memcpy(at, &count, sizeof count);
+        at += sizeof count;
+        if (!n)
+            continue;
+        at = pad_to(buf, at, end, size, n * size);
+        if (!at)
+            return SIZE_MAX;
+        memcpy(at, v->view.data, n * size);
+        at += n * size;
+    }
+    return (size_t)(at - buf);
+}
+
 weft_status_t wefti_encode(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf,
                            size_t cap, weft_iov_t *iov, wefti_encoded_t *out)
 {
     if (c->fixed && n == c->n && cap >= c->len && encode_fixed(c, values, buf)) {
         *out = (wefti_encoded_t){.len = c->len, .device_type = 1};
         return WEFT_OK;
+    }
+    if (c->flat && n == c->n) {
+        size_t len = encode_flat(c, values, out_of_line, buf, cap);
+        if (len != SIZE_MAX) {
+            *out = (wefti_encoded_t){.len = len, .device_type = 1};
+            return WEFT_OK;
+        }
     }
     weft_status_t st = check_types(c, values, n);
     if (st)
@@ -411,7 +472,7 @@ static weft_status_t new_piece(source_t *s, uint64_t len, size_t to, weft_tensor
     return WEFT_OK;
 }
 
-static const char *content_wrong(uint32_t type, const void *data, uint64_t n)
+static inline const char *content_wrong(uint32_t type, const void *data, uint64_t n)
 {
     if (type == WEFT_T_STRING && !wefti_utf8_ok(data, n))
         return "is not UTF-8";
@@ -575,6 +636,53 @@ static bool decode_fixed(const wefti_codec_t *c, const uint8_t *bytes, weft_valu
     return true;
 }
 
+/* What encode_flat() makes. false: it is not that, or something is wrong with it. */
+static bool decode_flat(const wefti_codec_t *c, const uint8_t *bytes, size_t len, weft_value_t *values)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        weft_value_t *v = &values[i];
+        size_t size = c->size[i];
+        bool scalar = c->types[i] < WEFT_T_STRING;
+        size_t to = scalar ? size : sizeof(uint32_t), pad = -at & (to - 1);
+        uint8_t wrong = 0;
+        uint32_t count;
+        if (pad > len - at || len - at - pad < to)
+            return false;
+        for (; pad; pad--)
+            wrong |= bytes[at++];
+        v->type = c->types[i];
+        v->zero = 0;
+        if (scalar) {
+            v->view.n = 0;
+            v->u64 = 0;
+            move_scalar(&v->u64, bytes + at, size);
+            at += size;
+            if (wrong || (v->type == WEFT_T_BOOL && v->u8 > 1))
+                return false;
+            continue;
+        }
+        memcpy(&count, bytes + at, sizeof count);
+        at += sizeof count;
+        v->view.data = NULL;
+        v->view.n = count;
+        if (count) {
+            pad = -at & (size - 1);
+            if (count > UINT16_MAX || pad > len - at || len - at - pad < count * size)
+                return false;
+            for (; pad; pad--)
+                wrong |= bytes[at++];
+            v->view.data = bytes + at;
+            if ((uintptr_t)(bytes + at) & (size - 1) || content_wrong(v->type, bytes + at, count))
+                return false;
+            at += count * size;
+        }
+        if (wrong)
+            return false;
+    }
+    return at == len;
+}
+
 weft_status_t wefti_decode(const wefti_codec_t *c, const void *bytes, size_t len, uint64_t payload_len, weft_value_t *values_out,
                            wefti_decoded_t *d)
 {
@@ -586,6 +694,8 @@ weft_status_t wefti_decode(const wefti_codec_t *c, const void *bytes, size_t len
     d->end = d->room + sizeof d->room;
     d->more = NULL;
     if (c->fixed && len == c->len && !payload_len && decode_fixed(c, bytes, values_out))
+        return WEFT_OK;
+    if (c->flat && !payload_len && decode_flat(c, bytes, len, values_out))
         return WEFT_OK;
     source_t s = {.bytes = bytes, .len = len, .d = d};
     weft_status_t st = WEFT_OK;

@@ -19,11 +19,12 @@
 typedef struct wefti_codec {
     uint32_t n;
     bool tensors; /* there is one among the types */
+    bool flat;    /* scalars, and strings and vectors of scalars */
     bool fixed;   /* scalars only: each has its place, and there are always `len` bytes */
     uint16_t len;
     uint8_t types[WEFT_SIG_PARAMS];
     uint16_t at[WEFT_SIG_PARAMS]; /* where each begins, if fixed */
-    uint8_t size[WEFT_SIG_PARAMS];
+    uint8_t size[WEFT_SIG_PARAMS]; /* of a scalar or an element; 0: tensors */
 } wefti_codec_t;
 
 /* Which values of a function a codec is for: all arguments and results that are not streams, or one item of the stream. */
