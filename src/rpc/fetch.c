@@ -128,7 +128,9 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, we
         *why_out = WEFT_ERR_NOMEM;
         return NULL;
     }
-    memset(in, 0, offsetof(rpc_in_t, decoded)); /* the rest is set where it is used */
+    in->missing = in->room = 0;
+    in->payload = NULL;
+    in->fetch = NULL;
     in->decoded.more = NULL;
     in->rs = rs;
     in->codec = where.codec;
