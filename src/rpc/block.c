@@ -81,14 +81,14 @@ void wefti_rpc_request_over(rpc_request_t *r)
 }
 
 /* Make a block. NULL: why not is in *no_out, but code 0: the peer broke the rules, and the endpoint fails. */
-rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, rpc_where_t where,
+rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, const rpc_where_t *where,
                                    rpc_no_t *no_out, bool *am_gone_out)
 {
     weft_service_t *service = f->service;
     rpc_state_t *rs = service->rs;
     rpc_ep_t *e = rpc_ep(am->ep);
     weft_status_t why;
-    bool ours = !am->len || am->data || !f->fetch || (where.ext && where.ext->flags & RPC_F_BYTES); /* we bring the data */
+    bool ours = !am->len || am->data || !f->fetch || (where->ext && where->ext->flags & RPC_F_BYTES); /* we bring the data */
     *no_out = rpc_exhausted("there is no memory for the request");
     if (service->stats.bytes + am->header_len + (ours ? am->len : 0) > service->opts.bytes) {
         no_out->message = "the requests of the service take too much memory: try again later";
@@ -130,7 +130,7 @@ rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t ca
     r->mapped = !f->oneway;
     atomic_init(&r->holds, 1);
     r->pub.args = r->in->values;
-    r->pub.n = where.codec->n;
+    r->pub.n = where->codec->n;
     r->pub.sig = f->sig;
     r->pub.service = service;
     r->pub.from = am->ep->id;
@@ -325,7 +325,7 @@ weft_request_t *weft_request_keep(weft_request_t *request)
         return NULL;
     if (!r->block && !r->moved) {
         bool answered = atomic_load_explicit(&r->answered, memory_order_relaxed);
-        rpc_request_t *block = wefti_rpc_block_new(r->fn, r->am, r->call, r->pub.left_ns, r->where, &no, &am_gone);
+        rpc_request_t *block = wefti_rpc_block_new(r->fn, r->am, r->call, r->pub.left_ns, &r->where, &no, &am_gone);
         if (!block) {
             no.ran = 0; /* it has begun */
             if (!answered)

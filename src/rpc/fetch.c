@@ -31,24 +31,24 @@ static weft_status_t decode(const wefti_codec_t *codec, const void *bytes, size_
     return st;
 }
 
-weft_status_t wefti_rpc_values_here(const weft_am_t *am, rpc_where_t where, weft_value_t *values_out, wefti_decoded_t *d)
+weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *where, weft_value_t *values_out, wefti_decoded_t *d)
 {
-    const uint8_t *bytes = (const uint8_t *)am->header + where.at;
+    const uint8_t *bytes = (const uint8_t *)am->header + where->at;
     const uint8_t *pieces = (const uint8_t *)am->data;
-    size_t len = am->header_len - where.at;
+    size_t len = am->header_len - where->at;
     uint64_t payload = am->len;
     if (__builtin_expect(payload && !am->data, 0))
         return WEFT_ERR_AGAIN;
-    if (__builtin_expect(bytes_in_payload(&where), 0)) {
-        uint64_t skip = before_pieces(where.ext->bytes_len);
+    if (__builtin_expect(bytes_in_payload(where), 0)) {
+        uint64_t skip = before_pieces(where->ext->bytes_len);
         if (len || skip > payload)
             return wefti_fail(WEFT_ERR_PROTOCOL, "a payload is shorter than what is said to be in it");
         bytes = pieces;
-        len = where.ext->bytes_len;
+        len = where->ext->bytes_len;
         pieces += skip;
         payload -= skip;
     }
-    weft_status_t st = decode(where.codec, bytes, len, payload, values_out, d);
+    weft_status_t st = decode(where->codec, bytes, len, payload, values_out, d);
     if (__builtin_expect(!st && payload, 0)) {
         st = wefti_decoded_payload(d, pieces);
         if (st)
@@ -117,11 +117,11 @@ static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *w
     return f->am ? WEFT_OK : WEFT_ERR_NOMEM;
 }
 
-rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out)
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out)
 {
     bool away = am->len && !am->data;
-    size_t header = am->header_len - where.at, data = away ? 0 : (size_t)am->len;
-    size_t values = where.codec->n * sizeof(weft_value_t), header_room = (header + 15) & ~(size_t)15;
+    size_t header = am->header_len - where->at, data = away ? 0 : (size_t)am->len;
+    size_t values = where->codec->n * sizeof(weft_value_t), header_room = (header + 15) & ~(size_t)15;
     size_t held = sizeof(rpc_in_t) + values + 16 + header_room + data;
     rpc_in_t *in = (rpc_in_t *)wefti_malloc(held);
     if (!in) {
@@ -133,21 +133,21 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, we
     in->fetch = NULL;
     in->decoded.more = NULL;
     in->rs = rs;
-    in->codec = where.codec;
+    in->codec = where->codec;
     in->values = (weft_value_t *)(void *)(in + 1);
     in->held = held;
-    uint8_t *copy = (uint8_t *)(((uintptr_t)(in->values + where.codec->n) + 15) & ~(uintptr_t)15);
-    memcpy(copy, (const uint8_t *)am->header + where.at, header);
+    uint8_t *copy = (uint8_t *)(((uintptr_t)(in->values + where->codec->n) + 15) & ~(uintptr_t)15);
+    memcpy(copy, (const uint8_t *)am->header + where->at, header);
     if (data)
         memcpy(copy + header_room, am->data, data);
     if (!away) {
         weft_am_t mine = {.header = copy, .header_len = (uint32_t)header, .data = data ? copy + header_room : NULL, .len = data};
-        where.at = 0;
-        *why_out = wefti_rpc_values_here(&mine, where, in->values, &in->decoded);
+        rpc_where_t there = {where->codec, 0, where->ext};
+        *why_out = wefti_rpc_values_here(&mine, &there, in->values, &in->decoded);
         if (*why_out)
             in->decoded.more = NULL;
     } else {
-        *why_out = elsewhere(in, am, &where, copy, header);
+        *why_out = elsewhere(in, am, where, copy, header);
     }
     if (__builtin_expect(*why_out == WEFT_OK, 1))
         return in;

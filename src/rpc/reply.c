@@ -84,7 +84,7 @@ static void fetched(void *user, weft_status_t status)
 }
 
 /* Do results that nobody wants decode? */
-static bool sound(const weft_am_t *am, rpc_where_t where)
+static bool sound(const weft_am_t *am, const rpc_where_t *where)
 {
     weft_value_t values[WEFT_SIG_PARAMS];
     wefti_decoded_t d;
@@ -98,12 +98,12 @@ static bool sound(const weft_am_t *am, rpc_where_t where)
 }
 
 /* Answered well: its results. They are looked at before anything is believed; those in a payload that is still at the server when they are here. */
-static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, rpc_where_t where)
+static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where_t *where)
 {
     rpc_call_t *c = rpc_call(op);
     weft_status_t st = WEFT_OK;
     rpc_in_t *in = NULL;
-    if (c->reply && where.codec->n)
+    if (c->reply && where->codec->n)
         in = wefti_rpc_in_new(c->method->client->rs, am, where, &st);
     else if (!sound(am, where))
         st = WEFT_ERR_PROTOCOL;
@@ -132,16 +132,16 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, rpc_where_t whe
 }
 
 /* Scalars, and room for them in the reply itself. False: they are not. */
-static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, rpc_where_t where)
+static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc_where_t *where)
 {
     rpc_call_t *c = rpc_call(op);
     weft_reply_t *r = c->reply;
-    const wefti_codec_t *codec = where.codec;
+    const wefti_codec_t *codec = where->codec;
     wefti_decoded_t d;
     if (!r || !codec->fixed || codec->n > 2 || am->len)
         return false;
     d.more = NULL;
-    if (wefti_decode(codec, (const uint8_t *)am->header + where.at, am->header_len - where.at, 0, r->room, &d))
+    if (wefti_decode(codec, (const uint8_t *)am->header + where->at, am->header_len - where->at, 0, r->room, &d))
         return false;
     r->values = r->room;
     r->n = codec->n;
@@ -238,7 +238,7 @@ static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
     if (ext.flags & ~RPC_F_BYTES)
         nonsense(ep);
     else
-        succeed(ep, op, am, where);
+        succeed(ep, op, am, &where);
 }
 
 void wefti_rpc_to_client(weft_am_t *am, void *user)
@@ -267,8 +267,8 @@ void wefti_rpc_to_client(weft_am_t *am, void *user)
     rpc_call_t *c = rpc_call(op);
     if (__builtin_expect(kind == RPC_REPLY, 1)) {
         rpc_where_t where = {c->method->results, sizeof head, NULL};
-        if (!succeed_quickly(op, am, where))
-            succeed(ep, op, am, where);
+        if (!succeed_quickly(op, am, &where))
+            succeed(ep, op, am, &where);
     } else if (kind == RPC_REPLY_EXT) {
         reply_ext(ep, am, op);
     } else if ((kind == RPC_ITEM || kind == RPC_END || kind == RPC_CREDIT) && c->stream) {

@@ -124,7 +124,7 @@ static void run_block(rpc_function_t *f, weft_am_t *am, const arrival_t *a, rpc_
 {
     rpc_no_t no;
     bool am_gone = false;
-    rpc_request_t *r = wefti_rpc_block_new(f, am, a->head.call, a->left_ns, a->where, &no, &am_gone);
+    rpc_request_t *r = wefti_rpc_block_new(f, am, a->head.call, a->left_ns, &a->where, &no, &am_gone);
     if (!r) {
         if (once)
             wefti_once_forget(&f->service->book, once, f->service->rs->rt->now);
@@ -146,7 +146,7 @@ static void run_here(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
     rpc_request_t r;
     weft_value_t values[WEFT_SIG_PARAMS];
     wefti_decoded_t d;
-    weft_status_t st = wefti_rpc_values_here(am, a->where, values, &d);
+    weft_status_t st = wefti_rpc_values_here(am, &a->where, values, &d);
     if (__builtin_expect(st, 0)) {
         rpc_no_t no = rpc_exhausted("there is no memory for the arguments");
         if (st == WEFT_ERR_PROTOCOL)

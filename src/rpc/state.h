@@ -141,7 +141,7 @@ typedef struct rpc_where {
 
 /* Everything is here: decode it where it is. The values are valid as long as the message; wefti_decoded_free(d) afterwards. WEFT_ERR_AGAIN: the
  * payload is still at the sender. WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
-weft_status_t wefti_rpc_values_here(const weft_am_t *am, rpc_where_t where, weft_value_t *values_out, wefti_decoded_t *d);
+weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *where, weft_value_t *values_out, wefti_decoded_t *d);
 
 /* Values that stay: a copy of what was in the message, and the payload once it was fetched. */
 typedef struct rpc_in rpc_in_t;
@@ -169,7 +169,7 @@ struct rpc_fetch {
     weft_iov_t *iov;
 };
 /* From the handler of the message. NULL, and why: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
-rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, rpc_where_t where, weft_status_t *why_out);
+rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out);
 /* Bring what is missing: into memory of the room's (buf NULL), or into the caller's. done comes from progress: WEFT_OK: ready; WEFT_ERR_PEER and the
  * like; WEFT_ERR_PROTOCOL: it is no such values; WEFT_ERR_TRUNCATED; WEFT_ERR_NOMEM. RPC_F_BYTES with the caller's buffer: WEFT_ERR_UNSUPPORTED at
  * once. */

@@ -197,7 +197,7 @@ static void keep_slot(stream_in_t *in, stream_slot_t slot)
 }
 
 /* A scalar. */
-static void item_fixed(weft_stream_t *s, const weft_am_t *am, rpc_where_t where, uint64_t bytes)
+static void item_fixed(weft_stream_t *s, const weft_am_t *am, const rpc_where_t *where, uint64_t bytes)
 {
     stream_in_t *in = &s->in;
     weft_value_t value = {0};
@@ -219,7 +219,7 @@ static void item_fixed(weft_stream_t *s, const weft_am_t *am, rpc_where_t where,
     taken(s, bytes);
 }
 
-static void item_any(weft_stream_t *s, weft_am_t *am, rpc_where_t where, uint64_t bytes)
+static void item_any(weft_stream_t *s, weft_am_t *am, const rpc_where_t *where, uint64_t bytes)
 {
     weft_status_t why;
     rpc_in_t *got = wefti_rpc_in_new(s->rs, am, where, &why);
@@ -277,9 +277,9 @@ void wefti_stream_in_item(weft_stream_t *s, weft_am_t *am, const rpc_head_t *hea
     if (in->status)
         taken(s, bytes); /* it is dropped; its sender hears that nobody took it, and goes on */
     else if (in->codec.fixed)
-        item_fixed(s, am, where, bytes);
+        item_fixed(s, am, &where, bytes);
     else
-        item_any(s, am, where, bytes);
+        item_any(s, am, &where, bytes);
 }
 
 void wefti_stream_in_end(weft_stream_t *s, weft_am_t *am, const rpc_head_t *head)
