@@ -74,6 +74,11 @@ void wefti_rpc_request_over(rpc_request_t *r)
     rpc_count(&service->unanswered, -1);
     if (r->pub.stream)
         wefti_stream_over(r->pub.stream, WEFT_ERR_CANCELLED); /* unless its answer was sent */
+    rpc_fetch_t *left = r->in ? r->in->fetch : NULL;
+    if (left && !left->under_way) { /* arguments that nobody fetched: their caller waits for nothing else any more */
+        weft_am_release(left->am);
+        left->am = NULL;
+    }
     service->busy++;
     free_if_done(r);
     service->busy--;
@@ -226,7 +231,10 @@ void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why)
             wefti_rpc_request_detach(r); /* nobody wants to hear it, but a repeat may ask */
         wefti_rpc_answer_no(r, &no);
     } else if (r->waiting) {
+        rpc_no_t no = {.code = WEFT_CODE_UNAVAILABLE, .message = "the service was closed before its stream was read"};
         wefti_rpc_answer_unheld(r, WEFT_ERR_CANCELLED);
+        if (why == END_CLOSED)
+            wefti_rpc_answer_no(r, &no); /* else its caller knows */
         wefti_rpc_request_over(r);
     }
     tell(r);
@@ -399,8 +407,8 @@ static weft_status_t fetch_start(weft_op_t *op)
     fetch_t *f = wefti_op_room(op, fetch_t);
     rpc_request_t *r = f->r;
     op->len = r->pub.fetch_len;
-    if (!r->in->missing || r->fetch_op)
-        return wefti_fail(WEFT_ERR_STATE, "the arguments are here, or on their way");
+    if (!r->in->missing || r->fetch_op || !r->in->fetch->am)
+        return wefti_fail(WEFT_ERR_STATE, "the arguments are here, or on their way, or the request was answered without them");
     weft_status_t st = wefti_op_track(op);
     if (!st)
         st = wefti_rpc_in_fetch(r->in, f->buf, f->cap, f->kind, fetch_done, r);

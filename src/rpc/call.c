@@ -571,10 +571,12 @@ static void cancel(weft_op_t *op, weft_status_t why)
         c->state = CALL_NEW;
         wefti_rpc_call_end(op, why, NULL);
         break;
-    default: /* its end is near already; but it is not sent again */
+    default: /* its end is near already; but it is not sent again, nor does it wait until the server lets go of its arguments */
         if (c->why == WEFT_ERR_AGAIN) {
             c->state = CALL_NEW;
             wefti_rpc_call_end(op, why, NULL);
+        } else if (c->out) {
+            wefti_rpc_out_cancel(c->out);
         }
         break;
     }

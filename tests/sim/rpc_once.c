@@ -599,6 +599,8 @@ static uint64_t scenario(uint64_t seed)
         }
     if (!sim_net_run_until(&w.net, now() + 2 * w.heartbeat + WEFT_SECOND, all_done, &w.net))
         sim_bad(&w.net, "%d calls were cancelled and do not end", n_live);
+    sim_net_run(&w.net, now() + 2 * w.heartbeat + WEFT_SECOND);
+    serving_check_told();
     for (int i = 0; i < n_clients; i++) {
         client_t *c = &clients[i];
         if (c->client && !c->closing && !w.net.nodes[c->node].dead)

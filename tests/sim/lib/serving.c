@@ -337,7 +337,17 @@ void serving_say_again(void)
         sim_bad(&w.net, "nothing can be said again: %s", weft_status_name(st));
 }
 
-/* Nobody w.calls any more: functions that still have requests know it, and the services have nothing else. */
+void serving_check_told(void)
+{
+    for (held_t *h = w.helds; h; h = h->next) {
+        const call_t *c = h->call;
+        bool alive = !w.net.nodes[w.lives[h->life].node].dead && !w.lives[h->life].closing;
+        if (alive && h->request && !h->told && c->over && !c->once && c->kind != TELL && c->how == NEVER)
+            sim_bad(&w.net, "call %d is over, and its function was not told", c->index);
+    }
+}
+
+/* Nobody calls any more: functions that still have requests know it, and the services have nothing else. */
 void serving_check(void)
 {
     for (int i = 0; i < w.n_lives; i++) {
