@@ -92,7 +92,8 @@ typedef struct weft_reply {
     size_t n;
     uint32_t tries;             /* how often it was sent */
     uint32_t holds;             /* the library's, from here on */
-    weft_value_t room[2];
+    weft_value_t room[2];       /* up to two small results are in the reply itself: nothing is allocated for them */
+    uint64_t bytes[13];
     void *more;
 } weft_reply_t;
 #define WEFT_REPLY_INIT {WEFT_CODE_OK}

@@ -133,7 +133,7 @@ struct weft_runtime {
     uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
     weft_status_t told;            /* status of the operation whose watch runs */
     uint64_t ops_completed;
-    uint64_t ops_at_once;          /* of them, those never counted in ops_posted */
+    uint64_t ops_at_once;          /* posted on the driver, and not counted in ops_posted */
     uint32_t armed;                /* weft_runtime_arm() succeeded and nobody progressed since. Not beside `delivering`: a load of
                                       both would wait for the store of one */
 
@@ -231,8 +231,8 @@ void wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op);
 
 /* Check an operation that is about to be posted and mark it POSTED; WEFT_ERR_STATE if it is under way already, _INVALID (both fn
- * and queue), _CANCELLED (its token is), _CLOSED (the runtime closes), _FORKED. Any thread. */
-static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
+ * and queue), _CANCELLED (its token is), _CLOSED (the runtime closes), _FORKED. It is not counted yet. */
+static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
@@ -248,21 +248,47 @@ static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, 
     x->kind = kind;
     x->flags = state == WEFTI_OP_LINKED ? WEFTI_OPF_LINKED : 0;
     x->link.next = NULL;
-    atomic_fetch_add_explicit(&rt->ops_posted, 1, memory_order_relaxed);
     atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
     return WEFT_OK;
 }
 
+/* The same, and count it. Any thread. */
+static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
+{
+    weft_status_t st = wefti_op_mark(rt, op, kind);
+    if (!st)
+        atomic_fetch_add_explicit(&rt->ops_posted, 1, memory_order_relaxed);
+    return st;
+}
+
 void wefti_op_unprepare_slow(weft_op_t *op);
+
+static inline void wefti_op_unmark(weft_op_t *op)
+{
+    if (__builtin_expect(op->queue || wefti_opx(op)->flags, 0))
+        wefti_op_unprepare_slow(op);
+    else
+        atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_IDLE, memory_order_relaxed);
+}
 
 /* Undo prepare: the post fails at once after all. */
 static inline void wefti_op_unprepare(weft_op_t *op)
 {
     atomic_fetch_sub_explicit(&wefti_opx(op)->rt->ops_posted, 1, memory_order_relaxed);
-    if (__builtin_expect(op->queue || wefti_opx(op)->flags, 0))
-        wefti_op_unprepare_slow(op);
-    else
-        atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_IDLE, memory_order_relaxed);
+    wefti_op_unmark(op);
+}
+
+/* Prepare and its undoing on the driver, where counting needs no atomic. */
+static inline weft_status_t wefti_op_prepare_here(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
+{
+    weft_status_t st = wefti_op_mark(rt, op, kind);
+    rt->ops_at_once += !st;
+    return st;
+}
+static inline void wefti_op_unprepare_here(weft_op_t *op)
+{
+    wefti_opx(op)->rt->ops_at_once--;
+    wefti_op_unmark(op);
 }
 
 /* Hand a prepared operation to the driver: kind->start runs there. Any thread. */

@@ -651,7 +651,22 @@ weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t 
         return wefti_fail(WEFT_ERR_INVALID, "the options of a call are made with WEFT_CALL_OPTS_INIT");
     if (!op)
         return wefti_rpc_call_detached(m, args, n);
-    weft_runtime_t *rt = m->client->rs->rt;
+    weft_runtime_t *was, *rt = m->client->rs->rt;
+    if (__builtin_expect(wefti_enter(rt, &was), 1)) {
+        bool pass = wefti_may_pass_inbox(rt, was);
+        if (__builtin_expect(pass, 1)) {
+            st = wefti_op_prepare_here(rt, op, &call_kind);
+            if (__builtin_expect(!st, 1)) {
+                fill(op, m, args, n, opts, reply, kind);
+                st = start(op);
+                if (__builtin_expect(st, 0))
+                    wefti_op_unprepare_here(op);
+            }
+        }
+        wefti_leave(rt, was);
+        if (pass)
+            return st;
+    }
     st = wefti_op_prepare(rt, op, &call_kind);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;

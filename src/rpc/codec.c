@@ -244,7 +244,7 @@ static inline void move_scalar(void *to, const void *from, size_t size)
 }
 
 /* Scalars only, and there is room: what most calls are. */
-static bool encode_fixed(const wefti_codec_t *c, const weft_value_t *values, uint8_t *buf)
+static inline bool encode_fixed(const wefti_codec_t *c, const weft_value_t *values, uint8_t *buf)
 {
     size_t end = 0;
     for (size_t i = 0; i < c->n; i++) {
@@ -271,61 +271,67 @@ static inline uint8_t *pad_to(const uint8_t *buf, uint8_t *at, const uint8_t *en
     return at;
 }
 
-/* Small values without tensors, all in the bytes, and there is room: what nearly all other calls are. How many bytes; SIZE_MAX: it is not that, or something is
- * wrong with them, and who goes slowly says what. */
-static size_t encode_flat(const wefti_codec_t *c, const weft_value_t *values, uint64_t out_of_line, uint8_t *buf, size_t cap)
+static inline bool put_small_view(const weft_value_t *v, size_t size, uint64_t out_of_line, const uint8_t *buf,
+                                  uint8_t **at_inout, const uint8_t *end)
 {
-    uint8_t *at = buf, *end = buf + cap;
-    for (size_t i = 0; i < c->n; i++) {
+    uint64_t n = v->view.n, bytes = n * size;
+    uint32_t count = (uint32_t)n;
+    uint8_t *at = pad_to(buf, *at_inout, end, sizeof count, sizeof count);
+    if (__builtin_expect(!at || n > UINT16_MAX || bytes >= out_of_line, 0))
+        return false;
+    memcpy(at, &count, sizeof count);
+    at += sizeof count;
+    if (n) {
+        at = size == 1 ? at : pad_to(buf, at, end, size, bytes);
+        if (__builtin_expect(!at || (size_t)(end - at) < bytes || !v->view.data, 0))
+            return false;
+        if (v->type == WEFT_T_STRING && !wefti_utf8_ok(v->view.data, n))
+            return false;
+        if (v->type == (WEFT_T_VECTOR | WEFT_T_BOOL) && !bools_ok(v->view.data, n))
+            return false;
+        memcpy(at, v->view.data, bytes);
+        at += bytes;
+    }
+    *at_inout = at;
+    return true;
+}
+
+size_t wefti_encode_small(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf,
+                          size_t cap)
+{
+    uint8_t *const begin = buf, *at = begin, *const end = begin + cap;
+    if (__builtin_expect(!c->flat || n != c->n, 0))
+        return SIZE_MAX;
+    if (c->fixed)
+        return cap >= c->len && encode_fixed(c, values, buf) ? c->len : SIZE_MAX;
+    for (size_t i = 0; i < n; i++) {
         const weft_value_t *v = &values[i];
         size_t size = c->size[i];
         if (__builtin_expect(v->type != c->types[i], 0))
             return SIZE_MAX;
-        if (v->type < WEFT_T_STRING) {
-            at = pad_to(buf, at, end, size, size);
-            if (!at)
+        if (v->type >= WEFT_T_STRING) {
+            if (!put_small_view(v, size, out_of_line, begin, &at, end))
                 return SIZE_MAX;
-            move_scalar(at, &v->u64, size);
-            if (v->type == WEFT_T_BOOL)
-                *at = *at != 0;
-            at += size;
             continue;
         }
-        uint64_t n = v->view.n;
-        uint32_t count = (uint32_t)n;
-        if (n > UINT16_MAX || n * size >= out_of_line || (n && !v->view.data) ||
-            (v->type == WEFT_T_STRING && !wefti_utf8_ok(v->view.data, n)) ||
-            (v->type == (WEFT_T_VECTOR | WEFT_T_BOOL) && !bools_ok(v->view.data, n)))
-            return SIZE_MAX;
-        at = pad_to(buf, at, end, sizeof count, sizeof count);
+        at = pad_to(begin, at, end, size, size);
         if (!at)
             return SIZE_MAX;
-        memcpy(at, &count, sizeof count);
-        at += sizeof count;
-        if (!n)
-            continue;
-        at = pad_to(buf, at, end, size, n * size);
-        if (!at)
-            return SIZE_MAX;
-        memcpy(at, v->view.data, n * size);
-        at += n * size;
+        move_scalar(at, &v->u64, size);
+        if (v->type == WEFT_T_BOOL)
+            *at = *at != 0;
+        at += size;
     }
-    return (size_t)(at - buf);
+    return (size_t)(at - begin);
 }
 
 weft_status_t wefti_encode(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf,
                            size_t cap, weft_iov_t *iov, wefti_encoded_t *out)
 {
-    if (c->fixed && n == c->n && cap >= c->len && encode_fixed(c, values, buf)) {
-        *out = (wefti_encoded_t){.len = c->len, .device_type = 1};
+    size_t small = wefti_encode_small(c, values, n, out_of_line, buf, cap);
+    if (small != SIZE_MAX) {
+        *out = (wefti_encoded_t){.len = small, .device_type = 1};
         return WEFT_OK;
-    }
-    if (c->flat && n == c->n) {
-        size_t len = encode_flat(c, values, out_of_line, buf, cap);
-        if (len != SIZE_MAX) {
-            *out = (wefti_encoded_t){.len = len, .device_type = 1};
-            return WEFT_OK;
-        }
     }
     weft_status_t st = check_types(c, values, n);
     if (st)
@@ -616,7 +622,7 @@ static weft_status_t get_scalar(source_t *s, weft_value_t *v)
 }
 
 /* Scalars only, as many bytes as they have. false: something is wrong with them, and who goes slowly says what. */
-static bool decode_fixed(const wefti_codec_t *c, const uint8_t *bytes, weft_value_t *values)
+static inline bool decode_fixed(const wefti_codec_t *c, const uint8_t *bytes, weft_value_t *values)
 {
     size_t end = 0;
     for (size_t i = 0; i < c->n; i++) {
@@ -636,49 +642,70 @@ static bool decode_fixed(const wefti_codec_t *c, const uint8_t *bytes, weft_valu
     return true;
 }
 
-/* What encode_flat() makes. false: it is not that, or something is wrong with it. */
-static bool decode_flat(const wefti_codec_t *c, const uint8_t *bytes, size_t len, weft_value_t *values)
+/* Where what is aligned to `to` begins, if n bytes of it are there and the padding is zero; SIZE_MAX if not. */
+static inline size_t skip_to(const uint8_t *bytes, size_t at, size_t len, size_t to, size_t n)
 {
-    size_t at = 0;
-    for (size_t i = 0; i < c->n; i++) {
-        weft_value_t *v = &values[i];
-        size_t size = c->size[i];
-        bool scalar = c->types[i] < WEFT_T_STRING;
-        size_t to = scalar ? size : sizeof(uint32_t), pad = -at & (to - 1);
-        uint8_t wrong = 0;
-        uint32_t count;
-        if (pad > len - at || len - at - pad < to)
+    size_t pad = -at & (to - 1);
+    uint8_t wrong = 0;
+    if (__builtin_expect(pad > len - at || len - at - pad < n, 0))
+        return SIZE_MAX;
+    for (; pad; pad--)
+        wrong |= bytes[at++];
+    return __builtin_expect(wrong, 0) ? SIZE_MAX : at;
+}
+
+static inline bool get_small_view(weft_value_t *v, size_t size, const uint8_t *bytes, size_t *at_inout, size_t len)
+{
+    uint32_t count;
+    size_t at = skip_to(bytes, *at_inout, len, sizeof count, sizeof count);
+    if (__builtin_expect(at == SIZE_MAX, 0))
+        return false;
+    memcpy(&count, bytes + at, sizeof count);
+    at += sizeof count;
+    v->view.data = NULL;
+    v->view.n = count;
+    if (count) {
+        size_t n = count * size;
+        if (count > UINT16_MAX)
             return false;
-        for (; pad; pad--)
-            wrong |= bytes[at++];
+        at = size == 1 ? (len - at < n ? SIZE_MAX : at) : skip_to(bytes, at, len, size, n);
+        if (__builtin_expect(at == SIZE_MAX || ((uintptr_t)(bytes + at) & (size - 1)), 0) ||
+            content_wrong(v->type, bytes + at, count))
+            return false;
+        v->view.data = bytes + at;
+        at += n;
+    }
+    *at_inout = at;
+    return true;
+}
+
+bool wefti_decode_small(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out)
+{
+    const uint8_t *p = bytes;
+    size_t at = 0;
+    if (__builtin_expect(!c->flat, 0))
+        return false;
+    if (c->fixed)
+        return len == c->len && decode_fixed(c, p, values_out);
+    for (size_t i = 0; i < c->n; i++) {
+        weft_value_t *v = &values_out[i];
+        size_t size = c->size[i];
         v->type = c->types[i];
         v->zero = 0;
-        if (scalar) {
-            v->view.n = 0;
-            v->u64 = 0;
-            move_scalar(&v->u64, bytes + at, size);
-            at += size;
-            if (wrong || (v->type == WEFT_T_BOOL && v->u8 > 1))
+        if (v->type >= WEFT_T_STRING) {
+            if (!get_small_view(v, size, p, &at, len))
                 return false;
             continue;
         }
-        memcpy(&count, bytes + at, sizeof count);
-        at += sizeof count;
-        v->view.data = NULL;
-        v->view.n = count;
-        if (count) {
-            pad = -at & (size - 1);
-            if (count > UINT16_MAX || pad > len - at || len - at - pad < count * size)
-                return false;
-            for (; pad; pad--)
-                wrong |= bytes[at++];
-            v->view.data = bytes + at;
-            if ((uintptr_t)(bytes + at) & (size - 1) || content_wrong(v->type, bytes + at, count))
-                return false;
-            at += count * size;
-        }
-        if (wrong)
+        at = skip_to(p, at, len, size, size);
+        if (at == SIZE_MAX)
             return false;
+        v->view.n = 0;
+        v->u64 = 0;
+        move_scalar(&v->u64, p + at, size);
+        if (v->type == WEFT_T_BOOL && v->u8 > 1)
+            return false;
+        at += size;
     }
     return at == len;
 }
@@ -693,9 +720,7 @@ weft_status_t wefti_decode(const wefti_codec_t *c, const void *bytes, size_t len
     d->at = d->room;
     d->end = d->room + sizeof d->room;
     d->more = NULL;
-    if (c->fixed && len == c->len && !payload_len && decode_fixed(c, bytes, values_out))
-        return WEFT_OK;
-    if (c->flat && !payload_len && decode_flat(c, bytes, len, values_out))
+    if (!payload_len && wefti_decode_small(c, bytes, len, values_out))
         return WEFT_OK;
     source_t s = {.bytes = bytes, .len = len, .d = d};
     weft_status_t st = WEFT_OK;

@@ -140,6 +140,10 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     memcpy(copy, (const uint8_t *)am->header + where->at, header);
     if (data)
         memcpy(copy + header_room, am->data, data);
+    if (!am->len && wefti_decode_small(where->codec, copy, header, in->values)) {
+        *why_out = WEFT_OK;
+        return in;
+    }
     if (!away) {
         weft_am_t mine = {.header = copy, .header_len = (uint32_t)header, .data = data ? copy + header_room : NULL, .len = data};
         rpc_where_t there = {where->codec, 0, where->ext};

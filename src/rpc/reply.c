@@ -1,6 +1,6 @@
 /* rpc/reply.c - what a server says: replies and their payloads, and the caller's weft_reply_t.
  *
- * Scalars, up to two, are in the reply itself: nothing is allocated. Everything else is a block of its own, which the caller gives back.
+ * Up to two small results are in the reply itself: nothing is allocated. Everything else is a block of its own, which the caller gives back.
  *
  * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with that. tests/fuzz/rpc_records.c */
 #include "rpc/state.h"
@@ -131,17 +131,19 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where
         wefti_rpc_call_end(op, st, NULL);
 }
 
-/* Scalars, and room for them in the reply itself. False: they are not. */
+/* There is room for them in the reply itself. False: there is not. */
 static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc_where_t *where)
 {
     rpc_call_t *c = rpc_call(op);
     weft_reply_t *r = c->reply;
     const wefti_codec_t *codec = where->codec;
-    wefti_decoded_t d;
-    if (!r || !codec->fixed || codec->n > 2 || am->len)
+    const uint8_t *bytes = (const uint8_t *)am->header + where->at;
+    size_t len = am->header_len - where->at;
+    if (__builtin_expect(!r || codec->n > sizeof r->room / sizeof r->room[0] || am->len || len > sizeof r->bytes, 0))
         return false;
-    d.more = NULL;
-    if (wefti_decode(codec, (const uint8_t *)am->header + where->at, am->header_len - where->at, 0, r->room, &d))
+    if (!codec->fixed) /* what is viewed stays, and the peer cannot change it any more */
+        bytes = (const uint8_t *)memcpy(r->bytes, bytes, len);
+    if (!wefti_decode_small(codec, bytes, len, r->room))
         return false;
     r->values = r->room;
     r->n = codec->n;

@@ -146,7 +146,13 @@ static void run_here(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
     rpc_request_t r;
     weft_value_t values[WEFT_SIG_PARAMS];
     wefti_decoded_t d;
-    weft_status_t st = wefti_rpc_values_here(am, &a->where, values, &d);
+    weft_status_t st = WEFT_OK;
+    d.more = NULL;
+    if (__builtin_expect(
+            am->len || a->where.ext ||
+                !wefti_decode_small(f->args, (const uint8_t *)am->header + a->where.at, am->header_len - a->where.at, values),
+            0))
+        st = wefti_rpc_values_here(am, &a->where, values, &d);
     if (__builtin_expect(st, 0)) {
         rpc_no_t no = rpc_exhausted("there is no memory for the arguments");
         if (st == WEFT_ERR_PROTOCOL)

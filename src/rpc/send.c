@@ -20,7 +20,12 @@ struct rpc_out {
 weft_status_t wefti_rpc_pack(rpc_msg_t *msg, const wefti_codec_t *codec, const weft_value_t *values, size_t n, rpc_ext_t *ext)
 {
     wefti_encoded_t e;
-    size_t room = RPC_HEADER_CAP - msg->len;
+    size_t room = RPC_HEADER_CAP - msg->len,
+           small = wefti_encode_small(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, room);
+    if (__builtin_expect(small != SIZE_MAX, 1)) {
+        msg->len += (uint32_t)small;
+        return WEFT_OK;
+    }
     weft_iov_t *iov = msg->iov + (ext ? 2 : 0); /* for the bytes, and what is between them and the pieces */
     weft_status_t st = wefti_encode(codec, values, n, RPC_OUT_OF_LINE, msg->header + msg->len, room, iov, &e);
     if (__builtin_expect(!st, 1)) {

@@ -16,6 +16,7 @@
 
 /* Calls that are answered at once never make anyone call progress; packed ones leave, and replies come in, only there. */
 #define BATCH 256
+#define POSTS 32  /* calls posted in one go */
 #define FILL 0x5a /* what run.c puts into what is sent */
 
 #define SERVICE "perf"
@@ -215,23 +216,41 @@ static inline weft_status_t reply_is_right(perf_run_t *run, weft_reply_t *reply)
     return right ? WEFT_OK : WEFT_ERR_PROTOCOL;
 }
 
+/* Post n calls, from operation *at on: in one go where one client makes them all. */
+static weft_status_t post_calls(perf_run_t *run, uint64_t n, uint64_t window, uint64_t *at, uint64_t *ep_at)
+{
+    const perf_rpc_t *c = run->rpc;
+    weft_call_item_t items[POSTS];
+    weft_status_t st = WEFT_OK;
+    for (uint64_t i = 0; i < n && !st; i++) {
+        items[i] = (weft_call_item_t){&c->arg, 1, &c->replies[*at], &run->sends[*at]};
+        if (c->n_clients > 1)
+            st = weft_call(c->methods[*ep_at], &c->arg, 1, items[i].reply, items[i].op);
+        if (++*at == window)
+            *at = 0;
+        if (++*ep_at == c->n_clients)
+            *ep_at = 0;
+    }
+    if (c->n_clients == 1)
+        weft_call_many(c->methods[0], items, n, &st);
+    return st;
+}
+
 weft_status_t perf_rpc_client(perf_link_t *l, perf_run_t *run)
 {
     const perf_rpc_t *c = run->rpc;
     const uint64_t count = run->plan.count, window = run->n_sends ? run->n_sends : 1, step = window < BATCH ? window : BATCH;
+    const uint64_t posts = window < 4 ? 1 : window < 4 * POSTS ? window / 4 : POSTS;
     perf_histogram_t *h = run->histogram;
     uint64_t posted = 0, taken = 0, post_at = 0, take_at = 0, ep_at = 0, n = 0, before = perf_ticks();
     weft_status_t st;
     while (taken < count) {
-        if (posted < count && posted - taken < window) {
-            st = weft_call(c->methods[ep_at], &c->arg, 1, &c->replies[post_at], &run->sends[post_at]);
+        uint64_t group = count - posted < posts ? count - posted : posts;
+        if (group && window - (posted - taken) >= group) {
+            st = post_calls(run, group, window, &post_at, &ep_at);
             if (st)
                 return st;
-            posted++;
-            if (++post_at == window)
-                post_at = 0;
-            if (++ep_at == c->n_clients)
-                ep_at = 0;
+            posted += group;
             continue;
         }
         st = perf_await(l, &run->sends[take_at]);

@@ -160,6 +160,10 @@ static inline wefti_ring_got_t wefti_ring_peek(wefti_ring_rx_t *rx, wefti_ring_r
         return wefti_ring_peek_slow(rx, rec);
     rx->step = (uint32_t)step;
     rec->bytes = rx->base + at + WEFTI_RING_HEAD;
+    if (step > 64) { /* the lines of a short one come while the first is read */
+        __builtin_prefetch(rx->base + at + 64);
+        __builtin_prefetch(rec->bytes + (n < 192 ? n - 1 : 128));
+    }
     rec->n = n;
     rec->type = type;
     return WEFTI_RING_RECORD;
