@@ -209,6 +209,14 @@ static void fail(weft_op_t *op, const rpc_failure_t *f, unsigned flags, const ch
 
 /* --- arrival --------------------------------------------------------------------------------------------------------------------- */
 
+/* Flags of a failure that may be together: it did not run, or may have run, not both; and what is not there cannot have run. */
+static bool flags_agree(unsigned flags)
+{
+    bool not_run = flags & RPC_F_NOT_RUN;
+    return !(flags & ~(RPC_F_FAILED | RPC_F_NOT_RUN | RPC_F_UNBOUND | RPC_F_MAYBE)) && !(not_run && flags & RPC_F_MAYBE) &&
+           (not_run || !(flags & RPC_F_UNBOUND));
+}
+
 static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
 {
     const uint8_t *h = (const uint8_t *)am->header;
@@ -220,10 +228,15 @@ static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
         return;
     }
     memcpy(&ext, h + sizeof(rpc_head_t), sizeof ext);
+    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+    if (ext.zero || (ext.bytes_len && !(ext.flags & RPC_F_BYTES))) {
+        nonsense(ep);
+        return;
+    }
     if (ext.flags & RPC_F_FAILED) {
         rpc_failure_t f;
-        if (ext.flags & ~(RPC_F_FAILED | RPC_F_NOT_RUN | RPC_F_UNBOUND | RPC_F_MAYBE) || am->len ||
-            am->header_len < at + sizeof f || am->header_len > at + sizeof f + RPC_MESSAGE_MAX) {
+        if (!flags_agree(ext.flags) || am->len || am->header_len < at + sizeof f ||
+            am->header_len > at + sizeof f + RPC_MESSAGE_MAX) {
             nonsense(ep);
             return;
         }

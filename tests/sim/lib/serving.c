@@ -310,8 +310,10 @@ void serving_replace(int server)
 void serving_say_again(void)
 {
     _Alignas(8) uint8_t header[sizeof(rpc_head_t) + sizeof(rpc_ext_t) + sizeof(rpc_failure_t)];
+    if (!w.n_spoken)
+        return;
     const spoken_t *s = &w.spoken[BELOW(w.n_spoken < SPOKEN ? w.n_spoken : SPOKEN)];
-    if (!w.n_spoken || !sim_node_runs(&w.net.nodes[s->node]))
+    if (!sim_node_runs(&w.net.nodes[s->node]))
         return;
     weft_ep_t *ep = weft_ep_find(w.net.nodes[s->node].rt, s->ep);
     if (!ep || weft_ep_get_state(ep) != WEFT_EP_UP)
