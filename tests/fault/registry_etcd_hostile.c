@@ -41,6 +41,7 @@ static _Atomic int manner;
 static _Atomic bool over;
 static _Atomic unsigned served;
 static int post_fd, port;
+static char block[65536], brackets[65536];
 
 static bool put(int fd, const char *text)
 {
@@ -57,8 +58,6 @@ static void ok(int fd, const char *body)
 
 static void watch_badly(int fd)
 {
-    static char block[65536];
-    memset(block, 'x', sizeof block - 1);
     put(fd, "HTTP/1.1 200 OK\r\n\r\n{\"result\":{\"created\":true}}\n");
     if (manner == BAD_STREAM)
         put(fd, "{\"result\":{\"events\":[{\"kv\":{\"key\":\"L3dlZnQvcy94\",\"mod_revision\":\"9\"}},{\"type\":7}]}}\n");
@@ -68,9 +67,7 @@ static void watch_badly(int fd)
 
 static void misbehave(int fd, const char *request)
 {
-    static char block[65536];
     char text[512];
-    memset(block, 'x', sizeof block - 1);
     switch ((manner_t)manner) {
     case GARBAGE:
         put(fd, "\x00\xff\x01 SSH-2.0-OpenSSH\r\n\r\n\r\n");
@@ -89,8 +86,7 @@ static void misbehave(int fd, const char *request)
         ok(fd, "");
         break;
     case DEEP:
-        memset(block, '[', sizeof block - 1);
-        ok(fd, block);
+        ok(fd, brackets);
         break;
     case ENDLESS_BODY:
         put(fd, "HTTP/1.1 200 OK\r\n\r\n{\"kvs\":[\"");
@@ -189,6 +185,8 @@ static pthread_t server(void)
     socklen_t n = sizeof a;
     struct timeval limit = {0, 100000};
     pthread_t t;
+    memset(block, 'x', sizeof block - 1);
+    memset(brackets, '[', sizeof brackets - 1);
     post_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(post_fd >= 0);
     setsockopt(post_fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit); /* accept() has an end, too */
@@ -208,16 +206,29 @@ static void server_end(pthread_t t)
 
 /* --- the tests -------------------------------------------------------------------------------------------------------------- */
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the log is of all threads */
 static char said[1024];
 
 static void note_line(weft_log_level_t level, const char *line, void *user)
 {
     (void)user;
+    pthread_mutex_lock(&lock);
     if (level <= WEFT_LOG_WARN)
         snprintf(said, sizeof said, "%s", line);
+    pthread_mutex_unlock(&lock);
     for (const char *c = line; *c; c++)
         if ((unsigned char)*c < ' ')
             FAIL("the log has the server's control characters");
+}
+
+/* Was anything? And it is forgotten. */
+static bool was_said(void)
+{
+    pthread_mutex_lock(&lock);
+    bool was = *said;
+    *said = 0;
+    pthread_mutex_unlock(&lock);
+    return was;
 }
 
 static weft_status_t try_open(place_t *p)
@@ -240,7 +251,7 @@ TEST(whatever_a_server_does_every_call_ends_and_says_so)
         weft_watch_t *w;
         unsigned before = served;
         manner = m;
-        *said = 0;
+        was_said();
         if (try_open(&p))
             SKIP("there is no libcurl here");
         CHECK_OK(weft_registry_watch(p.registry, NULL, seen_change, &s, &w));
@@ -253,7 +264,7 @@ TEST(whatever_a_server_does_every_call_ends_and_says_so)
             FAIL("manner %d: find gives %ld", m, found);
         CHECK(weft_registry_state(p.registry) != WEFT_OK);
         CHECK(served > before);
-        if (!*said)
+        if (!was_said())
             FAIL("manner %d: nothing was said", m);
         CHECK_EQ(s.came, 0);
         place_close(&p);
