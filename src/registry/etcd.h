@@ -94,7 +94,8 @@ typedef struct etcd {
 
 /* Ask; `body` has n bytes of request. WEFT_ERR_NOTFOUND: what was asked about is not there; _TRUNCATED: too long an answer; _STALE: too old a revision.
  * All other trouble has been logged: _UNREACHABLE, _LIMIT, _NOMEM. fresh_out (may be NULL): over a new connection. */
-weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out, bool *fresh_out);
+weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out,
+                             bool *fresh_out);
 /* All entries as they are now, and as of which revision. */
 weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out);
 /* The log hears of each trouble once, until requests of that kind succeed again. Gives st. */
