@@ -36,8 +36,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_open(weft_runtime_t *rt, co
                                                           weft_registry_t **registry_out);
 /* Take our entries away, end watches (no function is called after op completes), and close. op may be NULL. Before the runtime closes. */
 WEFT_API weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op);
-/* The instance that NULL stands for when entering and leaving: made up when the registry was opened, with the host and the process in it for people to
- * see, and nobody else's. Valid until it is closed. */
+/* The instance that NULL stands for when entering and leaving: made up when the registry was opened, with the host and the process in it for
+ * people to see, and nobody else's. Valid until it is closed. */
 WEFT_API const char *weft_registry_name(const weft_registry_t *registry);
 /* What the last attempt to use it came to: WEFT_OK; WEFT_ERR_UNREACHABLE (it is not there, or may not be used); WEFT_ERR_LIMIT (the disk is full,
  * no file descriptors). The log says why, once. */

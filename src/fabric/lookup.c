@@ -2,7 +2,8 @@
  *
  * getaddrinfo() may take seconds and cannot be cancelled, so each name gets a thread that does nothing else. The job belongs to two, the
  * thread and who asks (a wire of fabric/sock, or a room that talks to a server which is none of ours); whoever lets go last frees it, so
- * asking may end at any time. The thread touches nothing but the job. tests/wire/fabric_sock.c: a_name_is_dialled, a_wire_closed_while_its_name_is_looked_up_is_silent. */
+ * asking may end at any time. The thread touches nothing but the job.
+ * tests/wire/fabric_sock.c: a_name_is_dialled, a_wire_closed_while_its_name_is_looked_up_is_silent. */
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>

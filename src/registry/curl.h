@@ -1,6 +1,6 @@
 /* registry/curl.h - what is used of libcurl's binary interface, which has not changed since 7.16 (2006): numbers, layouts, functions.
  *
- * Written down here so that neither building nor running asks for it, as with CUDA. tests/unit/registry_http.c compares it with libcurl's own
+ * Written down here so that neither building nor running asks for it, as with CUDA. tests/unit/registry_etcd.c compares it with libcurl's own
  * header where that is installed. */
 #ifndef WEFTI_REGISTRY_CURL_H
 #define WEFTI_REGISTRY_CURL_H

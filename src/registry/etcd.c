@@ -16,6 +16,7 @@
  * tests/fault/registry_etcd.c, tests/fault/registry_etcd_hostile.c. */
 #include "registry/etcd.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <sys/random.h>
 
@@ -104,6 +105,7 @@ weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns,
     uint64_t now = wefti_clock_ns();
     reg_http_limits_t limits = {QUIET_NS < ns ? QUIET_NS : ns, now + ns, ETCD_REPLY_MAX};
     weft_status_t st = WEFT_ERR_UNREACHABLE;
+    assert(e->n_hosts);
     if (now < e->down_until)
         return e->down;
     for (unsigned tries = 0; tries < e->n_hosts && st != WEFT_OK && wefti_clock_ns() < limits.end; tries++) {

@@ -83,6 +83,8 @@ typedef struct etcd {
     reg_found_t *mirror;                /* in order; NULL: nothing */
     int64_t revision, line_revision;    /* up to which; up to which the line that is being read goes */
     size_t mirror_bytes;
+    reg_found_t *before;                /* what was known when we were cut off; NULL: nothing, or too long ago */
+    uint64_t before_until;
     uint64_t heard, asked;              /* when there last was a sign of life; when someone wanted to know */
     uint64_t stream_again, stream_pause, stream_began;
     bool streams, news, doubt;          /* there is a stream, going or over; something changed; the mirror cannot be trusted */
@@ -92,9 +94,10 @@ typedef struct etcd {
     char body[ETCD_BODY_MAX];
 } etcd_t;
 
-/* Ask; `body` has n bytes of request. WEFT_ERR_NOTFOUND: what was asked about is not there; _TRUNCATED: too long an answer; _STALE: too old a revision.
- * All other trouble has been logged: _UNREACHABLE, _LIMIT, _NOMEM. fresh_out (may be NULL): over a new connection. */
-weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out, bool *fresh_out);
+/* Ask; `body` has n bytes of request. WEFT_ERR_NOTFOUND: what was asked about is not there; _TRUNCATED: too long an answer; _STALE: too old a
+ * revision. All other trouble has been logged: _UNREACHABLE, _LIMIT, _NOMEM. fresh_out (may be NULL): over a new connection. */
+weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns, etcd_kv_fn fn, void *user, etcd_reply_t *reply_out,
+                             bool *fresh_out);
 /* All entries as they are now, and as of which revision. */
 weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out);
 /* The log hears of each trouble once, until requests of that kind succeed again. Gives st. */

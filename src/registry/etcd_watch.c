@@ -8,6 +8,9 @@
  * whether it is still the one that we know: an answer over a new connection, or of an earlier revision, comes from one that was
  * started anew, maybe without its data.
  *
+ * An etcd that comes back without its data shows nothing for as long as it takes those who live to put themselves back. So what
+ * was known before we were cut off is believed in for a few seconds longer, unless etcd says that it went.
+ *
  * When nobody has watched for a while the stream ends.
  *
  * Promise: what is known is what etcd had at some revision, never an earlier one than before unless etcd itself went back.
@@ -18,6 +21,7 @@
 #include "registry/etcd.h"
 
 #define PROBE_NS (3 * WEFT_SECOND)
+#define BEFORE_NS (5 * WEFT_SECOND)
 #define UNWATCHED_NS (3 * WEFT_SECOND)
 #define STREAM_NS (3 * WEFT_SECOND)
 #define PAUSE_MIN_NS (100 * WEFT_MILLISECOND)
@@ -47,6 +51,12 @@ static size_t place_of(const reg_found_t *f, const char *service, const char *in
     return low;
 }
 
+static void remove_at(reg_found_t *f, size_t at)
+{
+    wefti_reg_entry_unref(f->at[at]);
+    memmove(f->at + at, f->at + at + 1, (--f->n - at) * sizeof *f->at);
+}
+
 static size_t size_of(const reg_entry_t *entry)
 {
     return sizeof *entry + entry->data_len;
@@ -69,6 +79,13 @@ static weft_status_t apply(const etcd_kv_t *kv, void *user)
         e->line_revision = kv->revision;
     if (!kv->service || kv->revision <= e->revision)
         return WEFT_OK;
+    if (!kv->entry && e->before) {
+        size_t was = place_of(e->before, kv->service, kv->instance, &is);
+        if (is) { /* it has gone, and was not only lost */
+            remove_at(e->before, was);
+            e->news = true;
+        }
+    }
     size_t at = place_of(f, kv->service, kv->instance, &is);
     if (!is && !kv->entry)
         return WEFT_OK;
@@ -76,8 +93,7 @@ static weft_status_t apply(const etcd_kv_t *kv, void *user)
     if (is)
         e->mirror_bytes -= size_of(f->at[at]);
     if (!kv->entry) {
-        wefti_reg_entry_unref(f->at[at]);
-        memmove(f->at + at, f->at + at + 1, (--f->n - at) * sizeof *f->at);
+        remove_at(f, at);
         return WEFT_OK;
     }
     e->mirror_bytes += size_of(kv->entry);
@@ -190,6 +206,12 @@ static void stream_begin(etcd_t *e)
     e->streams = !wefti_reg_http_stream(e->http, url, e->body, take_bytes, e);
 }
 
+static void forget_before(etcd_t *e)
+{
+    wefti_reg_found_unref(e->before);
+    e->before = NULL;
+}
+
 void wefti_etcd_watch_end(etcd_t *e)
 {
     if (e->http)
@@ -199,6 +221,7 @@ void wefti_etcd_watch_end(etcd_t *e)
     e->doubt = true;
     wefti_reg_found_unref(e->mirror);
     e->mirror = NULL;
+    forget_before(e);
 }
 
 /* --- for the thread ---------------------------------------------------------------------------------------------------------- */
@@ -217,7 +240,9 @@ static weft_status_t renew(etcd_t *e)
         return st;
     }
     wefti_reg_found_sort(f);
-    wefti_reg_found_unref(e->mirror);
+    forget_before(e); /* we were cut off, and who answers now may have lost everything */
+    e->before = e->mirror;
+    e->before_until = wefti_clock_ns() + BEFORE_NS;
     e->mirror = f;
     e->mirror_bytes = size_of_all(f);
     e->revision = revision;
@@ -252,6 +277,15 @@ weft_status_t wefti_etcd_known(void *backend, reg_found_t *found)
     e->news = false;
     for (size_t i = 0; !st && i < e->mirror->n; i++)
         st = wefti_reg_found_add(found, wefti_reg_entry_ref(e->mirror->at[i]));
+    if (e->before && e->asked >= e->before_until)
+        forget_before(e);
+    for (size_t i = 0; !st && e->before && i < e->before->n; i++) {
+        reg_entry_t *old = e->before->at[i];
+        bool is;
+        place_of(e->mirror, old->service, old->instance, &is);
+        if (!is)
+            st = wefti_reg_found_add(found, wefti_reg_entry_ref(old));
+    }
     return st;
 }
 

@@ -9,7 +9,7 @@
  * No proxy, no redirection, HTTP/1.1 and nothing else; headers and bodies have a bound. Sockets are not inherited by programs
  * that are executed.
  *
- * Promise: a request ends within its limits, whatever the server does. tests/unit/registry_http.c, tests/fault/registry_etcd_hostile.c. */
+ * Promise: a request ends within its limits, whatever the server does. tests/unit/registry_etcd.c, tests/fault/registry_etcd_hostile.c. */
 #include "registry/http.h"
 
 #include <dlfcn.h>

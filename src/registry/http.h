@@ -28,9 +28,10 @@ typedef struct reg_http_reply {
     bool fresh;   /* over a connection that was not there before */
 } reg_http_reply_t;
 
-/* WEFT_OK: there is an answer, whatever it says. WEFT_ERR_UNREACHABLE: none came; _TIMEOUT: not in time; _TRUNCATED: it is longer than allowed; _LIMIT: no
- * file descriptors; _NOMEM. wefti_reg_http_why() says it in words. */
-weft_status_t wefti_reg_http_post(reg_http_t *h, const char *url, const char *body, size_t n, const reg_http_limits_t *limits, reg_http_reply_t *reply_out);
+/* WEFT_OK: there is an answer, whatever it says. WEFT_ERR_UNREACHABLE: none came; _TIMEOUT: not in time; _TRUNCATED: it is longer than allowed;
+ * _LIMIT: no file descriptors; _NOMEM. wefti_reg_http_why() says it in words. */
+weft_status_t wefti_reg_http_post(reg_http_t *h, const char *url, const char *body, size_t n, const reg_http_limits_t *limits,
+                                  reg_http_reply_t *reply_out);
 const char *wefti_reg_http_why(const reg_http_t *h);
 
 /* Bytes of the endless answer as they come, if its code is 200. False: that is enough, end it. Called within post and wait; may not use `h`. */

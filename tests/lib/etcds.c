@@ -122,10 +122,12 @@ static void leave_a_broom(const char *dir)
 
 static bool launch(etcd_server_t *s)
 {
-    char data[128], client[64], peer[64], cluster[80], log[96], reply[4096];
+    char cert[96], key[96], data[128], client[64], peer[64], cluster[80], log[96], reply[4096];
     snprintf(data, sizeof data, "%s/data", s->dir);
     snprintf(log, sizeof log, "%s/log", s->dir);
-    snprintf(client, sizeof client, "http://127.0.0.1:%d", s->port);
+    snprintf(client, sizeof client, "%s://127.0.0.1:%d", s->tls ? "https" : "http", s->port);
+    snprintf(cert, sizeof cert, "%s/cert.pem", s->dir);
+    snprintf(key, sizeof key, "%s/key.pem", s->dir);
     snprintf(peer, sizeof peer, "http://127.0.0.1:%d", s->peer_port);
     snprintf(cluster, sizeof cluster, "default=%s", peer);
     fflush(NULL);
@@ -143,7 +145,8 @@ static bool launch(etcd_server_t *s)
         dup2(fd, 2);
         execlp("etcd", "etcd", "--data-dir", data, "--listen-client-urls", client, "--advertise-client-urls", client,
                "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
-               "--heartbeat-interval", "20", "--election-timeout", "200", (char *)NULL);
+               "--heartbeat-interval", "20", "--election-timeout", "200", s->tls ? "--cert-file" : NULL, cert, "--key-file", key,
+               (char *)NULL);
         _exit(127);
     }
     for (double end = now() + 20; now() < end; usleep(10000)) {
@@ -152,29 +155,59 @@ static bool launch(etcd_server_t *s)
             s->pid = 0;
             return false;
         }
-        if (etcd_post(s, "/v3/kv/range", "{\"key\":\"YQ==\"}", reply, sizeof reply) && strstr(reply, "raft_term"))
+        int fd = s->tls ? socket_at(s->port) : -1; /* it listens before it can serve, and is asked again */
+        if (fd >= 0) {
+            close(fd);
+            return true;
+        }
+        if (!s->tls && etcd_post(s, "/v3/kv/range", "{\"key\":\"YQ==\"}", reply, sizeof reply) && strstr(reply, "raft_term"))
             return true;
     }
     die("etcd does not answer");
     return false;
 }
 
-void etcd_new(etcd_server_t *s)
+static void make_dir(etcd_server_t *s)
 {
     memset(s, 0, sizeof *s);
     snprintf(s->dir, sizeof s->dir, "/tmp/weft-etcd-XXXXXX");
     if (!mkdtemp(s->dir))
         die("no directory for etcd");
     leave_a_broom(s->dir);
+}
+
+static void launch_new(etcd_server_t *s)
+{
     for (int tries = 0; tries < 5; tries++) { /* another may have taken a port in between */
         s->port = free_port();
         s->peer_port = free_port();
-        snprintf(s->uri, sizeof s->uri, "etcd://127.0.0.1:%d", s->port);
+        snprintf(s->uri, sizeof s->uri, "%s://127.0.0.1:%d", s->tls ? "etcd+https" : "etcd", s->port);
         if (launch(s))
             return;
         etcd_forget(s);
     }
     die("etcd does not start");
+}
+
+void etcd_new(etcd_server_t *s)
+{
+    make_dir(s);
+    launch_new(s);
+}
+
+bool etcd_new_tls(etcd_server_t *s)
+{
+    char command[512];
+    make_dir(s);
+    snprintf(command, sizeof command,
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test "
+             "-addext subjectAltName=IP:127.0.0.1 -keyout '%s/key.pem' -out '%s/cert.pem' 2>/dev/null",
+             s->dir, s->dir);
+    if (system(command))
+        return false;
+    s->tls = true;
+    launch_new(s);
+    return true;
 }
 
 void etcd_start(etcd_server_t *s)

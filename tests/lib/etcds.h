@@ -10,6 +10,7 @@ typedef struct etcd_server {
     pid_t pid; /* 0: it does not run */
     int port, peer_port;
     char dir[64], uri[64];
+    bool tls; /* clients come by TLS */
 } etcd_server_t;
 
 /* Is there one on this machine? Debian's package etcd-server has it. */
@@ -22,6 +23,8 @@ bool etcd_there(void);
 
 /* Start one that is new; returns when it answers. */
 void etcd_new(etcd_server_t *s);
+/* The same by TLS, with a certificate of its own making, DIR/cert.pem. False: there is no openssl to make it. */
+bool etcd_new_tls(etcd_server_t *s);
 /* Start it again where it was, with what it had; or after etcd_forget() without. */
 void etcd_start(etcd_server_t *s);
 void etcd_forget(etcd_server_t *s);

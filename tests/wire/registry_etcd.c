@@ -246,6 +246,34 @@ TEST(what_others_put_under_our_keys_is_not_believed)
     etcd_end(&etcd);
 }
 
+TEST(by_tls_whose_certificate_is_believed_and_no_other)
+{
+    static seen_t s;
+    etcd_server_t etcd;
+    place_t a, b;
+    weft_watch_t *w;
+    char ca[96];
+    ETCD_OR_SKIP();
+    if (!etcd_new_tls(&etcd))
+        SKIP("there is no openssl here to make a certificate");
+    place_open(&b, etcd.uri, WEFT_PROGRESS_CALLER); /* who believes in the system's only */
+    CHECK_EQ(place_count(&b, NULL), WEFT_ERR_UNREACHABLE);
+    snprintf(ca, sizeof ca, "%s/cert.pem", etcd.dir);
+    CHECK(!setenv("WEFT_REGISTRY_CA", ca, 1));
+    place_open(&a, etcd.uri, WEFT_PROGRESS_CALLER);
+    PLACE_UNTIL(&a, place_count(&a, NULL) == 0, 20);
+    CHECK_OK(weft_registry_watch(a.registry, NULL, seen_change, &s, &w));
+    CHECK_OK(place_enter(&a, "s", "x", 0));
+    PLACE_UNTIL(&a, s.there == 1, 20);
+    CHECK_OK(place_enter(&a, "s", "x", 1));
+    PLACE_UNTIL(&a, s.changed == 1, 20);
+    usleep(100000);
+    CHECK_EQ(place_count(&b, NULL), WEFT_ERR_UNREACHABLE);
+    place_close(&b);
+    place_close(&a);
+    etcd_end(&etcd);
+}
+
 TEST(addresses_that_cannot_be_are_refused_with_a_sentence)
 {
     const char *wrong[] = {"etcd://",      "etcd://:2379",    "etcd://host:0",    "etcd://host:99999",
