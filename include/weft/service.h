@@ -13,7 +13,8 @@
  * A service answers over every endpoint of its runtime. Its functions run in progress, or on threads of the service's own; they answer before they
  * return, or keep the request and answer later, from any thread.
  *
- * Limits:  a service has at most so many requests, and so many bytes of them; beyond, a call is answered WEFT_CODE_RESOURCE_EXHAUSTED at once, and not
+ * Limits:  a service has at most so many requests, and so many bytes of them; beyond, a call is answered WEFT_CODE_RESOURCE_EXHAUSTED at once, and
+ * not
  *          run. A peer that does not take its replies is not read from any more: what is held for it is bounded by its window (weft/am.h).
  * Threads: any, for everything here. */
 #ifndef WEFT_SERVICE_H
@@ -116,15 +117,15 @@ struct weft_request {
 };
 
 /* From inside the function: keep the request, arguments with it, until weft_request_release(). Use the result from then on. On a thread of the
- * service's own, and with a stream, it is in memory of its own already, and the result is the same. NULL: no memory, or the service's limits; then the
- * request has been answered WEFT_CODE_RESOURCE_EXHAUSTED. */
+ * service's own, and with a stream, it is in memory of its own already, and the result is the same. NULL: no memory, or the service's limits; then
+ * the request has been answered WEFT_CODE_RESOURCE_EXHAUSTED. */
 WEFT_API weft_request_t *weft_request_keep(weft_request_t *request);
 /* Done with a kept request, and its arguments. One that was not answered is answered WEFT_CODE_INTERNAL. */
 WEFT_API void weft_request_release(weft_request_t *request);
 
 /* Answer, once: n results as the signature says. They are copied, whatever their size. WEFT_ERR_INVALID: they are not what the signature says,
- * WEFT_ERR_NOMEM: there is no memory for them (and the caller was told so); WEFT_ERR_STATE: it was answered; WEFT_ERR_CANCELLED: nobody waits for it any
- * more. With a stream: the answer follows what was sent on it. */
+ * WEFT_ERR_NOMEM: there is no memory for them (and the caller was told so); WEFT_ERR_STATE: it was answered; WEFT_ERR_CANCELLED: nobody waits for it
+ * any more. With a stream: the answer follows what was sent on it. */
 WEFT_API weft_status_t weft_request_reply(weft_request_t *request, const weft_value_t *values, size_t n);
 /* The same without a copy of results of 1 KiB and more: what they view is borrowed until op, which is needed, completes. The request may be released
  * before. */

@@ -1,10 +1,11 @@
 /* rpc/call.c - calls: from the post to a server, to another if that may be, and to their end.
  *
- * The states are in state.h. A call is on one list at a time: client.waiting, binding.waiting, rpc_ep_t.sent; or on none, while its reply is fetched or a buffer
- * of its is still with the fabric (ENDING).
+ * The states are in state.h. A call is on one list at a time: client.waiting, binding.waiting, rpc_ep_t.sent; or on none, while its reply is fetched
+ * or a buffer of its is still with the fabric (ENDING).
  *
- * At most once: `ran` says what is known. A call whose request certainly did not leave, or was turned away, goes to whichever server is there; one that may have run
- * goes again only if its function is idempotent, or if it has a number by which its server knows it (`once`), and then to that server, as long as it remembers.
+ * At most once: `ran` says what is known. A call whose request certainly did not leave, or was turned away, goes to whichever server is there; one
+ * that may have run goes again only if its function is idempotent, or if it has a number by which its server knows it (`once`), and then to that
+ * server, as long as it remembers.
  *
  * Promise: every call completes once; after its buffers are free; within its deadline, and when its server is lost and it may not be sent again.
  * tests/wire/rpc_call.c, tests/sim/rpc_once.c, tests/fault/rpc_lost.c. */

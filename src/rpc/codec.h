@@ -53,8 +53,8 @@ typedef struct wefti_encoded {
 weft_status_t wefti_encode(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf, size_t cap,
                            weft_iov_t *iov, wefti_encoded_t *out);
 
-/* The quick way for what nearly all calls are: scalars, short strings and vectors, which all fit. How many bytes they are; SIZE_MAX: they are not that, or something
- * is wrong with them: wefti_encode() says what. */
+/* The quick way for what nearly all calls are: scalars, short strings and vectors, which all fit. How many bytes they are; SIZE_MAX: they are not
+ * that, or something is wrong with them: wefti_encode() says what. */
 size_t wefti_encode_small(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf, size_t cap);
 
 /* --- in ---------------------------------------------------------------------------------------------------------------- */
@@ -92,7 +92,8 @@ weft_status_t wefti_decoded_payload(wefti_decoded_t *d, const void *payload);
 /* One piece is here, aligned as it asks, in memory of that device (1, 0: the host's). Strings and vectors: the host's only. WEFT_ERR_PROTOCOL as
  * above. */
 weft_status_t wefti_decoded_place(wefti_piece_t *piece, void *data, int32_t device_type, int32_t device_id);
-/* The quick way, for what wefti_encode_small() makes, without a payload, in bytes that are aligned. False: it is not that: wefti_decode() does it, or says what is wrong. */
+/* The quick way, for what wefti_encode_small() makes, without a payload, in bytes that are aligned. False: it is not that: wefti_decode() does it,
+ * or says what is wrong. */
 bool wefti_decode_small(const wefti_codec_t *c, const void *bytes, size_t len, weft_value_t *values_out);
 void wefti_decoded_free_more(wefti_decoded_t *d);
 static inline void wefti_decoded_free(wefti_decoded_t *d)

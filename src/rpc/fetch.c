@@ -1,11 +1,12 @@
 /* rpc/fetch.c - what came with a message: values where they are, values that stay, payloads that are brought here.
  *
- * Nothing of a message is believed before it was decoded; what is decoded again was copied first, so that a peer that writes to shared memory meanwhile changes
- * nothing that was checked.
+ * Nothing of a message is believed before it was decoded; what is decoded again was copied first, so that a peer that writes to shared memory
+ * meanwhile changes nothing that was checked.
  *
  *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> under way --done--> ready | let go of
  *
- * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_payload.c, tests/fuzz/rpc_codec.c. */
+ * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_payload.c,
+ * tests/fuzz/rpc_codec.c. */
 #include "rpc/state.h"
 
 static bool bytes_in_payload(const rpc_where_t *where)

@@ -2,7 +2,8 @@
  *
  * Up to two small results are in the reply itself: nothing is allocated. Everything else is a block of its own, which the caller gives back.
  *
- * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with that. tests/fuzz/rpc_records.c */
+ * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with that.
+ * tests/fuzz/rpc_records.c */
 #include "rpc/state.h"
 
 enum { HOLDS_NOTHING, HOLDS_VALUES, HOLDS_TEXT }; /* weft_reply_t.holds */

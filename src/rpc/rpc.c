@@ -1,6 +1,7 @@
 /* rpc/rpc.c - the room: what it tells conn and core about itself.
  *
- * It has no records of its own: calls and replies are active messages, and to conn it is traffic that only wants to know when endpoints come and go. */
+ * It has no records of its own: calls and replies are active messages, and to conn it is traffic that only wants to know when endpoints come and
+ * go. */
 #include "rpc/rpc.h"
 
 #include "rpc/state.h"

@@ -1,7 +1,7 @@
 /* rpc/send.c - messages of ours: values into bytes and pieces, and both onto their way.
  *
- * A message without a payload that finds room goes at once, from the stack of whoever made it. Every other is an rpc_out_t, with a copy of the header and of the list
- * of its pieces, until active messages have let go of it.
+ * A message without a payload that finds room goes at once, from the stack of whoever made it. Every other is an rpc_out_t, with a copy of the
+ * header and of the list of its pieces, until active messages have let go of it.
  *
  * Promise: what the pieces view is untouched after done() was called, and done() is called once, unless it was forgotten. tests/wire/rpc_call.c. */
 #include "rpc/state.h"

@@ -220,8 +220,8 @@ static inline rpc_no_t rpc_exhausted(const char *message)
 {
     return (rpc_no_t){.ran = RPC_F_NOT_RUN, .code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = message};
 }
-/* Make a block of a call that came. NULL: why not is in *no_out, but code 0: the peer broke the rules, and the endpoint fails. *am_gone_out: the message
- * belongs to the block. */
+/* Make a block of a call that came. NULL: why not is in *no_out, but code 0: the peer broke the rules, and the endpoint fails. *am_gone_out: the
+ * message belongs to the block. */
 rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t call, uint64_t left_ns, const rpc_where_t *where, rpc_no_t *no_out,
                                    bool *am_gone_out);
 void wefti_rpc_failure(rpc_msg_t *msg, uint64_t call, const rpc_no_t *no);

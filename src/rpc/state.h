@@ -313,7 +313,8 @@ void wefti_rpc_route(weft_op_t *op, const rpc_server_t *not);   /* NEW: to a ser
 void wefti_rpc_waits_no_more(weft_op_t *op);                    /* WAITING -> NEW; it is still on its list */
 void wefti_rpc_transmit(weft_op_t *op, rpc_binding_t *b);       /* NEW, bound: on its way */
 void wefti_rpc_unsend(weft_op_t *op);                           /* SENT -> NEW: it awaits no reply any more */
-void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *not); /* NEW, after a failure: sent again if it may be, else it ends */
+/* NEW, after a failure: sent again if it may be, else it ends */
+void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *not);
 weft_code_t wefti_rpc_code_of(weft_status_t status);            /* of a call that ended with that, and no server's word */
 /* NEW: complete, as the status says; with the reply's code and message filled in, if they are not yet. */
 void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message);
@@ -337,7 +338,8 @@ void wefti_rpc_reply_fail(weft_reply_t *reply, weft_code_t code, weft_ran_t ran,
 rpc_server_t *wefti_rpc_pick(weft_client_t *client, const rpc_server_t *not);
 
 /* reach.c: clients that find their servers: by uri, by registry. */
-void wefti_rpc_reach_close(weft_client_t *client);    /* the client closes, and has removed its servers: their connections and the registry too; it is held until that is done */
+/* The client closes, and has removed its servers: their connections and the registry too; it is held until that is done. */
+void wefti_rpc_reach_close(weft_client_t *client);
 void wefti_rpc_reach_down(rpc_server_t *server, weft_status_t why); /* its endpoint is lost for good, and its calls have been dealt with: remove it */
 /* It answered WEFT_CODE_UNAVAILABLE with NOT_RUN: it drains or closes. Calls go elsewhere, if there is anywhere else, until the registry has
  * heard of it, or a second has passed. */
@@ -380,8 +382,8 @@ void wefti_rpc_services_free(rpc_state_t *rs);
 weft_status_t wefti_rpc_services_init(rpc_state_t *rs);
 /* 0 idle to 1000 full: for the registry. */
 uint32_t wefti_rpc_service_load(weft_service_t *service);
-/* publish.c, on the driver: with drain and close. Nothing if it is not published. It may linger, weft_service_t.leaving, until clients have heard of it,
- * and then calls wefti_rpc_service_step(); without that the service is not touched after it returns. */
+/* publish.c, on the driver: with drain and close. Nothing if it is not published. It may linger, weft_service_t.leaving, until clients have heard of
+ * it, and then calls wefti_rpc_service_step(); without that the service is not touched after it returns. */
 void wefti_rpc_unpublish(weft_service_t *service, bool lingers);
 
 /* configured.c, for reach.c and publish.c: the configured registry, one for the runtime, open as long as anyone uses it. Any thread. */

@@ -1,6 +1,6 @@
-/* A peer that passed the hello and says anything at all: to a service, and to a client that called it. Heads, kinds, flags, lengths, numbers, codes, items and credit
- * that are wrong, and then any bytes: its endpoint fails with WEFT_ERR_PROTOCOL, or what it said is ignored or refused; calls to it end; and a third party is
- * served all the while.
+/* A peer that passed the hello and says anything at all: to a service, and to a client that called it. Heads, kinds, flags, lengths, numbers, codes,
+ * items and credit that are wrong, and then any bytes: its endpoint fails with WEFT_ERR_PROTOCOL, or what it said is ignored or refused; calls to it
+ * end; and a third party is served all the while.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 250

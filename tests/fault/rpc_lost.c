@@ -1,6 +1,6 @@
 /* Functions that end their server in the middle of their call: killed, aborted, stopped, exited; while 1, 100 and 10000 calls of every kind are under
- * way: answered at once, kept, on threads, with large arguments and results half of the way, with streams. Every call ends with a status, within the heartbeat
- * bound; what its caller is told of it (`ran`) is what the server, as far as it lived, wrote down; and nothing is left.
+ * way: answered at once, kept, on threads, with large arguments and results half of the way, with streams. Every call ends with a status, within the
+ * heartbeat bound; what its caller is told of it (`ran`) is what the server, as far as it lived, wrote down; and nothing is left.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280

@@ -1,11 +1,11 @@
-/* tests/sim/rpc_once.c - calls between two servers and up to three clients: plain, idempotent and `once`, large ones, streams, functions that answer now, later, ill
- * or never; and everything that can befall them.
+/* tests/sim/rpc_once.c - calls between two servers and up to three clients: plain, idempotent and `once`, large ones, streams, functions that answer
+ * now, later, ill or never; and everything that can befall them.
  *
  * Every call has a number, and what its function did is written down where it runs. Checked: a plain call and one made with `once` run at most once,
- * wherever they were sent; an idempotent one at most as often as it was sent; what ended NOT_RUN never ran and never will; what ended RAN ran, and what ended
- * well gave the value of a run of its own. Arguments and results are whole; the deadline travels; every call ends once, in bounded time; functions
- * are told when nobody waits. Servers are killed, stopped, cut off, closed and opened again, their functions taken away and put back; they answer again,
- * late and wrong, which changes nothing.
+ * wherever they were sent; an idempotent one at most as often as it was sent; what ended NOT_RUN never ran and never will; what ended RAN ran, and
+ * what ended well gave the value of a run of its own. Arguments and results are whole; the deadline travels; every call ends once, in bounded time;
+ * functions are told when nobody waits. Servers are killed, stopped, cut off, closed and opened again, their functions taken away and put back; they
+ * answer again, late and wrong, which changes nothing.
  *
  * About half of the seeds are at peace (delays only): there nothing fails that was not meant to. */
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Calls between two runtimes: values of every type, failures, deadlines, cancelling, many at once; over shared memory and TCP, driven by the caller and by
- * threads.
+/* Calls between two runtimes: values of every type, failures, deadlines, cancelling, many at once; over shared memory and TCP, driven by the caller
+ * and by threads.
  * ctest: timeout=120 */
 #include <stdatomic.h>
 #include <stdlib.h>
