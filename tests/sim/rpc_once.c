@@ -549,7 +549,7 @@ static void set_up(void)
 static void run_faults(void)
 {
     wefti_sim_faults_t *f = wefti_sim_faults(w.net.w);
-    f->no_room = CHANCE(30) ? (uint32_t)BELOW(200000) : 0;
+    f->no_room = CHANCE(50) ? 0 : 50000; /* more, and heartbeats do not come through */
     f->pull_slow = CHANCE(50) ? (uint32_t)BELOW(300000) : 0;
     f->pull_slow_ns = BELOW(10 * WEFT_MILLISECOND);
     if (w.peace)
@@ -643,5 +643,5 @@ static uint64_t scenario(uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    return sim_seeds_main(argc, argv, 4000, scenario);
+    return sim_seeds_main(argc, argv, 10000, scenario);
 }
