@@ -199,7 +199,7 @@ static void judge(const call_t *c, bool calm)
         CHECK_EQ(r->n, 2);
         CHECK_EQ(r->values[0].view.n, c->a);
         CHECK_EQ(r->values[1].view.n, c->b);
-        CHECK(!memcmp(r->values[0].view.data, bytes, c->a));
+        CHECK(!c->a || !memcmp(r->values[0].view.data, bytes, c->a));
     } else {
         CHECK_EQ(r->n, 1);
         CHECK_EQ(r->values[0].u64, c->a + c->b);
