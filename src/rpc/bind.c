@@ -133,8 +133,10 @@ static void refused(weft_op_t *op, weft_code_t code, const char *text, size_t le
 {
     rpc_call_t *c = rpc_call(op);
     c->state = CALL_NEW;
-    if (c->reply)
+    if (c->reply) {
         wefti_rpc_reply_fail(c->reply, code, (weft_ran_t)c->ran, text, len);
+        c->reply->tries = c->tries;
+    }
     wefti_rpc_finish(op, WEFT_ERR_CALL);
 }
 

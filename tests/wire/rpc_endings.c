@@ -132,3 +132,54 @@ TEST(functions_that_are_replaced_under_large_calls)
         desk_close(&desk);
     }
 }
+
+/* The server always says, having begun, that it is gone: an idempotent call is tried as often as it may be, and no more. */
+static _Atomic unsigned begun;
+
+static void goes_away(weft_request_t *request, void *user)
+{
+    (void)user;
+    atomic_fetch_add(&begun, 1);
+    CHECK_OK(weft_ep_abort(weft_ep_find(desk.pair.rt[0], request->from), NULL));
+}
+
+static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
+{
+    (void)listener, (void)ep, (void)user;
+}
+
+TEST(there_is_an_end_to_trying)
+{
+    static const uint32_t tries[] = {1, 3, 300};
+    for (unsigned i = 0; i < 3; i++) {
+        weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
+        weft_client_opts_t o = WEFT_CLIENT_OPTS_INIT;
+        weft_listener_t *listener;
+        weft_client_t *client;
+        weft_method_t *m;
+        weft_op_t op = WEFT_OP_INIT;
+        weft_reply_t reply = WEFT_REPLY_INIT;
+        desk_open(&desk, &pair_ways[0], NULL);
+        desk_add(&desk, "leave() -> void idempotent", goes_away, NULL);
+        lo.accept = accepted;
+        CHECK_OK(weft_listen(desk.pair.rt[0], "tcp://127.0.0.1:0", &lo, &listener));
+        o.tries = tries[i];
+        o.reconnect_ns = 1;
+        atomic_store(&begun, 0);
+        CHECK_OK(weft_client_open(desk.pair.rt[1], weft_listener_uri(listener), &o, &client));
+        CHECK_OK(weft_client_method(client, "leave() -> void idempotent", &m));
+        op.timeout_ns = tries[i] > 255 ? 300 * WEFT_MILLISECOND : 0;
+        CHECK_OK(weft_call(m, NULL, 0, &reply, &op));
+        weft_status_t st = pair_wait(&desk.pair, &op, 30);
+        CHECK_EQ(reply.ran, WEFT_MAY_HAVE_RUN);
+        if (tries[i] < 255 || st != WEFT_ERR_TIMEOUT) { /* pauses grow: it may not get that far */
+            CHECK_EQ(st, WEFT_ERR_PEER);
+            CHECK_EQ(reply.tries, tries[i] < 255 ? tries[i] : 255);
+        }
+        CHECK(atomic_load(&begun) <= reply.tries);
+        weft_reply_release(&reply);
+        CHECK_OK(weft_client_close(client, &op));
+        CHECK_OK(pair_wait(&desk.pair, &op, 20));
+        desk_close(&desk);
+    }
+}
