@@ -142,11 +142,12 @@ static void deliver(weft_stream_t *s)
 {
     stream_in_t *in = &s->in;
     weft_status_t st = WEFT_OK;
-    while (!wefti_list_empty(&in->receives)) {
+    for (wefti_list_t *l; (l = wefti_list_first(&in->receives));) {
         bool ready = !in->status && first_ready(in);
         if (!ready && !at_end(s, &st))
             return;
-        weft_op_t *op = wefti_op_of_link(wefti_list_pop(&in->receives));
+        weft_op_t *op = wefti_op_of_link(l);
+        wefti_list_remove(l);
         op->len = ready;
         if (ready)
             take_first(s, stream_recv(op)->item);
