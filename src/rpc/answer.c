@@ -83,8 +83,9 @@ static void no_memory(rpc_msg_t *msg, uint64_t call)
     wefti_rpc_failure(msg, call, &no);
 }
 
-/* Send it; where there is no memory for results, their caller hears so, and the status is WEFT_ERR_NOMEM. What has none (a failure, which says
- * whether the function ran; a BOUND, whose number is no call's) is not replaced: it would not get smaller, and say something else. */
+/* Send it; where there is no memory for results, their caller hears so, and the status is WEFT_ERR_NOMEM. What has none (a
+ * failure, which says whether the function ran; a BOUND, whose number is no call's) is not replaced: it would not get
+ * smaller, and say something else. */
 static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out)
 {
     rpc_head_t head;

@@ -2,9 +2,9 @@
  *
  *     new --> runs --> answered --> forgotten: its client has the reply, or remember_ns passed
  *
- * Each client has a floor: whatever is below it and not known was known once, or is so late that nobody can tell. It rises with
- * what the client says it has, and with what is forgotten. A client without calls is itself remembered for its floor, as long as a
- * repeat may still come from it (stay_ns): a stranger begins at 0.
+ * Each client has a floor: whatever is below it and not known was known once, or is so late that nobody can tell. It rises
+ * with what the client says it has, and with what is forgotten. A client without calls is itself remembered for its floor,
+ * as long as a repeat may still come from it (stay_ns): a stranger begins at 0.
  *
  * Promise: of one number at most one call is ever NEW, unless that was taken back; what is held is bounded: `max` calls and
  * clients, and the bytes that the service allows. tests/unit/rpc_once.c. */

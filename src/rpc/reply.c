@@ -1,9 +1,10 @@
 /* rpc/reply.c - what a server says: replies and their payloads, and the caller's weft_reply_t.
  *
- * Up to two small results are in the reply itself: nothing is allocated. Everything else is a block of its own, which the caller gives back.
+ * Up to two small results are in the reply itself: nothing is allocated. Everything else is a block of its own, which the
+ * caller gives back.
  *
- * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with that.
- * tests/fuzz/rpc_records.c */
+ * Everything read here was written by the peer: what is not as it should be fails the endpoint, and the calls on it end with
+ * that. tests/fuzz/rpc_records.c */
 #include "rpc/state.h"
 
 enum { HOLDS_NOTHING, HOLDS_VALUES, HOLDS_TEXT }; /* weft_reply_t.holds */
@@ -98,7 +99,8 @@ static bool sound(const weft_am_t *am, const rpc_where_t *where)
     return true;
 }
 
-/* Answered well: its results. They are looked at before anything is believed; those in a payload that is still at the server when they are here. */
+/* Answered well: its results. They are looked at before anything is believed; those in a payload that is still at the server
+ * when they are here. */
 static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where_t *where)
 {
     rpc_call_t *c = rpc_call(op);

@@ -1,6 +1,6 @@
-/* A peer that passed the hello and says anything at all: to a service, and to a client that called it. Heads, kinds, flags, lengths, numbers, codes,
- * items and credit that are wrong, and then any bytes: its endpoint fails with WEFT_ERR_PROTOCOL, or what it said is ignored or refused; calls to it
- * end; and a third party is served all the while.
+/* A peer that passed the hello and says anything at all: to a service, and to a client that called it. Heads, kinds, flags,
+ * lengths, numbers, codes, items and credit that are wrong, and then any bytes: its endpoint fails with WEFT_ERR_PROTOCOL,
+ * or what it said is ignored or refused; calls to it end; and a third party is served all the while.
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 250
@@ -11,7 +11,7 @@
 #include "lib/liar.h"
 #include "test.h"
 
-/* --- to the service ---------------------------------------------------------------------------------------------------------------------- */
+/* --- to the service ------------------------------------------------------------------------------------------------ */
 
 static const int32_t two[2] = {1, 2};
 
@@ -328,7 +328,7 @@ TEST(a_service_is_told_nonsense)
     liar_close();
 }
 
-/* --- to the client ----------------------------------------------------------------------------------------------------------------------- */
+/* --- to the client ------------------------------------------------------------------------------------------------- */
 
 /* The victim calls the hostile one. bound: it has been told where; else it still asks. */
 typedef struct outgoing {
@@ -621,7 +621,7 @@ TEST(a_server_whose_functions_are_always_others)
     liar_close();
 }
 
-/* --- any bytes ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- any bytes ----------------------------------------------------------------------------------------------------- */
 
 static void spoil(wefti_rng_t *rng)
 {

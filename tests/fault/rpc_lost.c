@@ -1,6 +1,7 @@
-/* Functions that end their server in the middle of their call: killed, aborted, stopped, exited; while 1, 100 and 10000 calls of every kind are under
- * way: answered at once, kept, on threads, with large arguments and results half of the way, with streams. Every call ends with a status, within the
- * heartbeat bound; what its caller is told of it (`ran`) is what the server, as far as it lived, wrote down; and nothing is left.
+/* Functions that end their server in the middle of their call: killed, aborted, stopped, exited; while 1, 100 and 10000
+ * calls of every kind are under way: answered at once, kept, on threads, with large arguments and results half of the way,
+ * with streams. Every call ends with a status, within the heartbeat bound; what its caller is told of it (`ran`) is what the
+ * server, as far as it lived, wrote down; and nothing is left.
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
@@ -38,7 +39,7 @@ static const char *const transports[] = {"shm", "tcp"};
 static _Atomic uint8_t *runs; /* of each call, shared with the server */
 static uint8_t bytes[BIG];
 
-/* --- the server ----------------------------------------------------------------------------------------------------------------- */
+/* --- the server ---------------------------------------------------------------------------------------------------- */
 
 static void ran(const weft_request_t *request)
 {
@@ -146,7 +147,7 @@ static void life(weft_runtime_t *rt, weft_ep_t *ep)
     peer_live(rt);
 }
 
-/* --- the caller ------------------------------------------------------------------------------------------------------------------ */
+/* --- the caller ---------------------------------------------------------------------------------------------------- */
 
 typedef struct one {
     weft_op_t op, recv;

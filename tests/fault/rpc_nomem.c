@@ -1,7 +1,7 @@
-/* Memory runs out at every single allocation of a service and a client that are opened anew each time, one after the other: opening, adding functions,
- * finding methods, asking for them by signature and by name, tensors both ways, calls without an operation, replacing a function, closing. Everything ends with
- * a result that is right or a status that says so, and afterwards the same runtimes do all of it. (rpc_service_nomem.c has the kinds of
- * requests, rpc_stream_nomem.c streams.)
+/* Memory runs out at every single allocation of a service and a client that are opened anew each time, one after the other:
+ * opening, adding functions, finding methods, asking for them by signature and by name, tensors both ways, calls without an
+ * operation, replacing a function, closing. Everything ends with a result that is right or a status that says so, and
+ * afterwards the same runtimes do all of it. (rpc_service_nomem.c has the kinds of requests, rpc_stream_nomem.c streams.)
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 280

@@ -1,16 +1,17 @@
 /* tests/fuzz/rpc_records.c - a peer that has passed the hello says anything, as calls and as answers to calls.
  *
- * Two runtimes on a simulated network. One has a service, with functions that answer, keep, read vectors, strings and tensors, send and receive streams, and
- * calls of its own under way to the other. What the other says is the input, a message after the other, each
+ * Two runtimes on a simulated network. One has a service, with functions that answer, keep, read vectors, strings and
+ * tensors, send and receive streams, and calls of its own under way to the other. What the other says is the input, a
+ * message after the other, each
  *
- *     a byte   bits 0-3 kind; 4 an extension follows the head; 5-6 payload: none, 8, 300, 20000 bytes; 7 to the client, not to the service
+ *     a byte   bits 0-3 kind; 4 an extension follows the head; 5-6 payload: none, 8, 300, 20000 bytes; 7 to the client
  *     a byte   which function (to the service), or which of the calls it was asked for (to the client); 255 none of them
  *     a byte   the number of the call (to the service); of the item, or what is left of its check
  *     with an extension: two bytes flags, one byte its length field (255: 32 bits of ones)
  *     a byte n, and n bytes that follow
  *
- * so that what is made of any input gets past the head. Whatever is said, the endpoint is up or failed with WEFT_ERR_PROTOCOL, every call ends,
- * nothing is left at the service, and both can be closed. */
+ * so that what is made of any input gets past the head. Whatever is said, the endpoint is up or failed with
+ * WEFT_ERR_PROTOCOL, every call ends, nothing is left at the service, and both can be closed. */
 #include <stdlib.h>
 #include <string.h>
 #include <weft/service.h>
@@ -71,7 +72,7 @@ static void run(wefti_sim_t *world, weft_runtime_t **rt, int rounds)
     }
 }
 
-/* --- the service --------------------------------------------------------------------------------------------------------------- */
+/* --- the service --------------------------------------------------------------------------------------------------- */
 
 static weft_request_t *kept[KEPT];
 static weft_op_t stream_ops[KEPT];
@@ -158,7 +159,7 @@ static void let_go(void)
     }
 }
 
-/* --- the other ------------------------------------------------------------------------------------------------------------------- */
+/* --- the other ----------------------------------------------------------------------------------------------------- */
 
 static rpc_head_t bounds[FUNCTIONS];
 static uint64_t asked[CALLS]; /* calls that came, by number */
@@ -286,7 +287,7 @@ static bool say(const uint8_t **at, const uint8_t *end)
     return true;
 }
 
-/* --- our calls ------------------------------------------------------------------------------------------------------------------- */
+/* --- our calls ----------------------------------------------------------------------------------------------------- */
 
 typedef struct out {
     weft_op_t op, recv;

@@ -1,11 +1,12 @@
-/* tests/sim/rpc_once.c - calls between two servers and up to three clients: plain, idempotent and `once`, large ones, streams, functions that answer
- * now, later, ill or never; and everything that can befall them.
+/* tests/sim/rpc_once.c - calls between two servers and up to three clients: plain, idempotent and `once`, large ones,
+ * streams, functions that answer now, later, ill or never; and everything that can befall them.
  *
- * Every call has a number, and what its function did is written down where it runs. Checked: a plain call and one made with `once` run at most once,
- * wherever they were sent; an idempotent one at most as often as it was sent; what ended NOT_RUN never ran and never will; what ended RAN ran, and
- * what ended well gave the value of a run of its own. Arguments and results are whole; the deadline travels; every call ends once, in bounded time;
- * functions are told when nobody waits. Servers are killed, stopped, cut off, closed and opened again, their functions taken away and put back; they
- * answer again, late and wrong, which changes nothing.
+ * Every call has a number, and what its function did is written down where it runs. Checked: a plain call and one made with
+ * `once` run at most once, wherever they were sent; an idempotent one at most as often as it was sent; what ended NOT_RUN
+ * never ran and never will; what ended RAN ran, and what ended well gave the value of a run of its own. Arguments and
+ * results are whole; the deadline travels; every call ends once, in bounded time; functions are told when nobody waits.
+ * Servers are killed, stopped, cut off, closed and opened again, their functions taken away and put back; they answer again,
+ * late and wrong, which changes nothing.
  *
  * About half of the seeds are at peace (delays only): there nothing fails that was not meant to. */
 #include <stdio.h>
@@ -27,7 +28,7 @@ static uint64_t now(void)
     return sim_now(&w.net);
 }
 
-/* --- the clients ----------------------------------------------------------------------------------------------------------------------- */
+/* --- the clients --------------------------------------------------------------------------------------------------- */
 
 static weft_on_failure_t ep_failed(weft_ep_t *ep, weft_status_t why, void *user)
 {
@@ -388,7 +389,7 @@ static void give_up_some(client_t *cl)
     }
 }
 
-/* --- what happens ------------------------------------------------------------------------------------------------------------------ */
+/* --- what happens -------------------------------------------------------------------------------------------------- */
 
 static void act(client_t *c)
 {
@@ -588,7 +589,8 @@ static uint64_t scenario(uint64_t seed)
     acting = true;
     sim_net_run(&w.net, now() + 30 * WEFT_MILLISECOND + BELOW(5 * w.heartbeat));
 
-    /* Everyone can reach everyone again, and nobody does anything: all of it ends, but what waits for an answer that never comes. */
+    /* Everyone can reach everyone again, and nobody does anything: all of it ends, but what waits for an answer that never
+     * comes. */
     end_faults();
     if (!sim_net_run_until(&w.net, now() + PLENTY, all_done, NULL) && w.peace)
         say_what_lasts();

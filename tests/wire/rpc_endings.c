@@ -1,6 +1,6 @@
-/* Calls that end in unusual ways: their service closes while the reply waits for a stream that nobody reads; they are answered while their large
- * arguments were never fetched; their function is replaced while large calls and calls with streams are on their way.
- * ctest: timeout=120 */
+/* Calls that end in unusual ways: their service closes while the reply waits for a stream that nobody reads; they are
+ * answered while their large arguments were never fetched; their function is replaced while large calls and calls with
+ * streams are on their way. ctest: timeout=120 */
 #include <stdatomic.h>
 
 #include "lib/desk.h"

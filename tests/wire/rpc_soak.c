@@ -1,6 +1,7 @@
-/* 24 clients at once, on threads of their own, with calls of every kind mixed: small, large, kept, on threads, `once`, idempotent, oneway, streams,
- * cancelled, with deadlines that pass; clients come and go, functions are replaced, one server of two is closed and opened again. Every call ends with a result that is right or a
- * status that may be; at the end nothing is left anywhere.
+/* 24 clients at once, on threads of their own, with calls of every kind mixed: small, large, kept, on threads, `once`,
+ * idempotent, oneway, streams, cancelled, with deadlines that pass; clients come and go, functions are replaced, one server
+ * of two is closed and opened again. Every call ends with a result that is right or a status that may be; at the end nothing
+ * is left anywhere.
  *
  * For as long as TEST_SECONDS says, 4 if it says nothing.
  *
@@ -40,7 +41,7 @@ static _Atomic unsigned long ended[3]; /* well, by their own wish, otherwise */
 static _Atomic unsigned long told;
 static uint8_t bytes[BIG];
 
-/* --- functions --------------------------------------------------------------------------------------------------------------- */
+/* --- functions ----------------------------------------------------------------------------------------------------- */
 
 static void adds(weft_request_t *request, void *user)
 {
@@ -164,7 +165,7 @@ static void open_service(server_t *s)
         add_function(s, k);
 }
 
-/* --- callers --------------------------------------------------------------------------------------------------------------------- */
+/* --- callers ------------------------------------------------------------------------------------------------------- */
 
 typedef struct call {
     weft_op_t op;
@@ -327,7 +328,7 @@ static void *caller(void *user)
     return NULL;
 }
 
-/* --- both ------------------------------------------------------------------------------------------------------------------------ */
+/* --- both ---------------------------------------------------------------------------------------------------------- */
 
 static void on_accept(weft_listener_t *listener, weft_ep_t *ep, void *user)
 {

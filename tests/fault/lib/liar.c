@@ -59,7 +59,7 @@ weft_status_t liar_finish(weft_op_t *op)
     return op->status;
 }
 
-/* --- the victim ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the victim ---------------------------------------------------------------------------------------------------- */
 
 static void add(weft_request_t *request, void *user)
 {
@@ -108,7 +108,7 @@ static weft_on_failure_t on_failed(weft_ep_t *ep, weft_status_t why, void *user)
     return WEFT_GIVE_UP;
 }
 
-/* --- the hostile one ------------------------------------------------------------------------------------------------------------------- */
+/* --- the hostile one ----------------------------------------------------------------------------------------------- */
 
 static void heard_as_client(weft_am_t *am, void *user)
 {

@@ -1,7 +1,8 @@
-/* tests/fault/lib/liar.h - a peer that passed the hello and says, as calls or as answers to calls, whatever a test likes; with a third party that is
- * served by the same runtime all the while.
+/* tests/fault/lib/liar.h - a peer that passed the hello and says, as calls or as answers to calls, whatever a test likes;
+ * with a third party that is served by the same runtime all the while.
  *
- * All three are runtimes of this process, so that connecting anew for each lie is cheap. Everything here ends the test if it fails. */
+ * All three are runtimes of this process, so that connecting anew for each lie is cheap. Everything here ends the test if it
+ * fails. */
 #ifndef WEFT_TEST_LIAR_H
 #define WEFT_TEST_LIAR_H
 

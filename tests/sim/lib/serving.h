@@ -1,8 +1,8 @@
-/* tests/sim/lib/serving.h - calls and services as the simulated programs know them: what each call is, what its function is to do, and how often it
- * ran.
+/* tests/sim/lib/serving.h - calls and services as the simulated programs know them: what each call is, what its function is
+ * to do, and how often it ran.
  *
- * Every call has a number, which is its first argument; its function looks up there what it has to do, and checks at once whether it may run. The
- * state is that of the seed that runs. */
+ * Every call has a number, which is its first argument; its function looks up there what it has to do, and checks at once
+ * whether it may run. The state is that of the seed that runs. */
 #ifndef SIM_SERVING_H
 #define SIM_SERVING_H
 
