@@ -365,6 +365,7 @@ TEST(a_batch)
             CHECK_EQ(pair_wait(&desk.pair, &ops[i], 20), i == 40 ? WEFT_ERR_INVALID : WEFT_OK);
             if (i != 40)
                 CHECK_EQ(replies[i].values[0].i32, (int)i + 5);
+            weft_reply_release(&replies[i]);
         }
         desk_close(&desk);
     }
