@@ -103,6 +103,7 @@ static int open_socket(void *user, int purpose, curl_address_t *a)
     (void)purpose;
     int fd = socket(a->family, a->type | SOCK_CLOEXEC, a->protocol);
     h->socket_errno = fd < 0 ? errno : 0;
+    /* cppcheck-suppress resourceLeak ; libcurl closes it */
     return fd < 0 ? WEFT_CURL_SOCKET_BAD : fd;
 }
 

@@ -94,7 +94,7 @@ weft_status_t weft_call_wait(weft_method_t *method, const weft_value_t *args, si
                              uint64_t timeout_ns, weft_reply_t *reply)
 {
     weft_op_t op = WEFT_OP_INIT;
-    weft_reply_t own;
+    weft_reply_t own = WEFT_REPLY_INIT;
     weft_reply_t *r = reply ? reply : &own;
     weft_status_t st;
     memset(r, 0, sizeof *r);
