@@ -387,6 +387,7 @@ static void be(side_t *s)
     else
         lead_all(s);
     part(s);
+    free(s->peer.samples);
 }
 
 static void options(side_t *s, int argc, char **argv)
