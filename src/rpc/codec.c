@@ -299,7 +299,7 @@ static inline bool put_small_view(const weft_value_t *v, size_t size, uint64_t o
 size_t wefti_encode_small(const wefti_codec_t *c, const weft_value_t *values, size_t n, uint64_t out_of_line, void *buf,
                           size_t cap)
 {
-    uint8_t *const begin = buf, *at = begin, *const end = begin + cap;
+    uint8_t *const begin = buf, *at = begin, *const end = cap ? begin + cap : begin; /* no bytes may be nowhere */
     if (__builtin_expect(!c->flat || n != c->n, 0))
         return SIZE_MAX;
     if (c->fixed)

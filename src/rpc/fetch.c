@@ -46,7 +46,8 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
             return wefti_fail(WEFT_ERR_PROTOCOL, "a payload is shorter than what is said to be in it");
         bytes = pieces;
         len = where->ext->bytes_len;
-        pieces += skip;
+        if (skip) /* no payload is nowhere */
+            pieces += skip;
         payload -= skip;
     }
     weft_status_t st = decode(where->codec, bytes, len, payload, values_out, d);

@@ -650,6 +650,8 @@ TEST(an_item_larger_than_what_is_taken_is_not)
     static uint8_t bytes[100000];
     each_way(way) {
         weft_item_t item;
+        if (way->mode == WEFT_PROGRESS_THREAD) /* the limit is the driver's to set */
+            continue;
         joined_open(&j, way, "f(in: stream [u8]) -> void");
         wefti_stream_item_max(j.s[JOINED_SERVER], 50000);
         CHECK_OK(joined_send(&j, JOINED_CLIENT, weft_vector(WEFT_T_U8, bytes, 40000)));
