@@ -353,15 +353,14 @@ TEST(a_slow_reader_holds_up_nobody_else)
 {
     each_way(way) {
         _Atomic unsigned ran = 0;
-        weft_value_t below = weft_u64(2000);
+        weft_value_t below = weft_u64(2000), less = weft_u64(1000); /* both are borrowed until their calls end */
         weft_item_t item;
         talk_t slow, quick;
         open_desk(way);
         desk_add(&desk, DESK_ADD, desk_adds, &ran);
         talk_begin(&slow, COUNT, &below, 1);
         PAIR_UNTIL(&desk.pair, atomic_load(&plan.sent) == 65, 10); /* the last of them waits */
-        below = weft_u64(1000);
-        talk_begin(&quick, COUNT, &below, 1);
+        talk_begin(&quick, COUNT, &less, 1);
         for (uint64_t i = 0; i < 1000; i++)
             CHECK_EQ(receive(&quick, &item), 1);
         CHECK_EQ(receive(&quick, &item), 0);
