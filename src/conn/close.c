@@ -90,7 +90,7 @@ static uint64_t unreceived(wefti_epx_t *ep)
 {
     uint64_t n = 0;
     for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-        if (ep->conn->traffic[i])
+        if (ep->conn->traffic[i] && ep->conn->traffic[i]->ep_unreceived)
             n += ep->conn->traffic[i]->ep_unreceived(&ep->pub);
     return n;
 }
@@ -101,7 +101,7 @@ void wefti_close_step(wefti_epx_t *ep)
     if (ep->close_stage == WEFTI_CLOSE_DRAIN && !ep->dying && link && link->deliver && !wefti_ep_any_sends(ep)) {
         uint64_t sent = 0;
         for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-            if (ep->conn->traffic[i])
+            if (ep->conn->traffic[i] && ep->conn->traffic[i]->ep_sent)
                 sent += ep->conn->traffic[i]->ep_sent(&ep->pub);
         ep->close_stage = WEFTI_CLOSE_SENT;
         ep->pub.lane = NULL;

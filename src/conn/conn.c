@@ -242,7 +242,7 @@ static void up_room(void *lane_user)
     weft_ep_t *ep = &link->ep->pub;
     wefti_payload_room(link->ep);
     for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++)
-        if (link->conn->traffic[i])
+        if (link->conn->traffic[i] && link->conn->traffic[i]->ep_room)
             link->conn->traffic[i]->ep_room(ep);
 }
 

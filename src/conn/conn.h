@@ -33,7 +33,8 @@ enum {
     WEFTI_REC_RMA_LAST = 0x3f
 };
 
-/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. */
+/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. Traffic without records leaves out what is about them:
+ * record to withdrawn, ep_room, ep_sends_pending, ep_sent, ep_unreceived and ep_busy are NULL then. */
 typedef struct wefti_traffic {
     uint8_t first_kind, last_kind;                 /* last below first: it has no records, and only wants to know of endpoints */
     uint64_t capability;                           /* what the hello says of it: WEFT_CAN_* */

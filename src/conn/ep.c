@@ -113,7 +113,7 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
 bool wefti_ep_any_sends(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-    if (t->ep_sends_pending(&ep->pub))
+    if (t->ep_sends_pending && t->ep_sends_pending(&ep->pub))
         return true;
     return false;
 }
@@ -121,7 +121,7 @@ bool wefti_ep_any_sends(wefti_epx_t *ep)
 bool wefti_ep_any_busy(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-    if (t->ep_busy(&ep->pub))
+    if (t->ep_busy && t->ep_busy(&ep->pub))
         return true;
     return false;
 }

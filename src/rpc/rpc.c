@@ -16,28 +16,11 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->request_list);
 }
 
-static void ep_room(weft_ep_t *ep)
-{
-    (void)ep;
-}
-
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     (void)discard;
     wefti_rpc_calls_down(ep, why);
     wefti_rpc_requests_down(ep, why);
-}
-
-static bool ep_no(weft_ep_t *ep)
-{
-    (void)ep;
-    return false;
-}
-
-static uint64_t ep_none(weft_ep_t *ep)
-{
-    (void)ep;
-    return 0;
 }
 
 static void ep_free(weft_ep_t *ep)
@@ -55,12 +38,7 @@ static const wefti_traffic_t traffic = {
     .ep_state_size = sizeof(rpc_ep_t),
     .ep_new = ep_new,
     .ep_up = wefti_rpc_calls_up,
-    .ep_room = ep_room,
     .ep_down = ep_down,
-    .ep_sends_pending = ep_no,
-    .ep_sent = ep_none,
-    .ep_unreceived = ep_none,
-    .ep_busy = ep_no,
     .ep_free = ep_free,
 };
 

@@ -23,11 +23,6 @@ static void ep_up(weft_ep_t *ep)
     wefti_store_asks_up(ep);
 }
 
-static void ep_room(weft_ep_t *ep)
-{
-    (void)ep;
-}
-
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     store_state_t *ss = store_state(ep->rt);
@@ -37,18 +32,6 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
     pthread_mutex_lock(&ss->lock);
     wefti_store_clients_down(ep);
     pthread_mutex_unlock(&ss->lock);
-}
-
-static bool ep_no(weft_ep_t *ep)
-{
-    (void)ep;
-    return false;
-}
-
-static uint64_t ep_none(weft_ep_t *ep)
-{
-    (void)ep;
-    return 0;
 }
 
 static void ep_free(weft_ep_t *ep)
@@ -63,12 +46,7 @@ static const wefti_traffic_t traffic = {
     .ep_state_size = sizeof(store_ep_t),
     .ep_new = ep_new,
     .ep_up = ep_up,
-    .ep_room = ep_room,
     .ep_down = ep_down,
-    .ep_sends_pending = ep_no,
-    .ep_sent = ep_none,
-    .ep_unreceived = ep_none,
-    .ep_busy = ep_no,
     .ep_free = ep_free,
 };
 
