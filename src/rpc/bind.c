@@ -181,7 +181,6 @@ void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
         b->slot = head->slot;
         b->check = head->check;
         b->epoch = bound.epoch;
-        b->remember_ns = bound.remember_ns;
     }
     if (bound.code == WEFT_CODE_UNAVAILABLE)
         wefti_rpc_reach_turned_away(b->server);

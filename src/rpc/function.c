@@ -33,7 +33,6 @@ static weft_status_t slot_take(rpc_state_t *rs, rpc_function_t *f)
             f->check = (uint32_t)(check ^ check >> 32);
             f->check += !f->check; /* 0 is none */
             atomic_store_explicit(&page[k], f, memory_order_release);
-            rs->n_functions++;
             return WEFT_OK;
         }
     }
@@ -44,7 +43,6 @@ static void slot_give(rpc_state_t *rs, const rpc_function_t *f)
 {
     rpc_page_t page = atomic_load_explicit(&rs->functions[f->slot / RPC_PAGE], memory_order_relaxed);
     atomic_store_explicit(&page[f->slot % RPC_PAGE], NULL, memory_order_release);
-    rs->n_functions--;
 }
 
 static rpc_function_t *find(const weft_service_t *service, const char *name, uint32_t number)
@@ -443,7 +441,6 @@ void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head)
         answer.check = s.f->check;
         bound.number = s.f->number;
         bound.epoch = s.f->service->epoch;
-        bound.remember_ns = s.f->service->opts.remember_ns;
         rpc_msg_init(&msg, answer);
         rpc_msg_put(&msg, &bound, sizeof bound);
         rpc_msg_put(&msg, text, strlen(text));

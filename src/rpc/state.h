@@ -41,7 +41,6 @@ typedef struct rpc_state {
     wefti_list_t services;       /* weft_service_t.link */
     _Atomic(rpc_page_t) functions[RPC_PAGES]; /* by slot, in pages that come with the first and stay; written under the lock, read without.
                                     Functions are freed on the driver, where nobody else can have found one */
-    uint32_t n_functions;
     uint32_t serial;             /* of checks */
     _Atomic(rpc_request_t *) handed_in; /* requests with work from other threads, newest first */
     _Atomic bool called;
@@ -234,7 +233,7 @@ struct rpc_binding {
     uint16_t slot;
     uint32_t check;
     uint64_t id;                 /* in rpc_ep_t.binds, while it is asked */
-    uint64_t epoch, remember_ns;
+    uint64_t epoch;
     wefti_list_t waiting;        /* calls that wait for it */
 };
 

@@ -93,7 +93,6 @@ typedef struct rpc_bound {
     uint32_t code;       /* 0, or why not: the message follows */
     uint32_t number;
     uint64_t epoch;      /* of the service: another one with every opening */
-    uint64_t remember_ns;
 } rpc_bound_t;
 
 typedef struct rpc_credit {

@@ -340,7 +340,7 @@ typedef struct outgoing {
 
 static void answer_bind(const char *text)
 {
-    rpc_bound_t b = {.number = 1, .epoch = 5, .remember_ns = 5};
+    rpc_bound_t b = {.number = 1, .epoch = 5};
     liar_begin(RPC_BOUND, liar.asked.call, LIAR_FUNCTIONS);
     liar_head()->slot = 3;
     liar_head()->check = 4;
