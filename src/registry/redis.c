@@ -14,7 +14,7 @@
  * A link that is new has its entries renewed at once. Two connections, both of the registry's thread: one to ask, one to listen.
  *
  * Promise: no call takes longer than CALL_NS after the server has stopped answering; what is ours comes back within a second or so
- * after the server does, or was emptied; what is strange is not believed. tests/wire/registry_redis.c, tests/fault/registry_redis.c,
+ * after the server does, or was emptied; what is strange is not believed. tests/fault/registry_redis.c, tests/fault/registry_redis.c,
  * tests/fault/registry_redis_hostile.c. */
 #include "registry/redis.h"
 

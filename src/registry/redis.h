@@ -46,7 +46,7 @@ weft_status_t wefti_redis_dial(redis_link_t *link, const redis_address_t *addres
 void wefti_redis_hang_up(redis_link_t *link);
 /* Has the other side hung up, or said what it was not asked? For a link that waits for nothing. */
 bool wefti_redis_broken(const redis_link_t *link);
-/* A command: at most REDIS_WORDS_MAX words. It is sent by the next wefti_redis_hear(), or wefti_redis_send(). WEFT_ERR_NOMEM. */
+/* A command: at most REDIS_WORDS_MAX words. It is sent by the next wefti_redis_hear(). WEFT_ERR_NOMEM. */
 weft_status_t wefti_redis_say(redis_link_t *link, size_t n, const redis_word_t *words);
 /* The next reply, to be freed by wefti_redis_forget(). A deadline of 0: only what is there, else WEFT_ERR_AGAIN. WEFT_ERR_UNREACHABLE,
  * _PROTOCOL, _NOMEM: the link is of no more use. */

@@ -5,7 +5,7 @@
  *
  *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> under way --done--> ready | let go of
  *
- * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_payload.c,
+ * Promise: wefti_rpc_in_free() may come at any time; the block goes when the fabric has let go of it too. tests/wire/rpc_memory.c,
  * tests/fuzz/rpc_codec.c. */
 #include "rpc/state.h"
 

@@ -9,6 +9,7 @@ TEXT = (".c", ".cc", ".h", ".hpp", ".py", ".md", ".txt", ".cmake", ".in", ".json
 TOPS = ("include", "src", "tools", "tests", "examples", "bench", "docs", "scripts", "cmake", ".ci")
 # a path below someone's home or a workplace, in a word of its own; /tmp and the like are any machine's
 MACHINE_PATH = re.compile(r"""(?<![\w.~$}])/(?:home|root|Users|work|workspace|builds?)/[\w.-]+""")
+TEST_PATH = re.compile(r"\btests/[a-z]+/[a-z0-9_]+\.(?:c|py)\b")
 
 
 def all_text(root):
@@ -66,6 +67,17 @@ def machine_paths(root):
     return found
 
 
+def tests_that_are_not(root):
+    """Sources and documents that name a test as what holds a promise, and there is none."""
+    found = []
+    for top in ("include", "src", "tools", "bench", "docs"):
+        for path in checks.files(root, top, ".c", ".cc", ".h", ".py", ".md"):
+            for name in TEST_PATH.findall(checks.read(root, path)):
+                if not os.path.exists(os.path.join(root, name)):
+                    found.append(f"{path}: there is no {name}")
+    return found
+
+
 def no_file_is_longer_than_900_lines():
     assert not (found := too_long(checks.SOURCE)), "\n".join(found)
 
@@ -82,6 +94,10 @@ def no_paths_of_one_machine():
     assert not (found := machine_paths(checks.SOURCE)), "\n".join(found)
 
 
+def tests_that_are_named_exist():
+    assert not (found := tests_that_are_not(checks.SOURCE)), "\n".join(found)
+
+
 def the_map_is_true():
     checks.must([os.path.join(checks.SOURCE, "scripts", "map"), "--check"])
 
@@ -90,12 +106,12 @@ def each_fault_is_caught():
     home = "/" + "home/someone/weft"
     with checks.scratch() as root:
         checks.write_tree(root, {"src/base/a.c": "/* base/a.c - fine. */\n", "LICENSE": "fine\n"})
-        for check in (too_long, untidy, headless, machine_paths):
+        for check in (too_long, untidy, headless, machine_paths, tests_that_are_not):
             assert not check(root), f"{check.__name__} of a good tree: {check(root)}"
-        checks.write_tree(root, {"src/base/a.c": "int a; \n" + "\n" * 900 + f"char *p = \"{home}\";"})
-        for check, n in ((too_long, 1), (untidy, 2), (headless, 1), (machine_paths, 1)):
+        checks.write_tree(root, {"src/base/a.c": "int a; \n" + "\n" * 900 + f"char *p = \"{home}\"; /* tests/unit/none.c */"})
+        for check, n in ((too_long, 1), (untidy, 2), (headless, 1), (machine_paths, 1), (tests_that_are_not, 1)):
             assert len(check(root)) == n, f"{check.__name__} of a bad tree: {check(root)}"
 
 
 checks.main(no_file_is_longer_than_900_lines, no_white_space_at_line_ends, every_source_says_what_it_is_about, no_paths_of_one_machine,
-            the_map_is_true, each_fault_is_caught)
+            tests_that_are_named_exist, the_map_is_true, each_fault_is_caught)
