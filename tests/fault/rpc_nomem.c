@@ -8,6 +8,7 @@
 #include <weft/service.h>
 #include <weft/weft.h>
 
+#include "lib/couple.h"
 #include "lib/nomem.h"
 #include "test.h"
 
@@ -15,26 +16,7 @@
 #define IMAGE "image(t: tensor, ts: [tensor]) -> ([tensor], tensor)"
 #define TELL "tell(s: string) -> void oneway"
 
-static weft_runtime_t *rt[2];
-static weft_listener_t *listener;
-static weft_ep_t *ep;
 static unsigned told;
-
-static void drive(void)
-{
-    weft_runtime_progress(rt[0]);
-    weft_runtime_progress(rt[1]);
-}
-
-static weft_status_t finish(weft_op_t *op)
-{
-    for (double end = test_now() + 20; !weft_op_done(op);) {
-        drive();
-        if (test_now() > end)
-            FAIL("an operation did not end");
-    }
-    return op->status;
-}
 
 static void add(weft_request_t *request, void *user)
 {
@@ -57,25 +39,6 @@ static void tell(weft_request_t *request, void *user)
     told++;
 }
 
-static void connect(const char *transports)
-{
-    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
-    weft_op_t op = WEFT_OP_INIT;
-    opts.transports = transports;
-    opts.progress = WEFT_PROGRESS_CALLER;
-    for (unsigned i = 0; i < 2; i++)
-        CHECK_OK(weft_runtime_open(&opts, &rt[i]));
-    CHECK_OK(weft_listen(rt[0], "tcp://127.0.0.1:0", NULL, &listener));
-    CHECK_OK(weft_ep_open(rt[1], weft_listener_uri(listener), NULL, &op, &ep));
-    CHECK_OK(finish(&op));
-}
-
-static void disconnect(void)
-{
-    CHECK_OK(weft_runtime_close(rt[1]));
-    CHECK_OK(weft_runtime_close(rt[0]));
-}
-
 static weft_status_t call_add(weft_client_t *client, const char *method)
 {
     weft_op_t op = WEFT_OP_INIT;
@@ -88,7 +51,7 @@ static weft_status_t call_add(weft_client_t *client, const char *method)
     if (!weft_method_sig(m)) {
         st = weft_method_check(m, &reply, &op);
         if (!st)
-            st = finish(&op);
+            st = couple_finish(&op);
         weft_reply_release(&reply);
         if (st)
             return st;
@@ -96,7 +59,7 @@ static weft_status_t call_add(weft_client_t *client, const char *method)
     st = weft_call(m, args, 2, &reply, &op);
     if (st)
         return st;
-    st = finish(&op);
+    st = couple_finish(&op);
     if (!st)
         CHECK_EQ(reply.values[0].i32, 42);
     else
@@ -120,7 +83,7 @@ static weft_status_t call_image(weft_client_t *client)
         st = weft_call(m, args, 2, &reply, &op);
     if (st)
         return st;
-    st = finish(&op);
+    st = couple_finish(&op);
     if (!st) {
         CHECK_EQ(reply.n, 2);
         CHECK_EQ(reply.values[0].tensors.n, 2);
@@ -144,7 +107,7 @@ static weft_status_t once(void)
     weft_client_t *client;
     weft_method_t *m;
     weft_op_t op = WEFT_OP_INIT, remove = WEFT_OP_INIT;
-    weft_status_t st = weft_service_open(rt[0], "calc", NULL, &service), one;
+    weft_status_t st = weft_service_open(couple.rt[0], "calc", NULL, &service), one;
     if (st)
         return st;
     st = weft_service_add(service, ADD, add, NULL, NULL);
@@ -152,7 +115,7 @@ static weft_status_t once(void)
     st = st ? st : one;
     one = weft_service_add(service, TELL, tell, NULL, NULL);
     st = st ? st : one;
-    one = weft_client_on(ep, NULL, &client);
+    one = weft_client_on(couple.ep, NULL, &client);
     st = st ? st : one;
     if (!one) {
         unsigned before = told;
@@ -169,7 +132,7 @@ static weft_status_t once(void)
         st = st ? st : one;
         one = weft_service_remove(service, "add", &remove);
         if (!one) {
-            one = finish(&remove);
+            one = couple_finish(&remove);
             if (!one)
                 one = weft_service_add(service, ADD, add, NULL, NULL);
         }
@@ -178,13 +141,13 @@ static weft_status_t once(void)
         st = st ? st : one;
         /* who waits for nothing hears nothing: without memory such a call may be lost */
         for (double end = test_now() + 20; !hit() && told == before && test_now() < end;)
-            drive();
+            couple_drive();
         CHECK(hit() ? told <= before + 1 : told == before + 1);
         CHECK_OK(weft_client_close(client, &op));
-        CHECK_OK(finish(&op));
+        CHECK_OK(couple_finish(&op));
     }
     CHECK_OK(weft_service_close(service, &op));
-    CHECK_OK(finish(&op));
+    CHECK_OK(couple_finish(&op));
     return st;
 }
 
@@ -194,7 +157,7 @@ TEST(memory_runs_out_at_each_place)
     weft_log_set_level(WEFT_LOG_NONE);
     for (unsigned t = 0; t < 2; t++) {
         unsigned failures = 0;
-        connect(transports[t]);
+        couple_open(transports[t]);
         CHECK_OK(once());
         for (long at = 0;; at++) {
             nomem_at(at, 1);
@@ -204,9 +167,9 @@ TEST(memory_runs_out_at_each_place)
             failing = false;
             nomem_off();
             failures += st != WEFT_OK;
-            if (weft_ep_get_state(ep) != WEFT_EP_UP) { /* a reply that had no memory ends the connection */
-                disconnect();
-                connect(transports[t]);
+            if (weft_ep_get_state(couple.ep) != WEFT_EP_UP) { /* a reply that had no memory ends the connection */
+                couple_close();
+                couple_open(transports[t]);
             }
             CHECK_OK(once());
             if (all) {
@@ -216,6 +179,6 @@ TEST(memory_runs_out_at_each_place)
             CHECK(at < 5000);
         }
         CHECK(failures > 10);
-        disconnect();
+        couple_close();
     }
 }

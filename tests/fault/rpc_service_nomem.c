@@ -8,6 +8,7 @@
 #include <weft/service.h>
 #include <weft/weft.h>
 
+#include "lib/couple.h"
 #include "lib/nomem.h"
 #include "test.h"
 
@@ -15,28 +16,9 @@ enum { LARGE = 70000, KINDS = 5 };
 static const char *const sigs[KINDS] = {"now(v: [u8]) -> [u8]", "later(v: [u8]) -> [u8]", "thread(v: [u8]) -> [u8]",
                                         "lend(v: [u8]) -> [u8]", "fetch(v: [u8]) -> u64"};
 
-static weft_runtime_t *rt[2];
-static weft_listener_t *listener;
 static weft_service_t *service;
-static weft_ep_t *ep;
 static weft_client_t *client;
 static uint8_t bytes[LARGE];
-
-static void drive(void)
-{
-    weft_runtime_progress(rt[0]);
-    weft_runtime_progress(rt[1]);
-}
-
-static weft_status_t finish(weft_op_t *op)
-{
-    for (double end = test_now() + 20; !weft_op_done(op);) {
-        drive();
-        if (test_now() > end)
-            FAIL("an operation did not end");
-    }
-    return op->status;
-}
 
 /* --- functions ------------------------------------------------------------------------------------------------------------ */
 
@@ -71,7 +53,7 @@ static void later(weft_request_t *request, void *user)
     w->request = kept;
     w->op.fn = waited;
     w->op.user = w;
-    if (weft_timer_start(rt[0], WEFT_MICROSECOND, &w->op))
+    if (weft_timer_start(couple.rt[0], WEFT_MICROSECOND, &w->op))
         waited(&w->op, w);
 }
 
@@ -131,36 +113,22 @@ static void fetch(weft_request_t *request, void *user)
 static void open_all(const char *transports)
 {
     static const weft_function_fn fns[KINDS] = {now, later, now, lend, fetch};
-    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     weft_service_opts_t with = WEFT_SERVICE_OPTS_INIT;
-    weft_op_t op = WEFT_OP_INIT;
-    opts.transports = transports;
-    opts.progress = WEFT_PROGRESS_CALLER;
     with.threads = 1;
-    for (unsigned i = 0; i < 2; i++)
-        CHECK_OK(weft_runtime_open(&opts, &rt[i]));
-    CHECK_OK(weft_listen(rt[0], "tcp://127.0.0.1:0", NULL, &listener));
-    CHECK_OK(weft_service_open(rt[0], "calc", &with, &service));
+    couple_open(transports);
+    CHECK_OK(weft_service_open(couple.rt[0], "calc", &with, &service));
     for (unsigned i = 0; i < KINDS; i++) {
         weft_function_opts_t f = WEFT_FUNCTION_OPTS_INIT;
         f.threads = i == 2;
         f.fetch = i == 4;
         CHECK_OK(weft_service_add(service, sigs[i], fns[i], NULL, &f));
     }
-    CHECK_OK(weft_ep_open(rt[1], weft_listener_uri(listener), NULL, &op, &ep));
-    CHECK_OK(finish(&op));
-    CHECK_OK(weft_client_on(ep, NULL, &client));
+    CHECK_OK(weft_client_on(couple.ep, NULL, &client));
 }
 
 static void close_all(void)
 {
-    weft_op_t ops[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
-    CHECK_OK(weft_client_close(client, &ops[0]));
-    CHECK_OK(finish(&ops[0]));
-    CHECK_OK(weft_service_close(service, &ops[1]));
-    CHECK_OK(finish(&ops[1]));
-    for (unsigned i = 0; i < 2; i++)
-        CHECK_OK(weft_runtime_close(rt[!i]));
+    couple_close_with(client, service);
 }
 
 static weft_status_t call(unsigned kind, size_t len, bool once, bool deadline)
@@ -176,7 +144,7 @@ static weft_status_t call(unsigned kind, size_t len, bool once, bool deadline)
     if (!st)
         st = weft_call_with(method, &arg, 1, &opts, &reply, &op);
     if (!st) {
-        st = finish(&op);
+        st = couple_finish(&op);
         if (!st && kind == 4)
             CHECK_EQ(reply.values[0].u64, len);
         else if (!st)
@@ -192,7 +160,7 @@ static weft_status_t call(unsigned kind, size_t len, bool once, bool deadline)
 static weft_status_t calls(void)
 {
     weft_status_t st = WEFT_OK;
-    for (unsigned i = 0; i < KINDS * 8 && weft_ep_get_state(ep) == WEFT_EP_UP; i++) {
+    for (unsigned i = 0; i < KINDS * 8 && weft_ep_get_state(couple.ep) == WEFT_EP_UP; i++) {
         weft_status_t one = call(i % KINDS, i / KINDS & 1 ? LARGE : 10, i / KINDS & 2, i / KINDS & 4);
         st = st ? st : one;
     }
@@ -222,9 +190,9 @@ TEST(memory_runs_out_at_each_place)
             nomem_off();
             failures += st != WEFT_OK;
             for (double end = test_now() + 20; under_way() && test_now() < end;)
-                drive();
+                couple_drive();
             CHECK_EQ(under_way(), 0);
-            if (weft_ep_get_state(ep) != WEFT_EP_UP) { /* a reply that had no memory: its caller must not wait */
+            if (weft_ep_get_state(couple.ep) != WEFT_EP_UP) { /* a reply that had no memory: its caller must not wait */
                 close_all();
                 open_all(transports[t]);
             }

@@ -6,33 +6,16 @@
 #include <weft/service.h>
 #include <weft/weft.h>
 
+#include "lib/couple.h"
 #include "lib/nomem.h"
 #include "test.h"
 
 enum { N = 60, LARGE = 70000 };
 #define CHAT "chat(lines: stream string) -> stream string"
 
-static weft_runtime_t *rt[2];
-static weft_listener_t *listener;
 static weft_service_t *service;
-static weft_ep_t *ep;
 static weft_client_t *client;
 static char text[LARGE];
-
-static void drive(void)
-{
-    weft_runtime_progress(rt[0]);
-    weft_runtime_progress(rt[1]);
-}
-static weft_status_t finish(weft_op_t *op)
-{
-    for (double end = test_now() + 20; !weft_op_done(op);) {
-        drive();
-        if (test_now() > end)
-            FAIL("an operation did not end");
-    }
-    return op->status;
-}
 
 /* --- the function: everything comes back --------------------------------------------------------------------------- */
 
@@ -99,29 +82,15 @@ static void chat(weft_request_t *request, void *user)
 
 static void open_all(const char *transports)
 {
-    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
-    weft_op_t op = WEFT_OP_INIT;
-    opts.transports = transports;
-    opts.progress = WEFT_PROGRESS_CALLER;
-    for (unsigned i = 0; i < 2; i++)
-        CHECK_OK(weft_runtime_open(&opts, &rt[i]));
-    CHECK_OK(weft_listen(rt[0], "tcp://127.0.0.1:0", NULL, &listener));
-    CHECK_OK(weft_service_open(rt[0], "talk", NULL, &service));
+    couple_open(transports);
+    CHECK_OK(weft_service_open(couple.rt[0], "talk", NULL, &service));
     CHECK_OK(weft_service_add(service, CHAT, chat, NULL, NULL));
-    CHECK_OK(weft_ep_open(rt[1], weft_listener_uri(listener), NULL, &op, &ep));
-    CHECK_OK(finish(&op));
-    CHECK_OK(weft_client_on(ep, NULL, &client));
+    CHECK_OK(weft_client_on(couple.ep, NULL, &client));
 }
 
 static void close_all(void)
 {
-    weft_op_t ops[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
-    CHECK_OK(weft_client_close(client, &ops[0]));
-    CHECK_OK(finish(&ops[0]));
-    CHECK_OK(weft_service_close(service, &ops[1]));
-    CHECK_OK(finish(&ops[1]));
-    for (unsigned i = 0; i < 2; i++)
-        CHECK_OK(weft_runtime_close(rt[!i]));
+    couple_close_with(client, service);
 }
 
 static size_t len_of(unsigned i)
@@ -156,7 +125,7 @@ static weft_status_t talk(void)
     for (;;) {
         st = weft_stream_recv(stream, &item, &recv);
         if (!st)
-            st = finish(&recv);
+            st = couple_finish(&recv);
         if (st || !recv.len)
             break;
         CHECK(heard < N);
@@ -169,13 +138,13 @@ static weft_status_t talk(void)
     }
     if (failed || st)
         weft_op_cancel(&op);
-    weft_status_t called = finish(&op);
+    weft_status_t called = couple_finish(&op);
     for (unsigned i = 0; i < N; i++) {
-        weft_status_t how = posted[i] ? finish(&sends[i]) : WEFT_OK;
+        weft_status_t how = posted[i] ? couple_finish(&sends[i]) : WEFT_OK;
         failed = failed ? failed : how;
     }
     if (ended)
-        finish(&end);
+        couple_finish(&end);
     if (!failed && !st && !called)
         CHECK_EQ(heard, N);
     weft_reply_release(&reply);
@@ -198,9 +167,9 @@ TEST(memory_runs_out_at_each_place)
             nomem_off();
             failures += st != WEFT_OK;
             for (double end = test_now() + 20; running && test_now() < end;)
-                drive();
+                couple_drive();
             CHECK_EQ(running, 0);
-            if (weft_ep_get_state(ep) !=
+            if (weft_ep_get_state(couple.ep) !=
                 WEFT_EP_UP) { /* a reply that had no memory ends the connection: its caller must not wait */
                 close_all();
                 open_all(transports[t]);
