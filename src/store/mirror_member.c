@@ -254,10 +254,12 @@ bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_ST
 
 void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec)
 {
-    m->len = rec->len;
+    if (m->phase != MIR_UP) { /* from then on they stay as they are, and any thread that posts reads them */
+        m->len = rec->len;
+        m->origin = rec->origin;
+        m->checksums = rec->flags & WEFTI_REPLICA_CHECKSUMS;
+    }
     m->lease_ns = rec->lease_ns;
-    m->origin = rec->origin;
-    m->checksums = rec->flags & WEFTI_REPLICA_CHECKSUMS;
     m->epoch = rec->epoch;
 }
 
