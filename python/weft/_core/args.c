@@ -1,0 +1,85 @@
+/* _core/args.c - arguments sorted by name, and numbers as C has them.
+ *
+ * Format strings would cost three times what the fastest post does. A keyword of a call is interned by the compiler, and so are our
+ * names: comparing addresses finds it, and only what was made at run time is compared letter by letter.
+ *
+ * Promise: whatever is passed, a TypeError, OverflowError or ValueError that names the function and the argument, and nothing was
+ * started. tests/python/test_hostile.py holds us to it. */
+#include "core.h"
+
+#include <math.h>
+
+static int find(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *name)
+{
+    for (int i = 0; i < sig->n; i++)
+        if (st->names[sig->names[i]] == name)
+            return i;
+    for (int i = 0; i < sig->n; i++)
+        if (PyUnicode_Check(name) && PyUnicode_Compare(st->names[sig->names[i]], name) == 0)
+            return i;
+    return -1;
+}
+
+int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out)
+{
+    if (n > sig->unnamed) {
+        PyErr_Format(PyExc_TypeError, "%s() takes at most %d arguments without a name, and %zd were given", sig->fn, sig->unnamed, n);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < sig->n; i++)
+        out[i] = i < n ? args[i] : NULL;
+    Py_ssize_t named = kwnames ? PyTuple_Size(kwnames) : 0;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GetItem(kwnames, i);
+        int at = find(st, sig, name);
+        if (at < 0 || out[at]) {
+            PyErr_Format(PyExc_TypeError, at < 0 ? "%s() has no argument %R" : "%s() was given %R twice", sig->fn, name);
+            return -1;
+        }
+        out[at] = args[n + i];
+    }
+    for (int i = 0; i < sig->required; i++)
+        if (!out[i]) {
+            PyErr_Format(PyExc_TypeError, "%s() needs %R", sig->fn, st->names[sig->names[i]]);
+            return -1;
+        }
+    return 0;
+}
+
+int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out)
+{
+    if (!arg || arg == Py_None)
+        return 0;
+    PyObject *number = PyNumber_Index(arg);
+    if (!number)
+        return -1;
+    unsigned long long value = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    bool failed = value == (unsigned long long)-1 && PyErr_Occurred();
+    if (failed && !PyErr_ExceptionMatches(PyExc_OverflowError))
+        return -1;
+    if (failed || value > most) {
+        PyErr_Format(PyExc_OverflowError, "%s is %R, which is not between 0 and %llu", what, arg, (unsigned long long)most);
+        return -1;
+    }
+    *out = value;
+    return 0;
+}
+
+int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out)
+{
+    if (!arg || arg == Py_None)
+        return 0;
+    double seconds = PyFloat_AsDouble(arg);
+    if (seconds == -1.0 && PyErr_Occurred())
+        return -1;
+    if (!(seconds >= 0) || seconds > 9e9) { /* a number that is none, too */
+        if (isinf(seconds) && seconds > 0)
+            return 0;
+        PyErr_Format(PyExc_ValueError, "%s is %R, which is not a number of seconds", what, arg);
+        return -1;
+    }
+    double ns = seconds * 1e9;
+    *ns_out = ns < 1 ? 1 : (uint64_t)ns; /* 0 would mean none */
+    return 0;
+}

@@ -1,0 +1,196 @@
+/* _core/blocking.c - BlockingEndpoint: the same calls for threads that wait, without an event loop and without an Op.
+ *
+ * The operation is on the stack, and is waited for without the GIL, in slices: between them signals get their turn, so that Ctrl-C ends
+ * a wait. It then cancels the operation and waits for its end, which the library bounds: the buffer is somebody else's memory.
+ *
+ * tests/python/test_blocking.py holds us to it. */
+#include "core.h"
+
+#define SELF weftpy_endpoint_t *ep = (weftpy_endpoint_t *)self
+#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
+
+static const uint64_t slice_ns = 100 * WEFT_MILLISECOND;
+
+int weftpy_wait(weft_op_t *op)
+{
+    bool asked = false;
+    while (!weft_op_done(op)) {
+        PyThreadState *save = PyEval_SaveThread();
+        weft_status_t status = weft_op_wait(op, slice_ns);
+        PyEval_RestoreThread(save);
+        if (weft_op_done(op))
+            break;
+        if (status && status != WEFT_ERR_TIMEOUT) { /* forked: it will never end, and nobody drives it */
+            op->status = status;
+            break;
+        }
+        if (!asked && PyErr_CheckSignals()) {
+            asked = true;
+            weft_op_cancel(op);
+        }
+    }
+    return asked ? -1 : 0;
+}
+
+static int begin(weftpy_endpoint_t *ep)
+{
+    return weftpy_endpoint_check(ep);
+}
+
+/* What the operation gives once it is waited for. */
+static PyObject *end(weftpy_endpoint_t *ep, weft_op_t *op, weft_status_t status, weftpy_gives_t gives)
+{
+    if (__builtin_expect(status, 0))
+        return weftpy_raise(ep->st, status);
+    if (weftpy_wait(op)) {
+        if (!op->status && gives == GIVES_BYTES)
+            weft_buf_free(op->buf);
+        else if (!op->status && gives == GIVES_MESSAGE)
+            weft_am_release((weft_am_t *)op->buf);
+        return NULL;
+    }
+    return weftpy_op_value(ep->st, ep->run, op, gives, NULL, true);
+}
+
+static PyObject *send(FAST_ARGS)
+{
+    SELF;
+    weftpy_buf_t buf = {0};
+    weftpy_send_args_t a = {.buf = &buf};
+    weft_op_t op = WEFT_OP_INIT;
+    if (begin(ep) || weftpy_send_args(ep, args, n, kwnames, &a))
+        return NULL;
+    op.timeout_ns = a.timeout;
+    PyObject *value = end(ep, &op, weft_msg_send(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, &op), GIVES_NONE);
+    weftpy_buf_release(&buf);
+    return value;
+}
+
+static PyObject *recv(FAST_ARGS)
+{
+    SELF;
+    weftpy_recv_args_t a = {0};
+    weft_op_t op = WEFT_OP_INIT;
+    if (begin(ep) || weftpy_recv_args(ep, args, n, kwnames, &a))
+        return NULL;
+    op.timeout_ns = a.timeout;
+    return end(ep, &op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op), GIVES_BYTES);
+}
+
+static PyObject *recv_into(FAST_ARGS)
+{
+    SELF;
+    weftpy_buf_t buf = {0};
+    weftpy_recv_args_t a = {.buf = &buf};
+    weft_op_t op = WEFT_OP_INIT;
+    if (begin(ep) || weftpy_recv_into_args(ep, args, n, kwnames, &a))
+        return NULL;
+    op.timeout_ns = a.timeout;
+    PyObject *value = end(ep, &op, weft_msg_recv(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, a.mask, &op), GIVES_LEN);
+    weftpy_buf_release(&buf);
+    return value;
+}
+
+static PyObject *am_send(FAST_ARGS)
+{
+    SELF;
+    weftpy_buf_t buf = {0};
+    weftpy_am_args_t a = {.buf = &buf};
+    weft_op_t op = WEFT_OP_INIT;
+    if (begin(ep) || weftpy_am_args(ep, args, n, kwnames, &a))
+        return NULL;
+    op.timeout_ns = a.timeout;
+    PyObject *value = end(ep, &op, weft_am_send_with(ep->ep, &a.opts, &op), GIVES_NONE);
+    weftpy_buf_release(&buf);
+    Py_XDECREF(a.header);
+    return value;
+}
+
+static PyObject *am_recv(FAST_ARGS)
+{
+    SELF;
+    uint32_t id;
+    weft_op_t op = WEFT_OP_INIT;
+    if (begin(ep) || weftpy_am_recv_args(ep, args, n, kwnames, &id, &op.timeout_ns))
+        return NULL;
+    return end(ep, &op, weft_am_take(ep->run->rt, ep->ep, id, &op), GIVES_MESSAGE);
+}
+
+static PyObject *close_it(weftpy_endpoint_t *ep, weftpy_gives_t gives, bool abort, uint64_t timeout)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_ep_t *wep = ep->ep;
+    if (!wep || !ep->run->rt)
+        return gives == GIVES_LEN ? PyLong_FromLong(0) : Py_NewRef(Py_None);
+    op.timeout_ns = timeout;
+    weft_status_t status = abort ? weft_ep_abort(wep, &op) : weft_ep_close(wep, &op);
+    if (!status)
+        ep->ep = NULL;
+    return end(ep, &op, status, gives);
+}
+
+static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
+
+static PyObject *close_method(FAST_ARGS)
+{
+    SELF;
+    PyObject *arg[1];
+    uint64_t timeout = 0;
+    if (weftpy_args(ep->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+        return NULL;
+    return close_it(ep, GIVES_LEN, false, timeout);
+}
+
+static PyObject *abort_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, true, 0);
+}
+
+static PyObject *enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, false, 0);
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message; returns when the buffer may be used again."},
+    {"recv", FAST(recv), "recv(tag=0, mask=all, *, max_len=None, timeout=None): receive a message, as bytes."},
+    {"recv_into", FAST(recv_into), "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer; its length."},
+    {"probe", FAST(weftpy_endpoint_probe), "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+    {"am_send", FAST(am_send), "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
+    {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message, as a Message."},
+    {"close", FAST(close_method), "close(*, timeout=None): finish what was sent and close; how many messages the peer has not received."},
+    {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
+    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One connection to one peer, for threads that wait."},
+    {Py_tp_dealloc, weftpy_endpoint_dealloc},
+    {Py_tp_traverse, weftpy_endpoint_traverse},
+    {Py_tp_clear, weftpy_endpoint_clear},
+    {Py_tp_repr, weftpy_endpoint_repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, weftpy_endpoint_getset},
+    {Py_tp_members, weftpy_endpoint_members},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_blocking_endpoint_spec = {
+    .name = "weft._core.BlockingEndpoint",
+    .basicsize = sizeof(weftpy_endpoint_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};

@@ -1,0 +1,273 @@
+/* _core/core.h - what the files of the extension share: the module's state, the objects, and who does what to them.
+ *
+ * The extension is one binary for CPython 3.11 and later (the limited API): types are made from specs, and what they share is in the
+ * module's state, of which every object has a pointer; looking it up for each call would cost more than the call.
+ *
+ * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have the
+ * GIL too; a blocking runtime is driven without it, and has callbacks only where callback.c takes it. */
+#ifndef WEFT_PY_CORE_H
+#define WEFT_PY_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <weft/weft.h>
+
+typedef struct weftpy_state weftpy_state_t;
+typedef struct weftpy_runtime weftpy_runtime_t;
+typedef struct weftpy_endpoint weftpy_endpoint_t;
+typedef struct weftpy_op weftpy_op_t;
+
+/* --- names of arguments -------------------------------------------------------------------------------------------------- */
+
+/* Interned once, so that keywords are compared by address. */
+#define WEFTPY_NAME_LIST(X) \
+    X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) X(progress) \
+    X(name) X(transports) X(interfaces) X(key) X(heartbeat) X(connect_timeout) X(close_timeout) X(recv_window) X(spin) X(loop) \
+    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(endpoint) X(address) X(shared)
+typedef enum weftpy_name {
+#define WEFTPY_NAME_ENUM(name) N_##name,
+    WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
+#undef WEFTPY_NAME_ENUM
+    WEFTPY_NAMES
+} weftpy_name_t;
+
+enum { WEFTPY_ARGS_MOST = 14, WEFTPY_STATUSES = 40, WEFTPY_OPS_KEPT = 1024 };
+
+/* What a function takes: its arguments in order, how many of them have to be given, and how many may be given without a name. */
+typedef struct weftpy_sig {
+    const char *fn;
+    uint8_t n, required, unnamed;
+    uint8_t names[WEFTPY_ARGS_MOST];
+} weftpy_sig_t;
+
+/* --- the module ---------------------------------------------------------------------------------------------------------- */
+
+struct weftpy_state {
+    PyObject *error;                    /* WeftError */
+    PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
+    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener;
+    PyObject *names[WEFTPY_NAMES];
+    PyObject *s_run;
+    /* of asyncio and contextvars */
+    PyObject *cancelled_error, *invalid_state_error, *task, *get_running_loop, *copy_context;
+    weftpy_op_t *ops;                   /* memory of operations that are over, for the next ones */
+    unsigned ops_kept;
+};
+
+weftpy_state_t *weftpy_state_of(PyTypeObject *type);
+
+/* errors.c: the exception of a status. Those that return PyObject * or int return NULL or -1, for `return`. */
+int weftpy_errors_init(weftpy_state_t *st, PyObject *module);
+PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status);               /* for a call: with weft_last_error() */
+PyObject *weftpy_raise_op(weftpy_state_t *st, const weft_op_t *op);             /* for an operation that ended with a failure */
+PyObject *weftpy_raise_text(weftpy_state_t *st, weft_status_t status, const char *format, ...);
+
+/* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
+int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);
+int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
+int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out);               /* seconds to ns; NULL or None: *ns_out stays */
+
+/* --- buffers ------------------------------------------------------------------------------------------------------------- */
+
+/* Memory of an object, held until it is released: the pointer, the length, and what kind of memory it is (NULL: the library looks). */
+typedef struct weftpy_buf {
+    Py_buffer view; /* view.obj NULL: not held */
+    const weft_mem_kind_t *kind;
+} weftpy_buf_t;
+
+/* The one function that makes memory of an object. Writable: it will be written to. */
+int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
+static inline void weftpy_buf_release(weftpy_buf_t *buf)
+{
+    if (buf->view.obj)
+        PyBuffer_Release(&buf->view);
+}
+
+/* --- runtimes ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct weftpy_message weftpy_message_t;
+
+struct weftpy_runtime {
+    PyObject_HEAD
+    weftpy_state_t *st;
+    weft_runtime_t *rt;             /* NULL: closed */
+    PyObject *weakrefs;
+    PyObject *endpoints;            /* id: weak reference to the Endpoint */
+    PyObject *handlers;             /* id: function for active messages */
+    weftpy_message_t *messages;     /* those that hold something of the runtime */
+    bool blocking;                  /* there is no event loop: calls wait */
+    bool closing;
+
+    /* of a runtime in an event loop: see loop.c */
+    PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *ready, *timer;
+    PyObject *calls;                /* list of (function, argument) for the next turn */
+    weftpy_op_t *woken, **woken_end; /* complete, and someone waits */
+    unsigned long thread;
+    bool scheduled;                 /* a turn is among the loop's next things to do; else the runtime is armed */
+    bool turning;
+    bool handed;                    /* the loop has been told of the fd */
+    int fd;
+    int credit;                     /* completions that may yet be had without giving the loop a turn */
+    uint64_t under_way;
+    uint64_t timer_due, spin_most, spin, looped_at;
+    uint64_t turns, spins, spins_won, inline_wakes; /* for tests and for people */
+};
+
+/* loop.c */
+int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop);
+void weftpy_loop_detach(weftpy_runtime_t *run);
+int weftpy_loop_wake(weftpy_runtime_t *run, bool at_once); /* whoever waits for what is complete */
+int weftpy_loop_before_post_slow(weftpy_runtime_t *run);
+int weftpy_loop_schedule(weftpy_runtime_t *run);
+bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op); /* true: it is complete */
+int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn */
+PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused);
+PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused);
+uint64_t weftpy_clock(void);
+
+/* Before anything is posted: the runtime is open, this is its thread, and it does not think the loop asleep. */
+static inline int weftpy_loop_before_post(weftpy_runtime_t *run)
+{
+    if (__builtin_expect(run->rt && run->scheduled && run->thread == PyThread_get_thread_ident(), 1))
+        return 0;
+    return weftpy_loop_before_post_slow(run);
+}
+
+/* runtime.c */
+extern PyType_Spec weftpy_runtime_spec;
+int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
+
+/* --- operations ---------------------------------------------------------------------------------------------------------- */
+
+typedef enum weftpy_gives {
+    GIVES_NONE,     /* None */
+    GIVES_NONE_EVER,/* None, even if it failed */
+    GIVES_LEN,      /* op.len */
+    GIVES_BYTES,    /* the bytes at op.buf, which are freed */
+    GIVES_MADE,     /* what was made before the post */
+    GIVES_ENDPOINT, /* the endpoint at op.buf */
+    GIVES_MESSAGE,  /* the active message at op.buf */
+    GIVES_LENS,     /* of many: a list of their lengths */
+} weftpy_gives_t;
+
+typedef struct weftpy_many weftpy_many_t;
+
+struct weftpy_op {
+    PyObject_HEAD
+    weft_op_t op;
+    weftpy_runtime_t *run;
+    weftpy_buf_t buf;
+    PyObject *held;          /* what else must live until it is complete: an endpoint, a header */
+    PyObject *made;          /* see GIVES_MADE */
+    PyObject *value;         /* what it gave, once asked */
+    PyObject *waker, *waker_context; /* the task that waits, as asyncio left it with us */
+    PyObject *callbacks;     /* list of (function, context) */
+    PyObject *message;       /* of cancel() */
+    weftpy_many_t *many;
+    weftpy_op_t *next;       /* in run->woken or st->ops */
+    uint8_t gives, state, cancelled, blocking, yielded, queued, asked;
+};
+enum { OP_NEW = 0, OP_UNDER_WAY = 1, OP_DONE = 2 };
+
+extern PyType_Spec weftpy_op_spec;
+weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, weftpy_gives_t gives);
+/* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. */
+PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status);
+PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value); /* already complete with value (stolen). Steals op */
+void weftpy_op_told(weftpy_op_t *op);
+PyObject *weftpy_op_value(weftpy_state_t *st, weftpy_runtime_t *run, weft_op_t *op, weftpy_gives_t gives, PyObject *made, bool blocking);
+int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* by a turn: -1 with an exception only the loop may see; else by call_soon */
+void weftpy_op_queue(weftpy_op_t *op);
+void weftpy_ops_free(weftpy_state_t *st);
+
+/* many.c */
+struct weftpy_many {
+    size_t n, left;
+    weftpy_op_t *owner;
+    weft_status_t status;
+    struct weftpy_one {
+        weft_op_t op;
+        weftpy_buf_t buf;
+    } of[];
+};
+PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_many_lens(weftpy_many_t *many);
+void weftpy_many_cancel(weftpy_many_t *many);
+void weftpy_many_free(weftpy_many_t *many);
+
+/* --- endpoints, listeners, messages -------------------------------------------------------------------------------------- */
+
+struct weftpy_endpoint {
+    PyObject_HEAD
+    weftpy_state_t *st;
+    weftpy_runtime_t *run;
+    weft_ep_t *ep;           /* NULL: closed here */
+    weft_ep_id_t id;
+    PyObject *weakrefs;
+    PyObject *on_close;
+};
+
+extern PyType_Spec weftpy_endpoint_spec, weftpy_blocking_endpoint_spec;
+/* An object for an endpoint of the library, which it owns from then on; NULL: no memory, and the endpoint is aborted. */
+weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep);
+weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id); /* new reference, or NULL and no exception */
+int weftpy_endpoint_check(weftpy_endpoint_t *ep);                                /* -1: it is closed */
+PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+void weftpy_endpoint_closed(weft_ep_t *ep, weft_status_t why, void *user);
+extern PyGetSetDef weftpy_endpoint_getset[];
+PyObject *weftpy_endpoint_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_repr(PyObject *self);
+void weftpy_endpoint_dealloc(PyObject *self);
+int weftpy_endpoint_traverse(PyObject *self, visitproc visit, void *arg);
+int weftpy_endpoint_clear(PyObject *self);
+extern PyMemberDef weftpy_endpoint_members[];
+
+/* What the calls of endpoints take, for both kinds of them. Buffers are got where they stay: a Py_buffer may point into itself. */
+typedef struct weftpy_send_args {
+    weftpy_buf_t *buf;
+    uint64_t tag, timeout;
+} weftpy_send_args_t;
+typedef struct weftpy_recv_args {
+    weftpy_buf_t *buf; /* of recv_into */
+    uint64_t tag, mask, max_len, timeout;
+} weftpy_recv_args_t;
+typedef struct weftpy_am_args {
+    weftpy_buf_t *buf;
+    PyObject *header; /* bytes, a new reference, or NULL */
+    weft_am_send_opts_t opts;
+    uint64_t timeout;
+} weftpy_am_args_t;
+int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out);
+int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out);
+int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out);
+int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out);
+int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out);
+
+extern PyType_Spec weftpy_listener_spec, weftpy_blocking_listener_spec;
+PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+struct weftpy_message {
+    PyObject_HEAD
+    weftpy_runtime_t *run;
+    weft_am_t *am;           /* NULL: released */
+    PyObject *header;
+    weft_ep_id_t from;
+    uint64_t len;
+    uint32_t id;
+    bool wants_reply;
+    weftpy_message_t *next, **before; /* in run->messages */
+};
+extern PyType_Spec weftpy_message_spec;
+PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am); /* owns am; NULL: no memory, and it is released */
+void weftpy_messages_release(weftpy_runtime_t *run);
+PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+/* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
+int weftpy_wait(weft_op_t *op);
+
+#endif

@@ -1,0 +1,573 @@
+/* _core/endpoint.c - Endpoint: one connection, its messages and active messages, as operations to await.
+ *
+ * The object owns the endpoint of the library until close() or abort() took it, or the object goes: then the endpoint is closed as if
+ * by close(), in the background. Every operation holds the object until it is complete.
+ *
+ * The arguments of each call are read here for blocking.c too.
+ *
+ * tests/python/test_messages.py and test_am.py hold us to it. */
+#include "core.h"
+
+#define SELF weftpy_endpoint_t *ep = (weftpy_endpoint_t *)self
+#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
+
+/* --- life ---------------------------------------------------------------------------------------------------------------- */
+
+int weftpy_endpoint_check(weftpy_endpoint_t *ep)
+{
+    if (__builtin_expect(ep->ep && ep->run->rt, 1))
+        return 0;
+    weftpy_raise_text(ep->st, WEFT_ERR_CLOSED, ep->run->rt ? "the endpoint is closed" : "the runtime of the endpoint is closed");
+    return -1;
+}
+
+static int remember(weftpy_endpoint_t *ep)
+{
+    PyObject *key = PyLong_FromUnsignedLongLong(ep->id), *ref = PyWeakref_NewRef((PyObject *)ep, NULL);
+    int failed = !key || !ref || PyDict_SetItem(ep->run->endpoints, key, ref);
+    Py_XDECREF(key);
+    Py_XDECREF(ref);
+    return failed ? -1 : 0;
+}
+
+static void forget(weftpy_endpoint_t *ep)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *key = PyLong_FromUnsignedLongLong(ep->id);
+    if (key && ep->run->endpoints && PyDict_Contains(ep->run->endpoints, key) == 1)
+        PyDict_DelItem(ep->run->endpoints, key);
+    Py_XDECREF(key);
+    PyErr_Restore(type, error, trace);
+}
+
+weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep)
+{
+    PyTypeObject *type = run->blocking ? run->st->blocking_endpoint : run->st->endpoint;
+    weftpy_endpoint_t *made = (weftpy_endpoint_t *)PyType_GenericAlloc(type, 0);
+    if (!made) {
+        weft_ep_abort(ep, NULL);
+        return NULL;
+    }
+    made->st = run->st;
+    made->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
+    made->ep = ep;
+    made->id = weft_ep_id(ep);
+    if (remember(made)) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}
+
+weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
+{
+    PyObject *key = PyLong_FromUnsignedLongLong(id);
+    PyObject *ref = key && run->endpoints ? PyDict_GetItemWithError(run->endpoints, key) : NULL;
+    PyObject *ep = ref ? PyWeakref_GetObject(ref) : NULL;
+    Py_XDECREF(key);
+    if (!ep)
+        PyErr_Clear();
+    return ep && ep != Py_None ? (weftpy_endpoint_t *)Py_NewRef(ep) : NULL;
+}
+
+void weftpy_endpoint_closed(weft_ep_t *wep, weft_status_t why, void *user)
+{
+    (void)why;
+    weftpy_runtime_t *run = user;
+    weftpy_endpoint_t *ep = weftpy_endpoint_find(run, weft_ep_id(wep));
+    if (ep && ep->on_close) {
+        if (weftpy_loop_call(run, ep->on_close, (PyObject *)ep))
+            PyErr_WriteUnraisable((PyObject *)ep);
+        Py_CLEAR(ep->on_close);
+    }
+    Py_XDECREF((PyObject *)ep);
+}
+
+int weftpy_endpoint_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    SELF;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(ep->run);
+    Py_VISIT(ep->on_close);
+    return 0;
+}
+
+int weftpy_endpoint_clear(PyObject *self)
+{
+    SELF;
+    Py_CLEAR(ep->on_close);
+    return 0;
+}
+
+void weftpy_endpoint_dealloc(PyObject *self)
+{
+    SELF;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (ep->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    if (ep->run) {
+        forget(ep);
+        if (ep->ep && ep->run->rt)
+            weft_ep_close(ep->ep, NULL);
+        if (!ep->run->blocking && ep->run->rt && !ep->run->scheduled && ep->run->thread == PyThread_get_thread_ident()) {
+            PyObject *kind, *error, *trace;
+            PyErr_Fetch(&kind, &error, &trace);
+            if (weftpy_loop_schedule(ep->run))
+                PyErr_Clear(); /* the loop is closed: the runtime will be, too */
+            PyErr_Restore(kind, error, trace);
+        }
+    }
+    ep->ep = NULL;
+    Py_CLEAR(ep->on_close);
+    Py_CLEAR(ep->run);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+/* --- arguments ----------------------------------------------------------------------------------------------------------- */
+
+static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
+static const weftpy_sig_t sig_recv = {"recv", 4, 0, 2, {N_tag, N_mask, N_max_len, N_timeout}};
+static const weftpy_sig_t sig_recv_into = {"recv_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
+static const weftpy_sig_t sig_am_send = {"am_send", 6, 1, 3, {N_id, N_buffer, N_header, N_timeout, N_confirm, N_urgent}};
+static const weftpy_sig_t sig_am_recv = {"am_recv", 2, 0, 1, {N_id, N_timeout}};
+
+int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out)
+{
+    PyObject *arg[3];
+    out->tag = out->timeout = 0;
+    if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
+        weftpy_ns(arg[2], "timeout", &out->timeout))
+        return -1;
+    return weftpy_buf_get(ep->st, arg[0], false, out->buf);
+}
+
+int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
+{
+    PyObject *arg[4];
+    out->tag = out->timeout = 0;
+    out->mask = WEFT_TAG_FULL;
+    out->max_len = PY_SSIZE_T_MAX;
+    return weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &out->tag) ||
+                   weftpy_u64(arg[1], "mask", UINT64_MAX, &out->mask) ||
+                   weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &out->max_len) || weftpy_ns(arg[3], "timeout", &out->timeout)
+               ? -1
+               : 0;
+}
+
+int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
+{
+    PyObject *arg[4];
+    out->tag = out->timeout = 0;
+    out->mask = WEFT_TAG_FULL;
+    if (weftpy_args(ep->st, &sig_recv_into, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
+        weftpy_u64(arg[2], "mask", UINT64_MAX, &out->mask) || weftpy_ns(arg[3], "timeout", &out->timeout))
+        return -1;
+    return weftpy_buf_get(ep->st, arg[0], true, out->buf);
+}
+
+int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out)
+{
+    PyObject *arg[6];
+    uint64_t id = 0;
+    int confirm = 0, urgent = 0;
+    *out = (weftpy_am_args_t){.buf = out->buf, .opts = WEFT_AM_SEND_OPTS_INIT};
+    if (weftpy_args(ep->st, &sig_am_send, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
+        weftpy_ns(arg[3], "timeout", &out->timeout) || (arg[4] && (confirm = PyObject_IsTrue(arg[4])) < 0) ||
+        (arg[5] && (urgent = PyObject_IsTrue(arg[5])) < 0))
+        return -1;
+    if (arg[1] && arg[1] != Py_None && weftpy_buf_get(ep->st, arg[1], false, out->buf))
+        return -1;
+    if (arg[2] && arg[2] != Py_None && !(out->header = PyBytes_FromObject(arg[2]))) {
+        weftpy_buf_release(out->buf);
+        return -1;
+    }
+    out->opts.id = (uint32_t)id;
+    out->opts.header = out->header ? PyBytes_AsString(out->header) : NULL;
+    out->opts.header_len = out->header ? (size_t)PyBytes_Size(out->header) : 0;
+    out->opts.buf = out->buf->view.obj ? out->buf->view.buf : NULL;
+    out->opts.len = out->buf->view.obj ? (size_t)out->buf->view.len : 0;
+    out->opts.kind = out->buf->kind;
+    out->opts.confirm = confirm;
+    out->opts.urgent = urgent;
+    out->opts.reply = true;
+    return 0;
+}
+
+int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out)
+{
+    PyObject *arg[2];
+    uint64_t id = WEFT_AM_ANY_ID;
+    if (weftpy_args(ep->st, &sig_am_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
+        weftpy_ns(arg[1], "timeout", timeout_out))
+        return -1;
+    *id_out = (uint32_t)id;
+    return 0;
+}
+
+/* --- messages ------------------------------------------------------------------------------------------------------------ */
+
+/* An operation on this endpoint, or NULL with the exception. */
+static weftpy_op_t *begin(weftpy_endpoint_t *ep, weftpy_gives_t gives)
+{
+    weftpy_op_t *op = weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run) ? NULL : weftpy_op_new(ep->run, gives);
+    if (op)
+        op->held = Py_NewRef((PyObject *)ep);
+    return op;
+}
+
+static PyObject *give_up(weftpy_op_t *op)
+{
+    Py_XDECREF((PyObject *)op);
+    return NULL;
+}
+
+static PyObject *send(FAST_ARGS)
+{
+    SELF;
+    weftpy_op_t *op = begin(ep, GIVES_NONE);
+    weftpy_send_args_t a = {.buf = op ? &op->buf : NULL};
+    if (!op || weftpy_send_args(ep, args, n, kwnames, &a))
+        return give_up(op);
+    op->op.timeout_ns = a.timeout;
+    return weftpy_op_posted(op, weft_msg_send(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, &op->op));
+}
+
+static PyObject *recv(FAST_ARGS)
+{
+    SELF;
+    weftpy_op_t *op = begin(ep, GIVES_BYTES);
+    weftpy_recv_args_t a = {0};
+    if (!op || weftpy_recv_args(ep, args, n, kwnames, &a))
+        return give_up(op);
+    op->op.timeout_ns = a.timeout;
+    return weftpy_op_posted(op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op->op));
+}
+
+static PyObject *recv_into(FAST_ARGS)
+{
+    SELF;
+    weftpy_op_t *op = begin(ep, GIVES_LEN);
+    weftpy_recv_args_t a = {.buf = op ? &op->buf : NULL};
+    if (!op || weftpy_recv_into_args(ep, args, n, kwnames, &a))
+        return give_up(op);
+    op->op.timeout_ns = a.timeout;
+    return weftpy_op_posted(op, weft_msg_recv(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, a.mask, &op->op));
+}
+
+static const weftpy_sig_t sig_probe = {"probe", 2, 0, 2, {N_tag, N_mask}};
+
+PyObject *weftpy_endpoint_probe(FAST_ARGS)
+{
+    SELF;
+    PyObject *arg[2];
+    uint64_t tag = 0, mask = WEFT_TAG_FULL;
+    weft_msg_envelope_t envelope;
+    if (weftpy_args(ep->st, &sig_probe, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
+        weftpy_u64(arg[1], "mask", UINT64_MAX, &mask) || weftpy_endpoint_check(ep))
+        return NULL;
+    if (!ep->run->blocking) {
+        if (weftpy_loop_before_post(ep->run))
+            return NULL;
+        weft_runtime_progress(ep->run->rt);
+    }
+    weft_status_t status = weft_msg_probe(ep->run->rt, ep->ep, tag, mask, &envelope);
+    if (status == WEFT_ERR_NOTFOUND)
+        Py_RETURN_NONE;
+    if (status)
+        return weftpy_raise(ep->st, status);
+    return Py_BuildValue("(KK)", (unsigned long long)envelope.tag, (unsigned long long)envelope.len);
+}
+
+static PyObject *send_many(FAST_ARGS)
+{
+    return weftpy_many_send((weftpy_endpoint_t *)self, args, n, kwnames);
+}
+
+static PyObject *recv_many(FAST_ARGS)
+{
+    return weftpy_many_recv((weftpy_endpoint_t *)self, args, n, kwnames);
+}
+
+/* --- active messages ----------------------------------------------------------------------------------------------------- */
+
+static PyObject *am_send(FAST_ARGS)
+{
+    SELF;
+    weftpy_op_t *op = begin(ep, GIVES_NONE);
+    weftpy_am_args_t a = {.buf = op ? &op->buf : NULL};
+    if (!op || weftpy_am_args(ep, args, n, kwnames, &a))
+        return give_up(op);
+    if (a.header) {
+        PyObject *both = PyTuple_Pack(2, op->held, a.header);
+        Py_DECREF(a.header);
+        if (!both)
+            return give_up(op);
+        Py_DECREF(op->held);
+        op->held = both;
+    }
+    op->op.timeout_ns = a.timeout;
+    return weftpy_op_posted(op, weft_am_send_with(ep->ep, &a.opts, &op->op));
+}
+
+static PyObject *am_recv(FAST_ARGS)
+{
+    SELF;
+    uint32_t id;
+    weftpy_op_t *op = begin(ep, GIVES_MESSAGE);
+    uint64_t timeout = 0;
+    if (!op || weftpy_am_recv_args(ep, args, n, kwnames, &id, &timeout))
+        return give_up(op);
+    op->op.timeout_ns = timeout;
+    return weftpy_op_posted(op, weft_am_take(ep->run->rt, ep->ep, id, &op->op));
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------------------------- */
+
+static const weftpy_sig_t sig_connect = {"connect", 4, 1, 1, {N_uri, N_timeout, N_source, N_shared}};
+
+PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    PyObject *arg[4];
+    uint64_t timeout = 0;
+    weft_ep_opts_t opts = WEFT_EP_OPTS_INIT;
+    weft_ep_t *wep;
+    if (weftpy_args(run->st, &sig_connect, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
+        return NULL;
+    const char *uri = PyUnicode_AsUTF8AndSize(arg[0], NULL);
+    if (!uri)
+        return NULL;
+    if (arg[2] && arg[2] != Py_None && !(opts.source = PyUnicode_AsUTF8AndSize(arg[2], NULL)))
+        return NULL;
+    int shared = arg[3] ? PyObject_IsTrue(arg[3]) : 0;
+    if (shared < 0)
+        return NULL;
+    opts.shared = shared;
+    if (run->blocking) {
+        weft_op_t op = WEFT_OP_INIT;
+        if (weftpy_runtime_check(run))
+            return NULL;
+        op.timeout_ns = timeout;
+        weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
+        if (status)
+            return weftpy_raise(run->st, status);
+        if (weftpy_wait(&op) || op.status) {
+            if (!PyErr_Occurred())
+                weftpy_raise_op(run->st, &op);
+            weft_ep_abort(wep, NULL);
+            return NULL;
+        }
+        return (PyObject *)weftpy_endpoint_new(run, wep);
+    }
+    if (weftpy_loop_before_post(run))
+        return NULL;
+    opts.hooks = (weft_ep_hooks_t){.closed = weftpy_endpoint_closed, .user = run};
+    weftpy_op_t *op = weftpy_op_new(run, GIVES_MADE);
+    if (!op)
+        return NULL;
+    op->op.timeout_ns = timeout;
+    weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op->op, &wep);
+    if (!status && !(op->made = (PyObject *)weftpy_endpoint_new(run, wep))) {
+        /* it was aborted: the operation ends by itself, and is nobody's */
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        Py_XDECREF(weftpy_op_posted(op, WEFT_OK));
+        PyErr_Restore(type, error, trace);
+        return NULL;
+    }
+    return weftpy_op_posted(op, status);
+}
+
+static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
+
+static PyObject *close_it(weftpy_endpoint_t *ep, weftpy_gives_t gives, bool abort, uint64_t timeout)
+{
+    if (!ep->ep || !ep->run->rt) {
+        weftpy_op_t *op = weftpy_op_new(ep->run, gives);
+        return op ? weftpy_op_complete(op, gives == GIVES_LEN ? PyLong_FromLong(0) : Py_NewRef(Py_None)) : NULL;
+    }
+    weftpy_op_t *op = begin(ep, gives);
+    if (!op)
+        return NULL;
+    op->op.timeout_ns = timeout;
+    weft_ep_t *wep = ep->ep;
+    weft_status_t status = abort ? weft_ep_abort(wep, &op->op) : weft_ep_close(wep, &op->op);
+    if (!status) {
+        ep->ep = NULL;
+        forget(ep);
+    }
+    return weftpy_op_posted(op, status);
+}
+
+static PyObject *close_method(FAST_ARGS)
+{
+    SELF;
+    PyObject *arg[1];
+    uint64_t timeout = 0;
+    if (weftpy_args(ep->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+        return NULL;
+    return close_it(ep, GIVES_LEN, false, timeout);
+}
+
+static PyObject *abort_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *op = close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, true, 0);
+    return op;
+}
+
+static PyObject *aenter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_op_t *op = weftpy_op_new(((weftpy_endpoint_t *)self)->run, GIVES_MADE);
+    return op ? weftpy_op_complete(op, Py_NewRef(self)) : NULL;
+}
+
+/* Failures of the closing are not raised here: they would hide what ended the block. */
+static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, false, 0);
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------------- */
+
+static const char *const state_names[] = {"closed", "connecting", "up", "closing", "peer-closed", "reconnecting", "failed", "gone"};
+
+static PyObject *get_id(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((weftpy_endpoint_t *)self)->id);
+}
+
+static PyObject *get_state(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    weft_ep_state_t state = ep->ep && ep->run->rt ? weft_ep_get_state(ep->ep) : 0;
+    return PyUnicode_FromString(state_names[state <= WEFT_EP_GONE ? state : 0]);
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    if (!ep->ep || !ep->run->rt)
+        Py_RETURN_TRUE;
+    weft_ep_state_t state = weft_ep_get_state(ep->ep);
+    return PyBool_FromLong(state == WEFT_EP_CLOSING || state == WEFT_EP_PEER_CLOSED || state == WEFT_EP_FAILED || state == WEFT_EP_GONE);
+}
+
+static PyObject *get_runtime(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef((PyObject *)((weftpy_endpoint_t *)self)->run);
+}
+
+static PyObject *get_info(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    if (weftpy_endpoint_check(ep))
+        return NULL;
+    weft_status_t status = weft_ep_get_info(ep->ep, &info);
+    if (status)
+        return weftpy_raise(ep->st, status);
+    return Py_BuildValue("{s:K,s:s,s:s,s:s,s:s,s:N,s:N,s:K,s:K,s:K,s:K,s:K,s:K}", "id", (unsigned long long)info.id, "state",
+                         state_names[info.state <= WEFT_EP_GONE ? info.state : 0], "peer_name", info.peer_name, "peer_address",
+                         info.peer_address, "transport", info.transport, "authenticated", PyBool_FromLong(info.authenticated),
+                         "same_host", PyBool_FromLong(info.same_host), "msgs_sent", (unsigned long long)info.msgs_sent,
+                         "msgs_received", (unsigned long long)info.msgs_received, "bytes_sent", (unsigned long long)info.bytes_sent,
+                         "bytes_received", (unsigned long long)info.bytes_received, "ams_sent", (unsigned long long)info.ams_sent,
+                         "ams_received", (unsigned long long)info.ams_received);
+}
+
+static PyObject *get_on_close(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return Py_NewRef(ep->on_close ? ep->on_close : Py_None);
+}
+
+static int set_on_close(PyObject *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    SELF;
+    if (value && value != Py_None && !PyCallable_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "on_close is a function of the endpoint, or None");
+        return -1;
+    }
+    if (ep->run->blocking) {
+        weftpy_raise_text(ep->st, WEFT_ERR_STATE, "a blocking endpoint has no loop that could call on_close");
+        return -1;
+    }
+    PyObject *old = ep->on_close;
+    ep->on_close = value && value != Py_None ? Py_NewRef(value) : NULL;
+    Py_XDECREF(old);
+    return 0;
+}
+
+PyObject *weftpy_endpoint_repr(PyObject *self)
+{
+    SELF;
+    PyObject *state = get_state(self, NULL);
+    PyObject *text = state ? PyUnicode_FromFormat("<weft.Endpoint %llu %U>", (unsigned long long)ep->id, state) : NULL;
+    Py_XDECREF(state);
+    return text;
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message. Gives None when the buffer may be used again."},
+    {"recv", FAST(recv), "recv(tag=0, mask=all, *, max_len=None, timeout=None): receive a message, as bytes."},
+    {"recv_into", FAST(recv_into), "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer. Gives its length."},
+    {"send_many", FAST(send_many), "send_many(buffers, tag=0, *, timeout=None): send each as a message. Gives None when all may be used again."},
+    {"recv_many", FAST(recv_many), "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each. Gives the list of lengths."},
+    {"probe", FAST(weftpy_endpoint_probe), "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+    {"am_send", FAST(am_send), "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
+    {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message that has no handler, as a Message."},
+    {"close", FAST(close_method), "close(*, timeout=None): finish what was sent and close. Gives how many messages the peer has not received."},
+    {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
+    {"__aenter__", aenter, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyGetSetDef weftpy_endpoint_getset[] = {
+    {"id", get_id, NULL, "Its number: that of no other endpoint of the runtime, ever.", NULL},
+    {"state", get_state, NULL, "connecting, up, closing, peer-closed, reconnecting, failed, gone or closed.", NULL},
+    {"closed", get_closed, NULL, "True once nothing can be sent over it any more.", NULL},
+    {"runtime", get_runtime, NULL, "Its runtime.", NULL},
+    {"info", get_info, NULL, "What is known of the peer and the connection, as a dict.", NULL},
+    {"on_close", get_on_close, set_on_close, "A function that is called once with the endpoint when it is of no more use.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyMemberDef weftpy_endpoint_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_endpoint_t, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One connection to one peer."},
+    {Py_tp_dealloc, weftpy_endpoint_dealloc},
+    {Py_tp_traverse, weftpy_endpoint_traverse},
+    {Py_tp_clear, weftpy_endpoint_clear},
+    {Py_tp_repr, weftpy_endpoint_repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, weftpy_endpoint_getset},
+    {Py_tp_members, weftpy_endpoint_members},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_endpoint_spec = {
+    .name = "weft._core.Endpoint",
+    .basicsize = sizeof(weftpy_endpoint_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};

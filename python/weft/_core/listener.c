@@ -1,0 +1,270 @@
+/* _core/listener.c - Listener: where peers come in.
+ *
+ * With a function, the loop calls it with each new endpoint, in a turn and never inside progress; without, accept() gives them one by one.
+ * The function keeps the listener no longer than the listener keeps it.
+ *
+ * tests/python/test_connect.py holds us to it. */
+#include "core.h"
+
+typedef struct listener {
+    PyObject_HEAD
+    weftpy_runtime_t *run;
+    weft_listener_t *listener; /* NULL: closed */
+    PyObject *handler;
+    PyObject *uri;
+    PyObject *weakrefs;
+    uint16_t port;
+} listener_t;
+
+/* In progress, with the GIL: only runtimes of a loop have handlers. */
+static void accepted(weft_listener_t *wl, weft_ep_t *wep, void *user)
+{
+    (void)wl;
+    listener_t *l = user;
+    weftpy_endpoint_t *ep = weftpy_endpoint_new(l->run, wep);
+    if (!ep || weftpy_loop_call(l->run, l->handler, (PyObject *)ep))
+        PyErr_WriteUnraisable((PyObject *)l);
+    Py_XDECREF((PyObject *)ep);
+}
+
+static const weftpy_sig_t sig_listen = {"listen", 3, 1, 2, {N_uri, N_handler, N_backlog}};
+
+PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    PyObject *arg[3];
+    uint64_t backlog = 0;
+    weft_listen_opts_t opts = WEFT_LISTEN_OPTS_INIT;
+    if (weftpy_args(run->st, &sig_listen, args, n, kwnames, arg) || weftpy_u64(arg[2], "backlog", UINT32_MAX, &backlog))
+        return NULL;
+    const char *uri = PyUnicode_AsUTF8AndSize(arg[0], NULL);
+    PyObject *handler = arg[1] == Py_None ? NULL : arg[1];
+    if (!uri)
+        return NULL;
+    if (handler && !PyCallable_Check(handler)) {
+        PyErr_SetString(PyExc_TypeError, "handler is a function of an endpoint, or None");
+        return NULL;
+    }
+    if (handler && run->blocking)
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has no loop that could call the handler: use accept()");
+    if (run->blocking ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
+        return NULL;
+    listener_t *l = (listener_t *)PyType_GenericAlloc(run->blocking ? run->st->blocking_listener : run->st->listener, 0);
+    if (!l)
+        return NULL;
+    weft_ep_hooks_t hooks = {.closed = weftpy_endpoint_closed, .user = run};
+    l->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
+    l->handler = handler ? Py_NewRef(handler) : NULL;
+    opts.backlog = (uint32_t)backlog;
+    opts.accept = handler ? accepted : NULL;
+    opts.user = l;
+    opts.hooks = run->blocking ? NULL : &hooks;
+    weft_status_t status = weft_listen(run->rt, uri, &opts, &l->listener);
+    if (status) {
+        l->listener = NULL;
+        weftpy_raise(run->st, status);
+        Py_DECREF(l);
+        return NULL;
+    }
+    l->port = weft_listener_port(l->listener);
+    if (!(l->uri = PyUnicode_FromString(weft_listener_uri(l->listener)))) {
+        Py_DECREF(l);
+        return NULL;
+    }
+    return (PyObject *)l;
+}
+
+static int check(listener_t *l)
+{
+    if (l->listener && l->run->rt)
+        return 0;
+    weftpy_raise_text(l->run->st, WEFT_ERR_CLOSED, "the listener is closed");
+    return -1;
+}
+
+static const weftpy_sig_t sig_accept = {"accept", 1, 0, 0, {N_timeout}};
+
+static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    listener_t *l = (listener_t *)self;
+    PyObject *arg[1];
+    uint64_t timeout = 0;
+    if (weftpy_args(l->run->st, &sig_accept, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout) || check(l))
+        return NULL;
+    if (l->handler)
+        return weftpy_raise_text(l->run->st, WEFT_ERR_STATE, "the listener has a handler, which gets the endpoints");
+    if (l->run->blocking) {
+        weft_op_t op = WEFT_OP_INIT;
+        op.timeout_ns = timeout;
+        weft_status_t status = weft_listener_accept(l->listener, &op);
+        if (status)
+            return weftpy_raise(l->run->st, status);
+        if (weftpy_wait(&op)) {
+            if (!op.status && op.buf)
+                weft_ep_close((weft_ep_t *)op.buf, NULL);
+            return NULL;
+        }
+        return weftpy_op_value(l->run->st, l->run, &op, GIVES_ENDPOINT, NULL, true);
+    }
+    weftpy_op_t *op = weftpy_loop_before_post(l->run) ? NULL : weftpy_op_new(l->run, GIVES_ENDPOINT);
+    if (!op)
+        return NULL;
+    op->held = Py_NewRef(self);
+    op->op.timeout_ns = timeout;
+    return weftpy_op_posted(op, weft_listener_accept(l->listener, &op->op));
+}
+
+/* No callback comes after it: this is the driving thread, or there are no callbacks. */
+static void close_it(listener_t *l)
+{
+    if (l->listener && l->run->rt)
+        weft_listener_close(l->listener, NULL);
+    l->listener = NULL;
+}
+
+static PyObject *close_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    listener_t *l = (listener_t *)self;
+    if (l->listener && l->run->rt && !l->run->blocking && weftpy_loop_before_post(l->run))
+        return NULL;
+    close_it(l);
+    Py_RETURN_NONE;
+}
+
+static PyObject *enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return close_method(self, NULL);
+}
+
+static PyObject *aenter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_op_t *op = weftpy_op_new(((listener_t *)self)->run, GIVES_MADE);
+    return op ? weftpy_op_complete(op, Py_NewRef(self)) : NULL;
+}
+
+static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    PyObject *closed = leave(self, args, n);
+    weftpy_op_t *op = closed ? weftpy_op_new(((listener_t *)self)->run, GIVES_NONE) : NULL;
+    return op ? weftpy_op_complete(op, closed) : NULL;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    listener_t *l = (listener_t *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(l->run);
+    Py_VISIT(l->handler);
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    listener_t *l = (listener_t *)self;
+    if (l->run)
+        close_it(l);
+    Py_CLEAR(l->handler);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    listener_t *l = (listener_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (l->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    clear(self);
+    Py_CLEAR(l->uri);
+    Py_CLEAR(l->run);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyObject *get_uri(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((listener_t *)self)->uri);
+}
+
+static PyObject *get_port(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(((listener_t *)self)->port);
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    listener_t *l = (listener_t *)self;
+    return PyBool_FromLong(!l->listener || !l->run->rt);
+}
+
+static PyObject *repr(PyObject *self)
+{
+    listener_t *l = (listener_t *)self;
+    return PyUnicode_FromFormat("<weft.Listener %U%s>", l->uri, l->listener && l->run->rt ? "" : " closed");
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+#define ACCEPT {"accept", FAST(accept), "accept(*, timeout=None): the next peer's endpoint."}
+#define CLOSE {"close", close_method, METH_NOARGS, "Stop listening. Endpoints that came this way live on."}
+
+static PyMethodDef methods[] = {
+    ACCEPT,
+    CLOSE,
+    {"__aenter__", aenter, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef blocking_methods[] = {
+    ACCEPT,
+    CLOSE,
+    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"uri", get_uri, NULL, "The addresses it is bound to, with the ports that were picked.", NULL},
+    {"port", get_port, NULL, "The port of the first TCP address, or 0.", NULL},
+    {"closed", get_closed, NULL, "True once it is closed.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(listener_t, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define SLOTS(of) \
+    { \
+        {Py_tp_doc, "Where peers come in."}, {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, \
+            {Py_tp_repr, repr}, {Py_tp_methods, of}, {Py_tp_getset, getset}, {Py_tp_members, members}, {0, NULL}, \
+    }
+static PyType_Slot slots[] = SLOTS(methods);
+static PyType_Slot blocking_slots[] = SLOTS(blocking_methods);
+
+PyType_Spec weftpy_listener_spec = {
+    .name = "weft._core.Listener",
+    .basicsize = sizeof(listener_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};
+
+PyType_Spec weftpy_blocking_listener_spec = {
+    .name = "weft._core.BlockingListener",
+    .basicsize = sizeof(listener_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = blocking_slots,
+};

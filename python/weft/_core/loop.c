@@ -1,0 +1,360 @@
+/* _core/loop.c - a runtime in an event loop: when it is driven, when it sleeps, and who is woken.
+ *
+ * The runtime is always in one of two states as far as the loop is concerned:
+ *
+ *     scheduled   a turn() is among the next things the loop will do; posts just post
+ *     armed       the loop may sleep: it watches the runtime's fd, and a timer for the library's next deadline
+ *
+ *     armed -> scheduled   before a post: posting to an armed runtime would cost a system call to wake a loop that is awake
+ *     scheduled -> armed   at the end of a turn that found nothing more to do
+ *
+ * A turn drives the runtime until it is quiet, and steps the tasks whose operations are complete right there, all of them, since no
+ * task is current in it. Where progress is made inside a task (a post, a spin), those that became complete wait for the turn. So
+ * the loop hears of us once per batch, never once per message.
+ *
+ * Waking a sleeping thread costs more than a message takes, so whoever would wait spins first: inside the await if there is nothing
+ * else for the loop to do, as far as it lets us see (asyncio's has a list of what is ready; of another loop we take it that
+ * nothing is if no other operation is under way), and at the end of a turn. How long depends on what spins brought lately:
+ * the whole of it after one that won, half after one that lost, nothing after a few; a completion that came soon after a loop went to
+ * sleep says that a spin would have won.
+ *
+ * Promise: no completion waits for a loop that sleeps, whatever is posted from where. tests/python/test_loops.py holds us to it. */
+#include "core.h"
+
+#include <time.h>
+
+enum { ROUNDS = 64, SPIN_LOOK = 8, SPIN_LEAST_NS = 3000, SOON_NS = 90000, TURN_NS = 2000000, BLIND_SPIN_NS = 5000, TIMER_SLACK_NS = 500000 };
+
+uint64_t weftpy_clock(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* --- scheduling ---------------------------------------------------------------------------------------------------------- */
+
+int weftpy_loop_schedule(weftpy_runtime_t *run)
+{
+    if (run->scheduled || !run->call_soon)
+        return 0;
+    PyObject *handle = PyObject_Call(run->call_soon, run->soon_args, run->soon_kw);
+    if (!handle)
+        return -1;
+    Py_DECREF(handle);
+    run->scheduled = true;
+    return 0;
+}
+
+int weftpy_loop_before_post_slow(weftpy_runtime_t *run)
+{
+    if (weftpy_runtime_check(run))
+        return -1;
+    if (run->blocking)
+        return 0;
+    if (run->thread != PyThread_get_thread_ident()) {
+        weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                          "the runtime belongs to the event loop of another thread: use one of this thread's loop, or call there "
+                          "with loop.call_soon_threadsafe()");
+        return -1;
+    }
+    weft_runtime_progress(run->rt); /* which disarms it */
+    return weftpy_loop_schedule(run);
+}
+
+int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg)
+{
+    PyObject *pair = PyTuple_Pack(2, function, arg);
+    int failed = !pair || PyList_Append(run->calls, pair);
+    Py_XDECREF(pair);
+    return failed ? -1 : 0;
+}
+
+static bool waiting(const weftpy_runtime_t *run)
+{
+    return run->woken || PyList_Size(run->calls) > 0;
+}
+
+/* --- spinning ------------------------------------------------------------------------------------------------------------ */
+
+/* Nothing else for the loop to do, as far as can be seen. */
+static bool idle(const weftpy_runtime_t *run)
+{
+    if (!run->ready)
+        return run->under_way <= 1;
+    Py_ssize_t n = PyObject_Size(run->ready);
+    if (n < 0)
+        PyErr_Clear();
+    return n <= (run->scheduled ? 1 : 0);
+}
+
+/* Until `op` is complete (or, with NULL, until anything is), something needs the turn, or `ns` have passed. */
+static bool drive(weftpy_runtime_t *run, const weftpy_op_t *op, uint64_t ns)
+{
+    uint64_t until = 0;
+    for (;;) {
+        for (int i = 0; i < SPIN_LOOK; i++) {
+            unsigned n = weft_runtime_progress(run->rt);
+            if (op ? op->state == OP_DONE : n > 0)
+                return true;
+            if (n && waiting(run))
+                return false;
+        }
+        uint64_t now = weftpy_clock();
+        if (!until)
+            until = now + ns;
+        else if (now >= until)
+            return false;
+    }
+}
+
+bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op)
+{
+    if (weftpy_loop_before_post(run)) {
+        PyErr_Clear(); /* asyncio says so itself when it is yielded to it */
+        return false;
+    }
+    if (run->credit <= 0 || !run->spin || waiting(run) || !idle(run))
+        return false;
+    run->spins++;
+    run->credit -= 8; /* as many completions as one that had to be waited for */
+    if (drive(run, op, run->spin)) {
+        run->spins_won++;
+        run->spin = run->spin_most;
+        return true;
+    }
+    if (!waiting(run)) {
+        run->spin /= 2;
+        if (run->spin < SPIN_LEAST_NS)
+            run->spin = 0;
+    }
+    return op->state == OP_DONE;
+}
+
+/* --- the turn ------------------------------------------------------------------------------------------------------------ */
+
+int weftpy_loop_wake(weftpy_runtime_t *run, bool at_once)
+{
+    int n = 0;
+    for (weftpy_op_t *op; (op = run->woken);) {
+        run->woken = op->next;
+        if (!run->woken)
+            run->woken_end = &run->woken;
+        op->next = NULL;
+        int failed = weftpy_op_wake(op, at_once);
+        Py_DECREF(op);
+        if (failed)
+            return -1;
+        n++;
+    }
+    return n;
+}
+
+static int call_all(weftpy_runtime_t *run)
+{
+    Py_ssize_t n = PyList_Size(run->calls);
+    if (!n)
+        return 0;
+    PyObject *calls = run->calls, *fresh = PyList_New(0);
+    if (!fresh)
+        return -1;
+    run->calls = fresh;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *pair = PyList_GetItem(calls, i);
+        PyObject *r = PyObject_CallFunctionObjArgs(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), NULL);
+        if (r) {
+            Py_DECREF(r);
+            continue;
+        }
+        if (PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyErr_WriteUnraisable(PyTuple_GetItem(pair, 0));
+            continue;
+        }
+        /* KeyboardInterrupt and its like are the loop's: what is left stays, in front */
+        PyObject *type, *error, *trace, *rest;
+        PyErr_Fetch(&type, &error, &trace);
+        rest = PyList_GetSlice(calls, i + 1, n);
+        if (rest)
+            PyList_SetSlice(run->calls, 0, 0, rest);
+        Py_XDECREF(rest);
+        Py_DECREF(calls);
+        PyErr_Restore(type, error, trace);
+        return -1;
+    }
+    Py_DECREF(calls);
+    return (int)n;
+}
+
+static int set_timer(weftpy_runtime_t *run)
+{
+    uint64_t ns = weft_runtime_next_timeout(run->rt);
+    if (ns == WEFT_FOREVER)
+        return 0;
+    uint64_t due = weftpy_clock() + ns;
+    if (run->timer && run->timer_due <= due + TIMER_SLACK_NS)
+        return 0; /* it comes sooner, and then sets the next */
+    if (run->timer) {
+        PyObject *r = PyObject_CallMethod(run->timer, "cancel", NULL);
+        Py_XDECREF(r);
+        Py_CLEAR(run->timer);
+        if (!r)
+            return -1;
+    }
+    PyObject *fn = PyObject_GetAttrString((PyObject *)run, "_timer");
+    PyObject *delay = PyFloat_FromDouble((double)ns / 1e9);
+    if (fn && delay)
+        run->timer = PyObject_CallFunctionObjArgs(run->call_later, delay, fn, NULL);
+    Py_XDECREF(fn);
+    Py_XDECREF(delay);
+    run->timer_due = due;
+    return run->timer ? 0 : -1;
+}
+
+/* Until nothing happens any more: 0, 1 if there is more to do, -1 with an exception. */
+static int rounds(weftpy_runtime_t *run)
+{
+    uint64_t began = weftpy_clock();
+    bool spun = false;
+    for (int i = 0; i < ROUNDS && run->rt; i++) {
+        unsigned n = weft_runtime_progress(run->rt);
+        if (n && run->looped_at) {
+            if (began - run->looped_at < SOON_NS)
+                run->spin = run->spin_most;
+            run->looped_at = 0;
+        }
+        int woke = weftpy_loop_wake(run, true);
+        int called = woke < 0 || !run->rt ? 0 : call_all(run);
+        if (woke < 0 || called < 0)
+            return -1;
+        if (n || woke || called) {
+            if (weftpy_clock() - began > TURN_NS)
+                return 1;
+            spun = false;
+            continue;
+        }
+        if (spun || !run->rt || !run->under_way || !run->spin || !idle(run))
+            return 0;
+        spun = true;
+        run->spins++;
+        if (drive(run, NULL, run->ready ? run->spin : BLIND_SPIN_NS)) {
+            run->spins_won++;
+            continue;
+        }
+        run->spin = run->spin / 2 < SPIN_LEAST_NS ? 0 : run->spin / 2;
+        if (waiting(run))
+            continue;
+        return 0;
+    }
+    return run->rt ? 1 : 0;
+}
+
+static PyObject *turn(weftpy_runtime_t *run)
+{
+    if (!run->rt)
+        Py_RETURN_NONE;
+    if (run->turning) { /* from inside a callback of ours: the turn goes on after it */
+        Py_RETURN_NONE;
+    }
+    run->turning = true;
+    run->turns++;
+    run->scheduled = true; /* so that what is posted in it is only posted */
+    run->credit = 256;
+    int more = rounds(run);
+    run->turning = false;
+    run->scheduled = false;
+    if (!run->rt)
+        return more < 0 ? NULL : Py_NewRef(Py_None);
+    if (!more && (waiting(run) || weft_runtime_arm(run->rt) != WEFT_OK))
+        more = 1;
+    if (more) {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        int failed = weftpy_loop_schedule(run);
+        if (type) {
+            PyErr_Clear();
+            PyErr_Restore(type, error, trace);
+            return NULL;
+        }
+        return failed ? NULL : Py_NewRef(Py_None);
+    }
+    run->looped_at = weftpy_clock();
+    return set_timer(run) ? NULL : Py_NewRef(Py_None);
+}
+
+PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return turn((weftpy_runtime_t *)self);
+}
+
+PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    Py_CLEAR(run->timer);
+    return turn(run);
+}
+
+/* --- coming and going ---------------------------------------------------------------------------------------------------- */
+
+int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop)
+{
+    PyObject *turner = NULL, *context = NULL, *r = NULL;
+    int result = -1;
+    run->fd = weft_runtime_fd(run->rt);
+    if (run->fd < 0) {
+        weftpy_raise(run->st, (weft_status_t)run->fd);
+        return -1;
+    }
+    run->loop = Py_NewRef(loop);
+    run->thread = PyThread_get_thread_ident();
+    run->woken_end = &run->woken;
+    run->credit = 256;
+    run->spin = run->spin_most;
+    run->calls = PyList_New(0);
+    run->call_soon = PyObject_GetAttrString(loop, "call_soon");
+    run->call_later = PyObject_GetAttrString(loop, "call_later");
+    turner = PyObject_GetAttrString((PyObject *)run, "_turn");
+    context = PyObject_CallNoArgs(run->st->copy_context);
+    if (!run->calls || !run->call_soon || !run->call_later || !turner || !context)
+        goto out;
+    run->ready = PyObject_GetAttrString(loop, "_ready");
+    if (run->ready && PyObject_Size(run->ready) < 0)
+        Py_CLEAR(run->ready);
+    PyErr_Clear();
+    run->soon_args = PyTuple_Pack(1, turner);
+    run->soon_kw = PyDict_New();
+    if (!run->soon_args || !run->soon_kw || PyDict_SetItem(run->soon_kw, run->st->names[N_context], context))
+        goto out;
+    r = PyObject_CallMethod(loop, "add_reader", "iO", run->fd, turner);
+    if (!r)
+        goto out;
+    run->handed = true;
+    result = weftpy_loop_schedule(run);
+out:
+    Py_XDECREF(turner);
+    Py_XDECREF(context);
+    Py_XDECREF(r);
+    return result;
+}
+
+/* Before the runtime is closed, while its fd is still one. A loop that is closed has forgotten it by itself. */
+void weftpy_loop_detach(weftpy_runtime_t *run)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (run->handed && run->loop) {
+        run->handed = false;
+        PyObject *closed = PyObject_CallMethod(run->loop, "is_closed", NULL);
+        int is = closed ? PyObject_IsTrue(closed) : 1;
+        Py_XDECREF(closed);
+        PyObject *r = is == 0 ? PyObject_CallMethod(run->loop, "remove_reader", "i", run->fd) : NULL;
+        Py_XDECREF(r);
+    }
+    if (run->timer) {
+        PyObject *r = PyObject_CallMethod(run->timer, "cancel", NULL);
+        Py_XDECREF(r);
+        Py_CLEAR(run->timer);
+    }
+    PyErr_Restore(type, error, trace);
+}

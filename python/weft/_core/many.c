@@ -1,0 +1,152 @@
+/* _core/many.c - many messages as one operation: posted in one call, complete when the last of them is.
+ *
+ * Each has an operation of the library's in one block that belongs to the Op, which completes by hand when none is left. The first
+ * failure in their order is the status of all. A failure to post one ends the posting: those before it are cancelled, and what is
+ * raised is that failure, once they have let go of their buffers.
+ *
+ * tests/python/test_messages.py holds us to it. */
+#include "core.h"
+
+#include <string.h>
+
+static void finish(weftpy_many_t *many)
+{
+    weftpy_op_t *op = many->owner;
+    weft_status_t status = many->status;
+    for (size_t i = 0; i < many->n && !status; i++)
+        status = many->of[i].op.status;
+    op->op.status = status;
+    op->op.len = many->n;
+    weftpy_op_told(op);
+}
+
+static void told(weft_op_t *op, void *user)
+{
+    weftpy_many_t *many = user;
+    struct weftpy_one *one = (struct weftpy_one *)((char *)op - offsetof(struct weftpy_one, op));
+    weftpy_buf_release(&one->buf);
+    if (!--many->left)
+        finish(many);
+}
+
+void weftpy_many_cancel(weftpy_many_t *many)
+{
+    for (size_t i = 0; i < many->n; i++)
+        weft_op_cancel(&many->of[i].op);
+}
+
+void weftpy_many_free(weftpy_many_t *many)
+{
+    for (size_t i = 0; i < many->n; i++)
+        weftpy_buf_release(&many->of[i].buf);
+    PyMem_Free(many);
+}
+
+PyObject *weftpy_many_lens(weftpy_many_t *many)
+{
+    PyObject *list = PyList_New((Py_ssize_t)many->n);
+    for (size_t i = 0; list && i < many->n; i++) {
+        PyObject *len = PyLong_FromUnsignedLongLong(many->of[i].op.len);
+        if (!len)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, (Py_ssize_t)i, len);
+    }
+    return list;
+}
+
+/* An Op with the memory of all buffers, or NULL with the exception. */
+static weftpy_op_t *gather(weftpy_endpoint_t *ep, weftpy_gives_t gives, PyObject *buffers, bool writable, uint64_t timeout)
+{
+    PyObject *list = PySequence_List(buffers);
+    if (!list)
+        return NULL;
+    size_t n = (size_t)PyList_Size(list);
+    weftpy_op_t *op = weftpy_op_new(ep->run, gives);
+    weftpy_many_t *many = op ? PyMem_Calloc(1, sizeof *many + n * sizeof many->of[0]) : NULL;
+    if (!many) {
+        Py_XDECREF((PyObject *)op);
+        Py_DECREF(list);
+        return (weftpy_op_t *)PyErr_NoMemory();
+    }
+    many->owner = op;
+    op->many = many;
+    op->held = Py_NewRef((PyObject *)ep);
+    for (; many->n < n; many->n++) {
+        struct weftpy_one *one = &many->of[many->n];
+        if (weftpy_buf_get(ep->st, PyList_GetItem(list, (Py_ssize_t)many->n), writable, &one->buf)) {
+            Py_DECREF(op);
+            Py_DECREF(list);
+            return NULL;
+        }
+        one->op.fn = told;
+        one->op.user = many;
+        one->op.timeout_ns = timeout;
+    }
+    Py_DECREF(list);
+    return op;
+}
+
+static PyObject *posted(weftpy_op_t *op, size_t n, weft_status_t status)
+{
+    weftpy_many_t *many = op->many;
+    if (!n && (status || !many->n)) {
+        if (status)
+            return weftpy_op_posted(op, status);
+        op->asked = 0;
+        op->state = OP_DONE;
+        op->op.status = WEFT_OK;
+        return (PyObject *)op;
+    }
+    if (status)
+        for (size_t i = 0; i < n; i++)
+            weft_op_cancel(&many->of[i].op);
+    many->status = status;
+    many->left = n;
+    return weftpy_op_posted(op, WEFT_OK);
+}
+
+static const weftpy_sig_t sig_send = {"send_many", 3, 1, 2, {N_buffers, N_tag, N_timeout}};
+static const weftpy_sig_t sig_recv = {"recv_many", 4, 1, 3, {N_buffers, N_tag, N_mask, N_timeout}};
+
+PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    PyObject *arg[3];
+    uint64_t tag = 0, timeout = 0;
+    if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
+        weftpy_ns(arg[2], "timeout", &timeout))
+        return NULL;
+    weftpy_op_t *op = gather(ep, GIVES_NONE, arg[0], false, timeout);
+    if (!op || weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run)) {
+        Py_XDECREF((PyObject *)op);
+        return NULL;
+    }
+    weft_status_t status = WEFT_OK;
+    size_t i = 0;
+    for (; i < op->many->n && !status; i++) {
+        struct weftpy_one *one = &op->many->of[i];
+        status = weft_msg_send(ep->ep, one->buf.view.buf, (size_t)one->buf.view.len, tag, &one->op);
+    }
+    return posted(op, status ? i - 1 : i, status);
+}
+
+PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    PyObject *arg[4];
+    uint64_t tag = 0, mask = WEFT_TAG_FULL, timeout = 0;
+    if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
+        weftpy_u64(arg[2], "mask", UINT64_MAX, &mask) || weftpy_ns(arg[3], "timeout", &timeout))
+        return NULL;
+    weftpy_op_t *op = gather(ep, GIVES_LENS, arg[0], true, timeout);
+    if (!op || weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run)) {
+        Py_XDECREF((PyObject *)op);
+        return NULL;
+    }
+    weft_status_t status = WEFT_OK;
+    size_t i = 0;
+    for (; i < op->many->n && !status; i++) {
+        struct weftpy_one *one = &op->many->of[i];
+        status = weft_msg_recv(ep->ep, one->buf.view.buf, (size_t)one->buf.view.len, tag, mask, &one->op);
+    }
+    return posted(op, status ? i - 1 : i, status);
+}

@@ -1,0 +1,297 @@
+/* _core/message.c - Message: an active message that arrived, and the functions that receive them.
+ *
+ * A message of the library is kept for as long as the object lives, or until it is released; its header is copied at once, its payload is
+ * here, or waits at the sender until read() or read_into() fetch it. A function for an id is called by the loop, in a turn, in
+ * the order of arrival.
+ *
+ * Promise: closing the runtime releases what messages hold, whoever still has one. tests/python/test_am.py holds us to it. */
+#include "core.h"
+
+static void release(weftpy_message_t *m)
+{
+    if (!m->am)
+        return;
+    *m->before = m->next;
+    if (m->next)
+        m->next->before = m->before;
+    weft_am_release(m->am);
+    m->am = NULL;
+}
+
+void weftpy_messages_release(weftpy_runtime_t *run)
+{
+    while (run->messages)
+        release(run->messages);
+}
+
+PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am)
+{
+    weftpy_message_t *m = (weftpy_message_t *)PyType_GenericAlloc(run->st->message, 0);
+    if (m)
+        m->header = PyBytes_FromStringAndSize(am->header, am->header_len);
+    if (!m || !m->header) {
+        weft_am_release(am);
+        Py_XDECREF((PyObject *)m);
+        return NULL;
+    }
+    m->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
+    m->am = am;
+    m->from = am->from;
+    m->len = am->len;
+    m->id = am->id;
+    m->wants_reply = am->reply != NULL;
+    m->next = run->messages;
+    m->before = &run->messages;
+    if (m->next)
+        m->next->before = &m->next;
+    run->messages = m;
+    return (PyObject *)m;
+}
+
+static void dealloc(PyObject *self)
+{
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    release(m);
+    Py_CLEAR(m->header);
+    Py_CLEAR(m->run);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    free_it(self);
+    Py_DECREF(type);
+}
+
+static int check(weftpy_message_t *m)
+{
+    if (m->am && m->run->rt)
+        return 0;
+    weftpy_raise_text(m->run->st, WEFT_ERR_STATE, "the message was released");
+    return -1;
+}
+
+/* --- the payload --------------------------------------------------------------------------------------------------------- */
+
+static const weftpy_sig_t sig_read = {"read", 1, 0, 0, {N_timeout}};
+static const weftpy_sig_t sig_read_into = {"read_into", 2, 1, 1, {N_buffer, N_timeout}};
+
+static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
+{
+    weftpy_state_t *st = m->run->st;
+    PyObject *bytes = NULL;
+    if (check(m))
+        return NULL;
+    if (!into && !(bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)m->len)))
+        return NULL;
+    if (m->run->blocking) {
+        weft_op_t op = WEFT_OP_INIT;
+        weftpy_buf_t buf = {0};
+        PyObject *value = NULL;
+        op.timeout_ns = timeout;
+        if (into && weftpy_buf_get(st, into, true, &buf))
+            return NULL;
+        weft_status_t status = weft_am_pull(m->am, into ? buf.view.buf : PyBytes_AsString(bytes),
+                                            into ? (size_t)buf.view.len : m->len, &op);
+        if (status)
+            weftpy_raise(st, status);
+        else if (!weftpy_wait(&op))
+            value = weftpy_op_value(st, m->run, &op, into ? GIVES_LEN : GIVES_MADE, bytes, true);
+        weftpy_buf_release(&buf);
+        Py_XDECREF(bytes);
+        return value;
+    }
+    weftpy_op_t *op = weftpy_loop_before_post(m->run) ? NULL : weftpy_op_new(m->run, into ? GIVES_LEN : GIVES_MADE);
+    if (!op || (into && weftpy_buf_get(st, into, true, &op->buf))) {
+        Py_XDECREF(bytes);
+        Py_XDECREF((PyObject *)op);
+        return NULL;
+    }
+    op->made = bytes;
+    op->held = Py_NewRef((PyObject *)m);
+    op->op.timeout_ns = timeout;
+    return weftpy_op_posted(op, weft_am_pull(m->am, into ? op->buf.view.buf : PyBytes_AsString(bytes),
+                                             into ? (size_t)op->buf.view.len : m->len, &op->op));
+}
+
+static PyObject *read_it(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    PyObject *arg[1];
+    uint64_t timeout = 0;
+    if (weftpy_args(m->run->st, &sig_read, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+        return NULL;
+    return pull(m, NULL, timeout);
+}
+
+static PyObject *read_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    PyObject *arg[2];
+    uint64_t timeout = 0;
+    if (weftpy_args(m->run->st, &sig_read_into, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
+        return NULL;
+    return pull(m, arg[0], timeout);
+}
+
+static const weftpy_sig_t sig_reject = {"reject", 1, 1, 1, {N_reason}};
+
+static PyObject *reject(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    PyObject *arg[1];
+    uint64_t reason = 0;
+    if (weftpy_args(m->run->st, &sig_reject, args, n, kwnames, arg) || weftpy_u64(arg[0], "reason", UINT32_MAX, &reason) || check(m))
+        return NULL;
+    if (!m->run->blocking && weftpy_loop_before_post(m->run))
+        return NULL;
+    weft_status_t status = weft_am_reject(m->am, (uint32_t)reason);
+    if (status)
+        return weftpy_raise(m->run->st, status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *release_it(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    if (m->am && m->run->rt && !m->run->blocking && weftpy_loop_before_post(m->run))
+        return NULL;
+    release(m);
+    Py_RETURN_NONE;
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_id(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(((weftpy_message_t *)self)->id);
+}
+
+static PyObject *get_header(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((weftpy_message_t *)self)->header);
+}
+
+static PyObject *get_nbytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((weftpy_message_t *)self)->len);
+}
+
+static PyObject *get_endpoint(PyObject *self, void *unused)
+{
+    (void)unused;
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    weftpy_endpoint_t *ep = weftpy_endpoint_find(m->run, m->from);
+    return ep ? (PyObject *)ep : Py_NewRef(Py_None);
+}
+
+/* The payload if it is here: None where it waits at the sender. */
+static PyObject *get_data(PyObject *self, void *unused)
+{
+    (void)unused;
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    if (!m->len)
+        return PyBytes_FromStringAndSize(NULL, 0);
+    if (check(m))
+        return NULL;
+    if (!m->am->data)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize(m->am->data, (Py_ssize_t)m->len);
+}
+
+static PyObject *repr(PyObject *self)
+{
+    weftpy_message_t *m = (weftpy_message_t *)self;
+    return PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%s>", (unsigned long)m->id, (unsigned long long)m->len,
+                                m->am ? "" : ", released");
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"read", FAST(read_it), "read(*, timeout=None): the payload as bytes, fetched from the sender if need be. Once."},
+    {"read_into", FAST(read_into), "read_into(buffer, *, timeout=None): the payload into a buffer. Gives its length. Once."},
+    {"reject", FAST(reject), "reject(reason): refuse it; a sender that waits gets RejectedError with the reason."},
+    {"release", release_it, METH_NOARGS, "Done with it: the sender's window gets its room back."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"id", get_id, NULL, "Its id.", NULL},
+    {"header", get_header, NULL, "Its header, as bytes.", NULL},
+    {"nbytes", get_nbytes, NULL, "The length of its payload.", NULL},
+    {"data", get_data, NULL, "Its payload as bytes if that is here already; None if it waits at the sender: read() fetches it.", NULL},
+    {"endpoint", get_endpoint, NULL, "The endpoint it came over, if that is still open.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "An active message that arrived."},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_repr, repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_message_spec = {
+    .name = "weft._core.Message",
+    .basicsize = sizeof(weftpy_message_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};
+
+/* --- functions for ids --------------------------------------------------------------------------------------------------- */
+
+/* In progress, with the GIL. */
+static void arrived(weft_am_t *am, void *user)
+{
+    weftpy_runtime_t *run = user;
+    PyObject *key = PyLong_FromUnsignedLong(am->id);
+    PyObject *handler = key ? PyDict_GetItemWithError(run->handlers, key) : NULL;
+    weft_am_t *kept = handler ? weft_am_keep(am) : NULL;
+    PyObject *m = kept ? weftpy_message_new(run, kept) : NULL;
+    if (handler && !kept)
+        PyErr_NoMemory();
+    if ((handler && !m) || (m && weftpy_loop_call(run, handler, m)))
+        PyErr_WriteUnraisable(handler);
+    Py_XDECREF(m);
+    Py_XDECREF(key);
+}
+
+static const weftpy_sig_t sig_handle = {"am_handle", 2, 2, 2, {N_id, N_handler}};
+
+PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    PyObject *arg[2];
+    uint64_t id = 0;
+    if (weftpy_args(run->st, &sig_handle, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id))
+        return NULL;
+    if (run->blocking)
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has no loop that could call a handler: use am_recv()");
+    if (arg[1] != Py_None && !PyCallable_Check(arg[1])) {
+        PyErr_SetString(PyExc_TypeError, "handler is a function of a message, or None");
+        return NULL;
+    }
+    if (weftpy_loop_before_post(run))
+        return NULL;
+    PyObject *key = PyLong_FromUnsignedLongLong(id);
+    if (!key)
+        return NULL;
+    /* first, since messages that wait are handed to it inside the call */
+    bool set = arg[1] != Py_None;
+    if (set && PyDict_Contains(run->handlers, key) == 0 && PyDict_SetItem(run->handlers, key, arg[1])) {
+        Py_DECREF(key);
+        return NULL;
+    }
+    weft_status_t status = weft_am_handle(run->rt, (uint32_t)id, set ? arrived : NULL, run, NULL);
+    if (!set || (status && status != WEFT_ERR_STATE)) {
+        if (PyDict_DelItem(run->handlers, key))
+            PyErr_Clear(); /* there was none */
+    }
+    Py_DECREF(key);
+    if (status)
+        return weftpy_raise(run->st, status);
+    Py_RETURN_NONE;
+}

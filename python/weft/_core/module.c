@@ -1,0 +1,182 @@
+/* _core/module.c - the module: its types, its exceptions, what the library says of itself.
+ *
+ * State is per module, and made in the second phase of the import, so that every interpreter has its own.
+ *
+ * tests/python/test_module.py holds us to it. */
+#include "core.h"
+
+static struct PyModuleDef definition;
+
+weftpy_state_t *weftpy_state_of(PyTypeObject *type)
+{
+    /* the package's classes come from ours, and know no module: the nearest base that is ours does */
+    for (PyTypeObject *t = type; t; t = (PyTypeObject *)PyType_GetSlot(t, Py_tp_base)) {
+        PyObject *module = PyType_GetModule(t);
+        if (!module)
+            PyErr_Clear();
+        else if (PyModule_GetDef(module) == &definition)
+            return PyModule_GetState(module);
+    }
+    PyErr_Format(PyExc_TypeError, "%R is no type of weft", (PyObject *)type);
+    return NULL;
+}
+
+/* --- what the library says of itself ------------------------------------------------------------------------------------- */
+
+static void add_row(const weft_config_var_t *var, void *user)
+{
+    PyObject *list = user;
+    if (PyErr_Occurred())
+        return;
+    PyObject *row = Py_BuildValue("(szzz)", var->name, var->value, var->source, var->doc);
+    if (row)
+        PyList_Append(list, row);
+    Py_XDECREF(row);
+}
+
+static PyObject *rows(PyObject *module, weft_status_t (*each)(weft_config_fn, void *))
+{
+    PyObject *list = PyList_New(0);
+    if (!list)
+        return NULL;
+    weft_status_t status = each(add_row, list);
+    if (!PyErr_Occurred() && status)
+        weftpy_raise(PyModule_GetState(module), status);
+    if (PyErr_Occurred())
+        Py_CLEAR(list);
+    return list;
+}
+
+static PyObject *config(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    return rows(module, weft_config_each);
+}
+
+static PyObject *info(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    return rows(module, weft_info_each);
+}
+
+static PyObject *noop(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    (void)module;
+    (void)args;
+    (void)n;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"config", config, METH_NOARGS, "Every configuration variable: (name, value, source, documentation)."},
+    {"info", info, METH_NOARGS, "Facts about this build and this machine: (name, value, None, None)."},
+    {"_noop", (PyCFunction)(void (*)(void))noop, METH_FASTCALL, "Nothing, for measuring what a call costs."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* --- beginning and end --------------------------------------------------------------------------------------------------- */
+
+static PyObject *from(const char *module, const char *name)
+{
+    PyObject *m = PyImport_ImportModule(module), *found = m ? PyObject_GetAttrString(m, name) : NULL;
+    Py_XDECREF(m);
+    return found;
+}
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type_out)
+{
+    *type_out = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return !*type_out || PyModule_AddType(module, *type_out) ? -1 : 0;
+}
+
+static int begin(PyObject *module)
+{
+    weftpy_state_t *st = PyModule_GetState(module);
+    static const char *const names[] = {
+#define TEXT(name) #name,
+        WEFTPY_NAME_LIST(TEXT)
+#undef TEXT
+    };
+    for (int i = 0; i < WEFTPY_NAMES; i++)
+        if (!(st->names[i] = PyUnicode_InternFromString(names[i])))
+            return -1;
+    if (weftpy_errors_init(st, module) || add_type(module, &weftpy_runtime_spec, &st->runtime) ||
+        add_type(module, &weftpy_endpoint_spec, &st->endpoint) || add_type(module, &weftpy_listener_spec, &st->listener) ||
+        add_type(module, &weftpy_op_spec, &st->op) || add_type(module, &weftpy_message_spec, &st->message) ||
+        add_type(module, &weftpy_blocking_endpoint_spec, &st->blocking_endpoint) ||
+        add_type(module, &weftpy_blocking_listener_spec, &st->blocking_listener))
+        return -1;
+    if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
+        !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
+        !(st->get_running_loop = from("asyncio", "get_running_loop")) || !(st->copy_context = from("contextvars", "copy_context")))
+        return -1;
+    return PyModule_AddStringConstant(module, "__version__", weft_version()) ||
+                   PyModule_AddIntConstant(module, "AM_HEADER_MAX", WEFT_AM_HEADER_MAX)
+               ? -1
+               : 0;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    weftpy_state_t *st = PyModule_GetState(module);
+    Py_VISIT(st->error);
+    for (int i = 0; i < WEFTPY_STATUSES; i++)
+        Py_VISIT(st->errors[i]);
+    Py_VISIT(st->runtime);
+    Py_VISIT(st->endpoint);
+    Py_VISIT(st->listener);
+    Py_VISIT(st->op);
+    Py_VISIT(st->message);
+    Py_VISIT(st->blocking_endpoint);
+    Py_VISIT(st->blocking_listener);
+    Py_VISIT(st->task);
+    Py_VISIT(st->get_running_loop);
+    Py_VISIT(st->copy_context);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    weftpy_state_t *st = PyModule_GetState(module);
+    weftpy_ops_free(st);
+    Py_CLEAR(st->error);
+    for (int i = 0; i < WEFTPY_STATUSES; i++)
+        Py_CLEAR(st->errors[i]);
+    for (int i = 0; i < WEFTPY_NAMES; i++)
+        Py_CLEAR(st->names[i]);
+    Py_CLEAR(st->runtime);
+    Py_CLEAR(st->endpoint);
+    Py_CLEAR(st->listener);
+    Py_CLEAR(st->op);
+    Py_CLEAR(st->message);
+    Py_CLEAR(st->blocking_endpoint);
+    Py_CLEAR(st->blocking_listener);
+    Py_CLEAR(st->s_run);
+    Py_CLEAR(st->cancelled_error);
+    Py_CLEAR(st->invalid_state_error);
+    Py_CLEAR(st->task);
+    Py_CLEAR(st->get_running_loop);
+    Py_CLEAR(st->copy_context);
+    return 0;
+}
+
+static void end(void *module)
+{
+    clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, begin},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "weft._core", .m_doc = "The library, for the package weft.", .m_size = sizeof(weftpy_state_t),
+    .m_methods = functions, .m_slots = slots, .m_traverse = traverse, .m_clear = clear, .m_free = end,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,333 @@
+/* _core/runtime.c - Runtime: the library's, in an event loop (loop.c drives it) or for threads that wait (blocking.c).
+ *
+ * The package's Runtime is a class of Python's over this one. A runtime of a loop belongs to the loop it was made in, or given.
+ * It knows its endpoints, by weak references, so that what arrives can say over which of them.
+ *
+ * Promise: closing completes everything under way with ClosedError, and whoever awaits it hears of that. tests/python/test_loops.py
+ * holds us to it. */
+#include "core.h"
+
+#include <string.h>
+
+int weftpy_runtime_check(weftpy_runtime_t *run)
+{
+    if (run->rt)
+        return 0;
+    weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the runtime is closed");
+    return -1;
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------------- */
+
+static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t *mode_out)
+{
+    if (!strcmp(word, "loop"))
+        *mode_out = WEFT_PROGRESS_LOOP;
+    else if (!strcmp(word, "thread"))
+        *mode_out = WEFT_PROGRESS_THREAD;
+    else if (!strcmp(word, "caller"))
+        *mode_out = WEFT_PROGRESS_CALLER;
+    else {
+        weftpy_raise_text(run->st, WEFT_ERR_INVALID, "progress is \"%s\", which is none of loop, thread, caller", word);
+        return -1;
+    }
+    return 0;
+}
+
+static int init(PyObject *self, PyObject *args, PyObject *kw)
+{
+    static char *words[] = {"progress",  "loop",            "name",          "transports",  "interfaces", "key",
+                            "heartbeat", "connect_timeout", "close_timeout", "recv_window", "spin",       NULL};
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    const char *progress = "loop";
+    PyObject *loop = NULL, *heartbeat = NULL, *connect = NULL, *closing = NULL, *window = NULL, *spin = NULL;
+    Py_buffer key = {0};
+    uint64_t recv_window = 0;
+    int result = -1;
+    run->st = weftpy_state_of(Py_TYPE(self));
+    if (!run->st)
+        return -1;
+    if (run->rt || run->closing) {
+        weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime is open already");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOO:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
+                                     &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin))
+        return -1;
+    opts.key = key.buf;
+    opts.key_len = (size_t)key.len;
+    if (mode_of(run, progress, &opts.progress) || weftpy_ns(heartbeat, "heartbeat", &opts.heartbeat_ns) ||
+        weftpy_ns(connect, "connect_timeout", &opts.connect_timeout_ns) ||
+        weftpy_ns(closing, "close_timeout", &opts.close_timeout_ns) || weftpy_ns(spin, "spin", &opts.spin_ns) ||
+        weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window))
+        goto out;
+    opts.recv_window = recv_window;
+    run->blocking = opts.progress != WEFT_PROGRESS_LOOP;
+    run->spin_most = spin && spin != Py_None ? opts.spin_ns : 50 * WEFT_MICROSECOND;
+    if (run->spin_most <= 1)
+        run->spin_most = 0;
+    PyObject *running = NULL;
+    if (!run->blocking && (!loop || loop == Py_None)) {
+        loop = running = PyObject_CallNoArgs(run->st->get_running_loop);
+        if (!running)
+            goto out;
+    }
+    run->endpoints = PyDict_New();
+    run->handlers = PyDict_New();
+    if (run->endpoints && run->handlers) {
+        weft_status_t status = weft_runtime_open(&opts, &run->rt);
+        if (status)
+            weftpy_raise(run->st, status);
+        else
+            result = run->blocking ? 0 : weftpy_loop_attach(run, loop);
+    }
+    Py_XDECREF(running);
+out:
+    if (key.obj)
+        PyBuffer_Release(&key);
+    return result;
+}
+
+/* --- closing ------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t close_it(weftpy_runtime_t *run)
+{
+    weft_runtime_t *rt = run->rt;
+    weft_status_t status;
+    if (!rt)
+        return WEFT_OK;
+    weftpy_loop_detach(run);
+    weftpy_messages_release(run);
+    run->closing = true;
+    if (run->blocking) {
+        PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
+        status = weft_runtime_close(rt);
+        PyEval_RestoreThread(save);
+    } else {
+        status = weft_runtime_close(rt);
+    }
+    if (status == WEFT_ERR_STATE)
+        return status; /* from inside a callback: it is still open */
+    run->rt = NULL;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    while (run->woken && weftpy_loop_wake(run, false) < 0)
+        PyErr_Clear(); /* the loop is closed: nobody waits any more */
+    PyErr_Restore(type, error, trace);
+    return status;
+}
+
+static PyObject *close_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    if (run->rt && !run->blocking && run->thread != PyThread_get_thread_ident())
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime belongs to the event loop of another thread: close it there");
+    weft_status_t status = close_it(run);
+    if (status && status != WEFT_ERR_FORKED)
+        return weftpy_raise(run->st, status);
+    Py_RETURN_NONE;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(run->endpoints);
+    Py_VISIT(run->handlers);
+    Py_VISIT(run->loop);
+    Py_VISIT(run->call_later);
+    Py_VISIT(run->call_soon);
+    Py_VISIT(run->soon_args);
+    Py_VISIT(run->soon_kw);
+    Py_VISIT(run->ready);
+    Py_VISIT(run->timer);
+    Py_VISIT(run->calls);
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    close_it(run);
+    Py_CLEAR(run->handlers);
+    Py_CLEAR(run->loop);
+    Py_CLEAR(run->call_later);
+    Py_CLEAR(run->call_soon);
+    Py_CLEAR(run->soon_args);
+    Py_CLEAR(run->soon_kw);
+    Py_CLEAR(run->ready);
+    Py_CLEAR(run->calls);
+    return 0;
+}
+
+/* Called for the package's class, whose dealloc is Python's own. */
+static void finalize(PyObject *self)
+{
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (run->rt && PyErr_ResourceWarning(self, 1, "unclosed %R", self))
+        PyErr_WriteUnraisable(self);
+    PyErr_Restore(type, error, trace);
+}
+
+static void dealloc(PyObject *self)
+{
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (run->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    clear(self);
+    Py_CLEAR(run->endpoints);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_name(PyObject *self, void *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    return run->rt ? PyUnicode_FromString(weft_runtime_name(run->rt)) : PyUnicode_FromString("");
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(!((weftpy_runtime_t *)self)->rt);
+}
+
+static PyObject *get_loop(PyObject *self, void *unused)
+{
+    (void)unused;
+    PyObject *loop = ((weftpy_runtime_t *)self)->loop;
+    return Py_NewRef(loop ? loop : Py_None);
+}
+
+static PyObject *get_under_way(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
+}
+
+static PyObject *stats(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
+    if (weftpy_runtime_check(run))
+        return NULL;
+    weft_runtime_get_stats(run->rt, &s);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {
+#define ROW(field) {#field, s.field}
+        ROW(ops_posted), ROW(ops_completed), ROW(sleeps), ROW(wakeups), ROW(rescued_wakeups), ROW(endpoints), ROW(endpoints_failed),
+        ROW(reconnects), ROW(msgs_sent), ROW(msgs_received), ROW(bytes_sent), ROW(bytes_received), ROW(unexpected_bytes),
+        ROW(ams_sent), ROW(ams_received), ROW(am_bytes_sent), ROW(am_bytes_received), ROW(am_held), ROW(am_held_bytes),
+#undef ROW
+        {"under_way", run->under_way}, {"turns", run->turns}, {"spins", run->spins}, {"spins_won", run->spins_won},
+        {"inline_wakes", run->inline_wakes},
+    };
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
+        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
+            Py_CLEAR(dict);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
+static PyObject *endpoints(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    PyObject *list = PyList_New(0), *refs = list && run->endpoints ? PyDict_Values(run->endpoints) : NULL;
+    for (Py_ssize_t i = 0; refs && i < PyList_Size(refs); i++) {
+        PyObject *ep = PyWeakref_GetObject(PyList_GetItem(refs, i));
+        if (ep && ep != Py_None && ((weftpy_endpoint_t *)ep)->ep && PyList_Append(list, ep))
+            Py_CLEAR(list);
+        if (!list)
+            break;
+    }
+    Py_XDECREF(refs);
+    return list;
+}
+
+static PyObject *repr(PyObject *self)
+{
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    if (!run->rt)
+        return PyUnicode_FromString("<weft.Runtime closed>");
+    return PyUnicode_FromFormat("<weft.Runtime \"%s\"%s>", weft_runtime_name(run->rt), run->blocking ? ", blocking" : "");
+}
+
+static PyObject *connect(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    return weftpy_connect((weftpy_runtime_t *)self, args, n, kwnames);
+}
+
+static PyObject *listen(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    return weftpy_listen((weftpy_runtime_t *)self, args, n, kwnames);
+}
+
+static PyObject *am_handle(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    return weftpy_am_handle((weftpy_runtime_t *)self, args, n, kwnames);
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"_connect", FAST(connect), "Open an endpoint."},
+    {"_listen", FAST(listen), "Listen."},
+    {"_am_handle", FAST(am_handle), "Set the function for an id of active messages; None takes it away."},
+    {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
+    {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
+    {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},
+    {"stats", stats, METH_NOARGS, "Counters since it was opened."},
+    {"endpoints", endpoints, METH_NOARGS, "Its endpoints that are open."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"name", get_name, NULL, "The instance name that peers see.", NULL},
+    {"closed", get_closed, NULL, "True once it is closed.", NULL},
+    {"loop", get_loop, NULL, "Its event loop, or None.", NULL},
+    {"under_way", get_under_way, NULL, "How many operations are under way.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_runtime_t, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One progress engine with its endpoints, in an event loop or for threads that wait."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_finalize, finalize},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_repr, repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_runtime_spec = {
+    .name = "weft._core.Runtime",
+    .basicsize = sizeof(weftpy_runtime_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};

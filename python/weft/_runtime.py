@@ -1,0 +1,119 @@
+"""Runtimes in event loops: the default one of each loop, connecting, listening, and functions that receive active messages."""
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from . import _core
+from ._core import Endpoint, Listener, Message, Op
+
+EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
+MessageHandler = Callable[[Message], Awaitable[None] | None]
+
+
+class Runtime(_core.Runtime):
+    """One progress engine in one event loop: that which is running, or `loop`.
+
+    Everything made from it belongs to that loop and its thread. `async with` closes it, its endpoints first, so that nothing that was sent
+    is lost.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Op[Endpoint]:
+        """Connect to a listener's address, such as tcp://host:port or unix://@name; several joined by commas are tried in order."""
+        return self._connect(uri, timeout=timeout, source=source, shared=shared)
+
+    def listen(self, uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:
+        """Listen on an address; port 0 picks one, and the listener's `uri` has it.
+
+        `handler`, a function or coroutine function, is called with each new endpoint. Without one, `await listener.accept()`.
+        """
+        return self._listen(uri, None if handler is None else self._called(handler), backlog=backlog)
+
+    def am_handler(self, id: int, handler: MessageHandler | None) -> None:
+        """Have active messages of an id given to `handler`, a function or coroutine function; None takes it away."""
+        self._am_handle(id, None if handler is None else self._called(handler))
+
+    async def close(self) -> None:
+        """Close its endpoints and then the runtime itself. What is still under way after that completes with ClosedError."""
+        if self.closed:
+            return
+        for task in tuple(self._tasks):
+            if task is not asyncio.current_task():
+                task.cancel()
+        closing = [ep.close() for ep in self.endpoints()]
+        if closing:
+            await asyncio.gather(*closing, return_exceptions=True)
+        self._close()
+
+    async def __aenter__(self) -> Runtime:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def _called(self, handler: Callable[[Any], Awaitable[None] | None]) -> Callable[[Any], None]:
+        """What the extension calls: coroutines become tasks, which the runtime keeps alive, and their failures are the loop's to report."""
+        loop, tasks = self.loop, self._tasks
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()):
+                loop.call_exception_handler({"message": f"weft: {handler!r} failed", "exception": error, "task": task})
+
+        def called(argument: Any) -> None:
+            try:
+                result = handler(argument)
+            except Exception as error:
+                loop.call_exception_handler({"message": f"weft: {handler!r} failed", "exception": error})
+                return
+            if inspect.iscoroutine(result):
+                task = loop.create_task(result)
+                tasks.add(task)
+                task.add_done_callback(ended)
+
+        return called
+
+
+async def _keeper(own: Runtime) -> AsyncIterator[None]:
+    """Suspended until its loop shuts its asynchronous generators down, which asyncio.run() does at its end: the one moment to close."""
+    try:
+        yield
+    finally:
+        await own.close()
+
+
+def runtime() -> Runtime:
+    """The runtime of the running event loop: made when it is first asked for, closed when asyncio.run() ends."""
+    loop = asyncio.get_running_loop()
+    own: Runtime | None = getattr(loop, "_weft_runtime", None)
+    if own is None or own.closed:
+        own = Runtime()
+        keeper = _keeper(own)
+        try:
+            keeper.__anext__().send(None)  # type: ignore[attr-defined]
+        except StopIteration:
+            pass
+        loop._weft_runtime, loop._weft_keeper = own, keeper  # type: ignore[attr-defined]
+    return own
+
+
+def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Op[Endpoint]:
+    """Connect with the loop's own runtime: see Runtime.connect()."""
+    return runtime().connect(uri, timeout=timeout, source=source, shared=shared)
+
+
+def listen(uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:
+    """Listen with the loop's own runtime: see Runtime.listen()."""
+    return runtime().listen(uri, handler, backlog=backlog)
+
+
+def am_handler(id: int, handler: MessageHandler | None) -> None:
+    """Receive active messages with the loop's own runtime: see Runtime.am_handler()."""
+    runtime().am_handler(id, handler)

@@ -1,0 +1,87 @@
+"""The same for programs without an event loop: every call waits, without the interpreter's lock.
+
+    with weft.blocking.connect("tcp://host:port") as ep:
+        ep.send(b"hello", tag=1)
+        data = ep.recv(tag=2, timeout=5)
+
+A runtime here has a thread of its own that keeps connections alive (progress="thread"), or is driven by whoever waits (progress="caller"):
+that answers sooner, and must be called several times within the heartbeat bound, or peers take it for dead. Any thread may use any
+object.
+"""
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from types import TracebackType
+from typing import Any
+
+from . import _core
+from ._core import BlockingEndpoint as Endpoint
+from ._core import BlockingListener as Listener
+from ._core import Message
+
+__all__ = ["Endpoint", "Listener", "Message", "Runtime", "connect", "listen", "runtime"]
+
+
+class Runtime(_core.Runtime):
+    """One progress engine for threads that wait."""
+
+    def __init__(self, *, progress: str = "thread", **options: Any) -> None:
+        if progress == "loop":
+            raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
+        super().__init__(progress=progress, **options)
+
+    def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
+        """Connect to a listener's address; returns when the peer has answered."""
+        return self._connect(uri, timeout=timeout, source=source, shared=shared)
+
+    def listen(self, uri: str, *, backlog: int | None = None) -> Listener:
+        """Listen on an address; accept() waits for the next peer."""
+        return self._listen(uri, None, backlog=backlog)
+
+    def close(self) -> None:
+        """Close its endpoints and then the runtime itself. What other threads wait for completes with ClosedError."""
+        if not self.closed:
+            for ep in self.endpoints():
+                try:
+                    ep.close()
+                except _core.WeftError:
+                    pass  # the peer is lost: there is nothing more to do for it
+        self._close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+_lock = threading.Lock()
+_own: Runtime | None = None
+_pid = 0
+
+
+def runtime() -> Runtime:
+    """The runtime of this process for blocking calls: made when it is first asked for, closed when the interpreter ends."""
+    global _own, _pid
+    with _lock:
+        if _own is None or _own.closed or _pid != os.getpid():
+            _own, _pid = Runtime(), os.getpid()
+            atexit.register(_close, _own, _pid)
+        return _own
+
+
+def _close(own: Runtime, pid: int) -> None:
+    if pid == os.getpid():
+        own.close()
+
+
+def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
+    """Connect with the process's own runtime: see Runtime.connect()."""
+    return runtime().connect(uri, timeout=timeout, source=source, shared=shared)
+
+
+def listen(uri: str, *, backlog: int | None = None) -> Listener:
+    """Listen with the process's own runtime: see Runtime.listen()."""
+    return runtime().listen(uri, backlog=backlog)
