@@ -1,0 +1,91 @@
+"""What the tests of the package share: event loops of both kinds, pairs of connected endpoints, other processes, and a bound on everything."""
+import asyncio
+import collections
+import faulthandler
+import os
+import subprocess
+import sys
+
+import pytest
+
+import weft
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None
+
+BOUND = 60
+faulthandler.enable()
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    """Whatever hangs ends the run and says where."""
+    faulthandler.dump_traceback_later(3 * BOUND, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """Run a coroutine in a loop of this kind, to its end or its bound."""
+    if request.param == "uvloop" and uvloop is None:
+        pytest.skip("uvloop is not installed")
+
+    def go(coroutine):
+        async def bound():
+            async with asyncio.timeout(BOUND):
+                return await coroutine
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if request.param == "uvloop" else None) as runner:
+            return runner.run(bound())
+    return go
+
+
+Pair = collections.namedtuple("Pair", "a b left right listener")
+
+
+async def connected(left, right, uri="tcp://127.0.0.1:0"):
+    """Two endpoints of two runtimes, each other's peer."""
+    listener = right.listen(uri)
+    accepting = listener.accept()
+    a = await left.connect(listener.uri)
+    return Pair(a, await accepting, left, right, listener)
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def pair(request, run):
+    """Run an async function with two connected endpoints over this transport; nothing may be left under way by it."""
+    def go(function, **options):
+        async def inner():
+            async with weft.Runtime(transports=request.param, **options) as left, weft.Runtime(transports=request.param, **options) as right:
+                p = await connected(left, right)
+                assert p.a.info["transport"] == p.b.info["transport"] == request.param
+                await function(p)
+            assert left.under_way == right.under_way == 0
+        run(inner())
+    return go
+
+
+@pytest.fixture
+def child():
+    """Start a Python program that prints lines and reads lines; it ends with the test."""
+    children = []
+
+    def start(text, *args):
+        process = subprocess.Popen([sys.executable, "-X", "dev", "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                   env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        children.append(process)
+        return process
+    yield start
+    for process in children:
+        process.kill()
+        process.communicate(timeout=BOUND)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The last line of every test of this project; and why something was skipped."""
+    count = {word: len(terminalreporter.stats.get(word, ())) for word in ("passed", "failed", "skipped", "error")}
+    for report in terminalreporter.stats.get("skipped", ()):
+        terminalreporter.write_line(f"# skipped: {report.nodeid.rsplit('::')[-1]}: {report.longrepr[2].removeprefix('Skipped: ')}")
+    terminalreporter.write_line(f"{count['passed']} passed, {count['failed'] + count['error']} failed, {count['skipped']} skipped")

@@ -1,0 +1,106 @@
+"""Nothing is left behind: the same work again and again, and the same number of objects and bytes afterwards."""
+import asyncio
+import gc
+import sys
+import tracemalloc
+
+import pytest
+
+import weft
+
+ROUNDS = 5
+KINDS = (weft.Runtime, weft.Endpoint, weft.Listener)
+
+
+async def everything(p, n):
+    """One of each, n times; ends with nothing under way."""
+    for i in range(n):
+        buf = bytearray(64)
+        await p.a.send(b"x" * (i % 50), tag=1)
+        await p.b.recv_into(buf, tag=1)
+        waiting = p.b.recv(tag=2)
+        await asyncio.sleep(0)
+        await p.a.send(b"late", tag=2)
+        await waiting
+        await p.a.send_many([b"1", b"2", b"3"], tag=3)
+        await p.b.recv_many([bytearray(4) for _ in range(3)], tag=3)
+        await p.a.am_send(4, b"payload", header=b"head")
+        message = await p.b.am_recv(4)
+        assert await message.read() == b"payload"
+        cancelled = p.b.recv_into(buf, tag=5)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        with pytest.raises(weft.TruncatedError):
+            await p.a.send(b"12345", tag=6)
+            await p.b.recv_into(bytearray(1), tag=6)
+        for bad in (lambda: p.a.send(7), lambda: p.a.send(b"", -1), lambda: p.b.recv_into(b"const"), lambda: p.a.send(b"", nope=1)):
+            with pytest.raises((TypeError, OverflowError, weft.InvalidError)):
+                bad()
+    while p.left.under_way or p.right.under_way:
+        await asyncio.sleep(0.001)
+
+
+def settle():
+    for _ in range(3):
+        gc.collect()
+
+
+def test_operations_leave_nothing(pair):
+    async def body(p):
+        await everything(p, 100)
+        await p.a.send(b"shared", tag=9)
+        data, none = await p.b.recv(tag=9), sys.getrefcount(None)
+        objects, sizes = [], []
+        tracemalloc.start()
+        for _ in range(ROUNDS):
+            await everything(p, 100)
+            settle()
+            objects.append(len(gc.get_objects()))
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert objects[-1] - objects[1] < 50, objects
+        assert sizes[-1] - sizes[1] < 20_000, sizes
+        assert abs(sys.getrefcount(None) - none) < 500
+        assert sys.getrefcount(data) == 2 and sys.getrefcount(p.a) < 10
+    pair(body)
+
+
+def test_connections_and_runtimes_leave_nothing(run):
+    async def one():
+        async with weft.Runtime() as left, weft.Runtime() as right:
+            served = asyncio.Event()
+
+            async def handler(ep):
+                await ep.recv()
+                served.set()
+            listener = right.listen("tcp://127.0.0.1:0", handler)
+            right.am_handler(1, lambda m: None)
+            ep = await left.connect(listener.uri)
+            ep.on_close = lambda ep: None
+            await ep.am_send(1, b"x")
+            await ep.send(b"x")
+            await served.wait()
+
+    async def body():
+        counts = []
+        for _ in range(ROUNDS + 1):
+            for _ in range(10):
+                await one()
+            await asyncio.sleep(0)  # the loop still has the last turn of a closed runtime among its next things
+            settle()
+            counts.append((sum(isinstance(o, KINDS) for o in gc.get_objects()), len(gc.get_objects())))
+        assert counts[-1][0] == 0, counts
+        assert counts[-1][1] - counts[1][1] < 100, counts
+    run(body())
+
+
+def test_a_runtime_nobody_closed_goes_with_its_loop():
+    async def body():
+        weft.Runtime()
+
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        asyncio.run(body())
+        settle()
+    settle()
+    assert not [o for o in gc.get_objects() if isinstance(o, weft.Runtime) and not o.closed]
