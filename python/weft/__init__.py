@@ -8,13 +8,18 @@
 `weft.blocking` has the same for programs without an event loop. Every failure is a WeftError; its class and `status` say which.
 """
 from . import _core
-from ._core import *  # noqa: F403  the exceptions, one per status
-from ._core import Endpoint, Listener, Message, Op, WeftError, __version__
+from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, ClosedError, CorruptError, Endpoint, ForkedError, InvalidError,
+                    LimitError, Listener, Message, NoMemoryError, NotFoundError, Op, PeerError, ProtocolError, RangeError,
+                    RefusedError, RejectedError, RightsError, StaleError, StateError, SystemFailureError, TimeoutError,
+                    TruncatedError, UnreachableError, UnsupportedError, VersionError, WeftError, __version__)
 from ._runtime import Runtime, am_handler, connect, listen, runtime
 
-__all__ = ["Endpoint", "Listener", "Message", "Op", "Runtime", "WeftError", "__version__", "am_handler", "config", "connect", "info",
+__all__ = ["AddressError", "AgainError", "AuthError", "CallError", "CancelledError", "ClosedError", "CorruptError", "Endpoint",
+           "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "NoMemoryError", "NotFoundError", "Op",
+           "PeerError", "ProtocolError", "RangeError", "RefusedError", "RejectedError", "RightsError", "Runtime",
+           "StaleError", "StateError", "SystemFailureError", "TimeoutError", "TruncatedError", "UnreachableError",
+           "UnsupportedError", "VersionError", "WeftError", "__version__", "am_handler", "config", "connect", "info",
            "listen", "runtime"]
-__all__ += [name for name in vars(_core) if name.endswith("Error") and name not in __all__]
 
 
 def config() -> dict[str, tuple[str, str]]:

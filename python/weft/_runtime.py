@@ -27,14 +27,16 @@ class Runtime(_core.Runtime):
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Op[Endpoint]:
         """Connect to a listener's address, such as tcp://host:port or unix://@name; several joined by commas are tried in order."""
-        return self._connect(uri, timeout=timeout, source=source, shared=shared)
+        op: Op[Endpoint] = self._connect(uri, timeout=timeout, source=source, shared=shared)
+        return op
 
     def listen(self, uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:
         """Listen on an address; port 0 picks one, and the listener's `uri` has it.
 
         `handler`, a function or coroutine function, is called with each new endpoint. Without one, `await listener.accept()`.
         """
-        return self._listen(uri, None if handler is None else self._called(handler), backlog=backlog)
+        listener: Listener = self._listen(uri, None if handler is None else self._called(handler), backlog=backlog)
+        return listener
 
     def am_handler(self, id: int, handler: MessageHandler | None) -> None:
         """Have active messages of an id given to `handler`, a function or coroutine function; None takes it away."""

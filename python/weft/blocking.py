@@ -19,9 +19,8 @@ from typing import Any
 from . import _core
 from ._core import BlockingEndpoint as Endpoint
 from ._core import BlockingListener as Listener
-from ._core import Message
 
-__all__ = ["Endpoint", "Listener", "Message", "Runtime", "connect", "listen", "runtime"]
+__all__ = ["Endpoint", "Listener", "Runtime", "connect", "listen", "runtime"]
 
 
 class Runtime(_core.Runtime):
@@ -34,11 +33,13 @@ class Runtime(_core.Runtime):
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
         """Connect to a listener's address; returns when the peer has answered."""
-        return self._connect(uri, timeout=timeout, source=source, shared=shared)
+        ep: Endpoint = self._connect(uri, timeout=timeout, source=source, shared=shared)
+        return ep
 
     def listen(self, uri: str, *, backlog: int | None = None) -> Listener:
         """Listen on an address; accept() waits for the next peer."""
-        return self._listen(uri, None, backlog=backlog)
+        listener: Listener = self._listen(uri, None, backlog=backlog)
+        return listener
 
     def close(self) -> None:
         """Close its endpoints and then the runtime itself. What other threads wait for completes with ClosedError."""

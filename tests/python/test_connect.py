@@ -50,8 +50,8 @@ def test_addresses(run, uri):
     run(body())
 
 
-@pytest.mark.parametrize("uri, error", [("tcp://127.0.0.1:1", weft.RefusedError), ("nonsense", weft.InvalidError), ("tcp://127.0.0.1:99999", ValueError),
-                                        ("unix://@nobody-is-here", weft.WeftError)])
+@pytest.mark.parametrize("uri, error", [("tcp://127.0.0.1:1", weft.RefusedError), ("nonsense", weft.InvalidError),
+                                        ("tcp://127.0.0.1:99999", ValueError), ("unix://@nobody-is-here", weft.WeftError)])
 def test_what_cannot_be_reached(run, uri, error):
     async def body():
         with pytest.raises(error):

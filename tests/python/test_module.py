@@ -6,8 +6,6 @@ import pytest
 import weft
 from weft import _core
 
-HEADER = "include/weft/status.h"
-
 
 def test_every_status_has_a_class_of_its_own():
     classes = [c for c in vars(_core).values() if isinstance(c, type) and issubclass(c, weft.WeftError) and c is not weft.WeftError]
@@ -17,7 +15,8 @@ def test_every_status_has_a_class_of_its_own():
         assert c.__module__ == "weft" and c.status_name.startswith("WEFT_ERR_") and getattr(weft, c.__name__) is c
 
 
-@pytest.mark.parametrize("ours, pythons", [("TimeoutError", TimeoutError), ("PeerError", ConnectionResetError), ("RefusedError", ConnectionRefusedError),
+@pytest.mark.parametrize("ours, pythons", [("TimeoutError", TimeoutError), ("PeerError", ConnectionResetError),
+                                           ("RefusedError", ConnectionRefusedError),
                                            ("ClosedError", ConnectionError), ("InvalidError", ValueError), ("NoMemoryError", MemoryError),
                                            ("AddressError", OSError), ("NotFoundError", LookupError), ("AuthError", PermissionError)])
 def test_failures_are_what_python_calls_them(ours, pythons):

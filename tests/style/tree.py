@@ -6,7 +6,7 @@ from lib import checks
 
 LINES_MAX = 900
 TEXT = (".c", ".cc", ".h", ".hpp", ".py", ".md", ".txt", ".cmake", ".in", ".json", ".map", ".supp", ".1", ".3", ".7")
-TOPS = ("include", "src", "tools", "tests", "examples", "bench", "docs", "scripts", "cmake", ".ci")
+TOPS = ("include", "src", "tools", "python", "tests", "examples", "bench", "docs", "scripts", "cmake", ".ci")
 # a path below someone's home or a workplace, in a word of its own; /tmp and the like are any machine's
 MACHINE_PATH = re.compile(r"""(?<![\w.~$}])/(?:home|root|Users|work|workspace|builds?)/[\w.-]+""")
 TEST_PATH = re.compile(r"\btests/[a-z]+/[a-z0-9_]+\.(?:c|py)\b")
@@ -47,7 +47,7 @@ def untidy(root):
 def headless(root):
     """Sources that do not begin "/* path - what it is about"; a test may leave out the path, which its ctest entry says."""
     found = []
-    for top in ("include", "src", "tools", "tests", "examples", "bench"):
+    for top in ("include", "src", "tools", "python", "tests", "examples", "bench"):
         for path in checks.files(root, top, ".c", ".cc", ".h", ".hpp"):
             text = checks.read(root, path)
             head = re.match(r"/\* (\S+) - \S", text)

@@ -20,10 +20,12 @@ static int find(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *name)
     return -1;
 }
 
-int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out)
+int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                PyObject **out)
 {
     if (n > sig->unnamed) {
-        PyErr_Format(PyExc_TypeError, "%s() takes at most %d arguments without a name, and %zd were given", sig->fn, sig->unnamed, n);
+        PyErr_Format(PyExc_TypeError, "%s() takes at most %d arguments without a name, and %zd were given", sig->fn, sig->unnamed,
+                     n);
         return -1;
     }
     for (Py_ssize_t i = 0; i < sig->n; i++)

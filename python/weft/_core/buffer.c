@@ -20,7 +20,8 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
         return -1; /* the exporter's own trouble */
     PyErr_Clear();
     if (!has) {
-        PyErr_Format(PyExc_TypeError, "%R has no memory to send from or receive into: it lacks the buffer protocol", (PyObject *)Py_TYPE(object));
+        PyErr_Format(PyExc_TypeError, "%R has no memory to send from or receive into: it lacks the buffer protocol",
+                     (PyObject *)Py_TYPE(object));
         return -1;
     }
     if (PyObject_GetBuffer(object, &out->view, PyBUF_STRIDED_RO) == 0) {
@@ -31,7 +32,8 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
             weftpy_raise_text(st, WEFT_ERR_INVALID, "the buffer, a %R, is read-only: receive into one that can be written",
                               (PyObject *)Py_TYPE(object));
         else
-            weftpy_raise_text(st, WEFT_ERR_INVALID, "the buffer, a %R, is not contiguous: copy it first, or use a view of whole rows",
+            weftpy_raise_text(st, WEFT_ERR_INVALID,
+                              "the buffer, a %R, is not contiguous: copy it first, or use a view of whole rows",
                               (PyObject *)Py_TYPE(object));
         return -1;
     }

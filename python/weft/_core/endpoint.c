@@ -196,7 +196,8 @@ int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, P
     return 0;
 }
 
-int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out)
+int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out,
+                        uint64_t *timeout_out)
 {
     PyObject *arg[2];
     uint64_t id = WEFT_AM_ANY_ID;
@@ -435,7 +436,8 @@ static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
-static const char *const state_names[] = {"closed", "connecting", "up", "closing", "peer-closed", "reconnecting", "failed", "gone"};
+static const char *const state_names[] = {"closed",      "connecting",   "up",     "closing",
+                                          "peer-closed", "reconnecting", "failed", "gone"};
 
 static PyObject *get_id(PyObject *self, void *unused)
 {
@@ -458,7 +460,8 @@ static PyObject *get_closed(PyObject *self, void *unused)
     if (!ep->ep || !ep->run->rt)
         Py_RETURN_TRUE;
     weft_ep_state_t state = weft_ep_get_state(ep->ep);
-    return PyBool_FromLong(state == WEFT_EP_CLOSING || state == WEFT_EP_PEER_CLOSED || state == WEFT_EP_FAILED || state == WEFT_EP_GONE);
+    return PyBool_FromLong(state == WEFT_EP_CLOSING || state == WEFT_EP_PEER_CLOSED || state == WEFT_EP_FAILED ||
+                           state == WEFT_EP_GONE);
 }
 
 static PyObject *get_runtime(PyObject *self, void *unused)
@@ -481,9 +484,9 @@ static PyObject *get_info(PyObject *self, void *unused)
                          state_names[info.state <= WEFT_EP_GONE ? info.state : 0], "peer_name", info.peer_name, "peer_address",
                          info.peer_address, "transport", info.transport, "authenticated", PyBool_FromLong(info.authenticated),
                          "same_host", PyBool_FromLong(info.same_host), "msgs_sent", (unsigned long long)info.msgs_sent,
-                         "msgs_received", (unsigned long long)info.msgs_received, "bytes_sent", (unsigned long long)info.bytes_sent,
-                         "bytes_received", (unsigned long long)info.bytes_received, "ams_sent", (unsigned long long)info.ams_sent,
-                         "ams_received", (unsigned long long)info.ams_received);
+                         "msgs_received", (unsigned long long)info.msgs_received, "bytes_sent",
+                         (unsigned long long)info.bytes_sent, "bytes_received", (unsigned long long)info.bytes_received,
+                         "ams_sent", (unsigned long long)info.ams_sent, "ams_received", (unsigned long long)info.ams_received);
 }
 
 static PyObject *get_on_close(PyObject *self, void *unused)
@@ -499,10 +502,6 @@ static int set_on_close(PyObject *self, PyObject *value, void *unused)
     SELF;
     if (value && value != Py_None && !PyCallable_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "on_close is a function of the endpoint, or None");
-        return -1;
-    }
-    if (ep->run->blocking) {
-        weftpy_raise_text(ep->st, WEFT_ERR_STATE, "a blocking endpoint has no loop that could call on_close");
         return -1;
     }
     PyObject *old = ep->on_close;
@@ -525,13 +524,19 @@ PyObject *weftpy_endpoint_repr(PyObject *self)
 static PyMethodDef methods[] = {
     {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message. Gives None when the buffer may be used again."},
     {"recv", FAST(recv), "recv(tag=0, mask=all, *, max_len=None, timeout=None): receive a message, as bytes."},
-    {"recv_into", FAST(recv_into), "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer. Gives its length."},
-    {"send_many", FAST(send_many), "send_many(buffers, tag=0, *, timeout=None): send each as a message. Gives None when all may be used again."},
-    {"recv_many", FAST(recv_many), "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each. Gives the list of lengths."},
-    {"probe", FAST(weftpy_endpoint_probe), "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
-    {"am_send", FAST(am_send), "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
+    {"recv_into", FAST(recv_into),
+     "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer. Gives its length."},
+    {"send_many", FAST(send_many),
+     "send_many(buffers, tag=0, *, timeout=None): send each as a message. Gives None when all may be used again."},
+    {"recv_many", FAST(recv_many),
+     "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each. Gives the list of lengths."},
+    {"probe", FAST(weftpy_endpoint_probe),
+     "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+    {"am_send", FAST(am_send),
+     "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
     {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message that has no handler, as a Message."},
-    {"close", FAST(close_method), "close(*, timeout=None): finish what was sent and close. Gives how many messages the peer has not received."},
+    {"close", FAST(close_method),
+     "close(*, timeout=None): finish what was sent and close. Gives how many messages the peer has not received."},
     {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
     {"__aenter__", aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
@@ -539,12 +544,13 @@ static PyMethodDef methods[] = {
 };
 
 PyGetSetDef weftpy_endpoint_getset[] = {
+    /* first, since a blocking endpoint has all but this */
+    {"on_close", get_on_close, set_on_close, "A function that is called once with the endpoint when it is of no more use.", NULL},
     {"id", get_id, NULL, "Its number: that of no other endpoint of the runtime, ever.", NULL},
     {"state", get_state, NULL, "connecting, up, closing, peer-closed, reconnecting, failed, gone or closed.", NULL},
     {"closed", get_closed, NULL, "True once nothing can be sent over it any more.", NULL},
     {"runtime", get_runtime, NULL, "Its runtime.", NULL},
     {"info", get_info, NULL, "What is known of the peer and the connection, as a dict.", NULL},
-    {"on_close", get_on_close, set_on_close, "A function that is called once with the endpoint when it is of no more use.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -15,19 +15,32 @@ static const struct word {
     weft_status_t status;
     const char *name;
 } words[] = {
-    {WEFT_ERR_INVALID, "InvalidError"},         {WEFT_ERR_NOMEM, "NoMemoryError"},
-    {WEFT_ERR_CANCELLED, "CancelledError"},     {WEFT_ERR_TIMEOUT, "TimeoutError"},
-    {WEFT_ERR_PEER, "PeerError"},               {WEFT_ERR_CLOSED, "ClosedError"},
-    {WEFT_ERR_REFUSED, "RefusedError"},         {WEFT_ERR_UNREACHABLE, "UnreachableError"},
-    {WEFT_ERR_AUTH, "AuthError"},               {WEFT_ERR_VERSION, "VersionError"},
-    {WEFT_ERR_PROTOCOL, "ProtocolError"},       {WEFT_ERR_TRUNCATED, "TruncatedError"},
-    {WEFT_ERR_AGAIN, "AgainError"},             {WEFT_ERR_LIMIT, "LimitError"},
-    {WEFT_ERR_FORKED, "ForkedError"},           {WEFT_ERR_STATE, "StateError"},
-    {WEFT_ERR_UNSUPPORTED, "UnsupportedError"}, {WEFT_ERR_ADDRESS, "AddressError"},
-    {WEFT_ERR_NOTFOUND, "NotFoundError"},       {WEFT_ERR_SYSTEM, "SystemFailureError"},
-    {WEFT_ERR_REJECTED, "RejectedError"},       {WEFT_ERR_RANGE, "RangeError"},
-    {WEFT_ERR_RIGHTS, "RightsError"},           {WEFT_ERR_STALE, "StaleError"},
-    {WEFT_ERR_CORRUPT, "CorruptError"},         {WEFT_ERR_CALL, "CallError"},
+    {WEFT_ERR_INVALID, "InvalidError"},
+    {WEFT_ERR_NOMEM, "NoMemoryError"},
+    {WEFT_ERR_CANCELLED, "CancelledError"},
+    {WEFT_ERR_TIMEOUT, "TimeoutError"},
+    {WEFT_ERR_PEER, "PeerError"},
+    {WEFT_ERR_CLOSED, "ClosedError"},
+    {WEFT_ERR_REFUSED, "RefusedError"},
+    {WEFT_ERR_UNREACHABLE, "UnreachableError"},
+    {WEFT_ERR_AUTH, "AuthError"},
+    {WEFT_ERR_VERSION, "VersionError"},
+    {WEFT_ERR_PROTOCOL, "ProtocolError"},
+    {WEFT_ERR_TRUNCATED, "TruncatedError"},
+    {WEFT_ERR_AGAIN, "AgainError"},
+    {WEFT_ERR_LIMIT, "LimitError"},
+    {WEFT_ERR_FORKED, "ForkedError"},
+    {WEFT_ERR_STATE, "StateError"},
+    {WEFT_ERR_UNSUPPORTED, "UnsupportedError"},
+    {WEFT_ERR_ADDRESS, "AddressError"},
+    {WEFT_ERR_NOTFOUND, "NotFoundError"},
+    {WEFT_ERR_SYSTEM, "SystemFailureError"},
+    {WEFT_ERR_REJECTED, "RejectedError"},
+    {WEFT_ERR_RANGE, "RangeError"},
+    {WEFT_ERR_RIGHTS, "RightsError"},
+    {WEFT_ERR_STALE, "StaleError"},
+    {WEFT_ERR_CORRUPT, "CorruptError"},
+    {WEFT_ERR_CALL, "CallError"},
 };
 
 static PyObject *also(weft_status_t status)
@@ -94,8 +107,8 @@ int weftpy_errors_init(weftpy_state_t *st, PyObject *module)
     PyObject *dict = Py_BuildValue("{s:i,s:s}", "status", 0, "status_name", "");
     if (!dict)
         return -1;
-    st->error = PyErr_NewExceptionWithDoc("weft.WeftError", "What the library could not do. `status` says what kind of failure it is.",
-                                          NULL, dict);
+    st->error = PyErr_NewExceptionWithDoc("weft.WeftError",
+                                          "What the library could not do. `status` says what kind of failure it is.", NULL, dict);
     Py_DECREF(dict);
     if (!st->error || PyModule_AddObjectRef(module, "WeftError", st->error))
         return -1;

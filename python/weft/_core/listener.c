@@ -7,8 +7,7 @@
 #include "core.h"
 
 typedef struct listener {
-    PyObject_HEAD
-    weftpy_runtime_t *run;
+    PyObject_HEAD weftpy_runtime_t *run;
     weft_listener_t *listener; /* NULL: closed */
     PyObject *handler;
     PyObject *uri;
@@ -45,7 +44,8 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     if (handler && run->blocking)
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has no loop that could call the handler: use accept()");
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                                 "a blocking runtime has no loop that could call the handler: use accept()");
     if (run->blocking ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return NULL;
     listener_t *l = (listener_t *)PyType_GenericAlloc(run->blocking ? run->st->blocking_listener : run->st->listener, 0);
@@ -216,8 +216,14 @@ static PyObject *repr(PyObject *self)
 }
 
 #define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-#define ACCEPT {"accept", FAST(accept), "accept(*, timeout=None): the next peer's endpoint."}
-#define CLOSE {"close", close_method, METH_NOARGS, "Stop listening. Endpoints that came this way live on."}
+#define ACCEPT \
+    { \
+        "accept", FAST(accept), "accept(*, timeout=None): the next peer's endpoint." \
+    }
+#define CLOSE \
+    { \
+        "close", close_method, METH_NOARGS, "Stop listening. Endpoints that came this way live on." \
+    }
 
 static PyMethodDef methods[] = {
     ACCEPT,

@@ -23,7 +23,15 @@
 
 #include <time.h>
 
-enum { ROUNDS = 64, SPIN_LOOK = 8, SPIN_LEAST_NS = 3000, SOON_NS = 90000, TURN_NS = 2000000, BLIND_SPIN_NS = 5000, TIMER_SLACK_NS = 500000 };
+enum {
+    ROUNDS = 64,
+    SPIN_LOOK = 8,
+    SPIN_LEAST_NS = 3000,
+    SOON_NS = 90000,
+    TURN_NS = 2000000,
+    BLIND_SPIN_NS = 5000,
+    TIMER_SLACK_NS = 500000
+};
 
 uint64_t weftpy_clock(void)
 {

@@ -88,8 +88,8 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
         op.timeout_ns = timeout;
         if (into && weftpy_buf_get(st, into, true, &buf))
             return NULL;
-        weft_status_t status = weft_am_pull(m->am, into ? buf.view.buf : PyBytes_AsString(bytes),
-                                            into ? (size_t)buf.view.len : m->len, &op);
+        weft_status_t status =
+            weft_am_pull(m->am, into ? buf.view.buf : PyBytes_AsString(bytes), into ? (size_t)buf.view.len : m->len, &op);
         if (status)
             weftpy_raise(st, status);
         else if (!weftpy_wait(&op))
@@ -138,7 +138,8 @@ static PyObject *reject(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     weftpy_message_t *m = (weftpy_message_t *)self;
     PyObject *arg[1];
     uint64_t reason = 0;
-    if (weftpy_args(m->run->st, &sig_reject, args, n, kwnames, arg) || weftpy_u64(arg[0], "reason", UINT32_MAX, &reason) || check(m))
+    if (weftpy_args(m->run->st, &sig_reject, args, n, kwnames, arg) || weftpy_u64(arg[0], "reason", UINT32_MAX, &reason) ||
+        check(m))
         return NULL;
     if (!m->run->blocking && weftpy_loop_before_post(m->run))
         return NULL;
@@ -221,7 +222,8 @@ static PyGetSetDef getset[] = {
     {"id", get_id, NULL, "Its id.", NULL},
     {"header", get_header, NULL, "Its header, as bytes.", NULL},
     {"nbytes", get_nbytes, NULL, "The length of its payload.", NULL},
-    {"data", get_data, NULL, "Its payload as bytes if that is here already; None if it waits at the sender: read() fetches it.", NULL},
+    {"data", get_data, NULL, "Its payload as bytes if that is here already; None if it waits at the sender: read() fetches it.",
+     NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint it came over, if that is still open.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -269,7 +271,8 @@ PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssiz
     if (weftpy_args(run->st, &sig_handle, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id))
         return NULL;
     if (run->blocking)
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has no loop that could call a handler: use am_recv()");
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                                 "a blocking runtime has no loop that could call a handler: use am_recv()");
     if (arg[1] != Py_None && !PyCallable_Check(arg[1])) {
         PyErr_SetString(PyExc_TypeError, "handler is a function of a message, or None");
         return NULL;

@@ -108,7 +108,8 @@ static int begin(PyObject *module)
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
-        !(st->get_running_loop = from("asyncio", "get_running_loop")) || !(st->copy_context = from("contextvars", "copy_context")))
+        !(st->get_running_loop = from("asyncio", "get_running_loop")) ||
+        !(st->copy_context = from("contextvars", "copy_context")))
         return -1;
     return PyModule_AddStringConstant(module, "__version__", weft_version()) ||
                    PyModule_AddIntConstant(module, "AM_HEADER_MAX", WEFT_AM_HEADER_MAX)
@@ -171,8 +172,15 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "weft._core", .m_doc = "The library, for the package weft.", .m_size = sizeof(weftpy_state_t),
-    .m_methods = functions, .m_slots = slots, .m_traverse = traverse, .m_clear = clear, .m_free = end,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "weft._core",
+    .m_doc = "The library, for the package weft.",
+    .m_size = sizeof(weftpy_state_t),
+    .m_methods = functions,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = end,
 };
 
 PyMODINIT_FUNC PyInit__core(void);

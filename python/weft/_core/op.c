@@ -201,7 +201,8 @@ int weftpy_op_wake(weftpy_op_t *op, bool at_once)
 
 /* --- what it came to ----------------------------------------------------------------------------------------------------- */
 
-PyObject *weftpy_op_value(weftpy_state_t *st, weftpy_runtime_t *run, weft_op_t *op, weftpy_gives_t gives, PyObject *made, bool blocking)
+PyObject *weftpy_op_value(weftpy_state_t *st, weftpy_runtime_t *run, weft_op_t *op, weftpy_gives_t gives, PyObject *made,
+                          bool blocking)
 {
     (void)blocking;
     PyObject *value;

@@ -36,8 +36,8 @@ static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
-    static char *words[] = {"progress",  "loop",            "name",          "transports",  "interfaces", "key",
-                            "heartbeat", "connect_timeout", "close_timeout", "recv_window", "spin",       NULL};
+    static char *words[] = {"progress",        "loop",          "name",        "transports", "interfaces", "key", "heartbeat",
+                            "connect_timeout", "close_timeout", "recv_window", "spin",       NULL};
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     const char *progress = "loop";
@@ -123,7 +123,8 @@ static PyObject *close_method(PyObject *self, PyObject *unused)
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (run->rt && !run->blocking && run->thread != PyThread_get_thread_ident())
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime belongs to the event loop of another thread: close it there");
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                                 "the runtime belongs to the event loop of another thread: close it there");
     weft_status_t status = close_it(run);
     if (status && status != WEFT_ERR_FORKED)
         return weftpy_raise(run->st, status);
@@ -227,11 +228,30 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         uint64_t value;
     } rows[] = {
 #define ROW(field) {#field, s.field}
-        ROW(ops_posted), ROW(ops_completed), ROW(sleeps), ROW(wakeups), ROW(rescued_wakeups), ROW(endpoints), ROW(endpoints_failed),
-        ROW(reconnects), ROW(msgs_sent), ROW(msgs_received), ROW(bytes_sent), ROW(bytes_received), ROW(unexpected_bytes),
-        ROW(ams_sent), ROW(ams_received), ROW(am_bytes_sent), ROW(am_bytes_received), ROW(am_held), ROW(am_held_bytes),
+        ROW(ops_posted),
+        ROW(ops_completed),
+        ROW(sleeps),
+        ROW(wakeups),
+        ROW(rescued_wakeups),
+        ROW(endpoints),
+        ROW(endpoints_failed),
+        ROW(reconnects),
+        ROW(msgs_sent),
+        ROW(msgs_received),
+        ROW(bytes_sent),
+        ROW(bytes_received),
+        ROW(unexpected_bytes),
+        ROW(ams_sent),
+        ROW(ams_received),
+        ROW(am_bytes_sent),
+        ROW(am_bytes_received),
+        ROW(am_held),
+        ROW(am_held_bytes),
 #undef ROW
-        {"under_way", run->under_way}, {"turns", run->turns}, {"spins", run->spins}, {"spins_won", run->spins_won},
+        {"under_way", run->under_way},
+        {"turns", run->turns},
+        {"spins", run->spins},
+        {"spins_won", run->spins_won},
         {"inline_wakes", run->inline_wakes},
     };
     PyObject *dict = PyDict_New();

@@ -1,0 +1,53 @@
+"""The stubs say what the extension has, and nothing else."""
+import ast
+import os
+
+import pytest
+
+import weft
+from weft import _core
+
+STUBS = os.path.join(os.path.dirname(weft.__file__), "_core.pyi")
+
+
+def members(node):
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef):
+            yield item.name
+        elif isinstance(item, ast.AnnAssign):
+            yield item.target.id
+
+
+def classes():
+    with open(STUBS, encoding="utf-8") as f:
+        return {n.name: n for n in ast.parse(f.read()).body if isinstance(n, ast.ClassDef)}
+
+
+ONLY_TYPES = {"BlockingMessage"}  # Message, seen from a blocking endpoint
+
+
+@pytest.mark.parametrize("name", sorted(set(classes()) - ONLY_TYPES))
+def test_what_the_stubs_promise_is_there(name):
+    real = getattr(_core, name)
+    for member in members(classes()[name]):
+        if name == "WeftError" or (name, member) == ("RejectedError", "reason"):
+            continue  # set on the classes or on what is raised
+        assert hasattr(real, member), f"{name}.{member}"
+
+
+def test_what_is_there_is_in_the_stubs():
+    stubs = classes()
+    for name, real in vars(_core).items():
+        if not isinstance(real, type):
+            continue
+        known = set(members(stubs[name])) | (set(members(stubs["WeftError"])) if issubclass(real, weft.WeftError) else set())
+        for member in vars(real):
+            assert member in known or member.startswith("_"), f"{name}.{member}"
+
+
+def test_the_bases_of_the_exceptions_are_as_written():
+    for name, node in classes().items():
+        real = getattr(_core, name, None)
+        if real is None or not issubclass(real, weft.WeftError):
+            continue
+        assert [b.__name__ for b in real.__bases__] == [b.attr if isinstance(b, ast.Attribute) else b.id for b in node.bases]
