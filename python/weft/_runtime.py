@@ -66,7 +66,10 @@ class Runtime(_core.Runtime):
 
         def ended(task: asyncio.Task[None]) -> None:
             tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()):
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error and not isinstance(error, _core.ClosedError):  # a peer that has closed is how most of them end
                 loop.call_exception_handler({"message": f"weft: {handler!r} failed", "exception": error, "task": task})
 
         def called(argument: Any) -> None:

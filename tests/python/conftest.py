@@ -72,8 +72,8 @@ def child():
     """Start a Python program that prints lines and reads lines; it ends with the test."""
     children = []
 
-    def start(text, *args):
-        process = subprocess.Popen([sys.executable, "-X", "dev", "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    def start(text, *args, stderr=None):
+        process = subprocess.Popen([sys.executable, "-X", "dev", "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
                                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         children.append(process)
         return process
