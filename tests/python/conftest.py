@@ -73,8 +73,8 @@ def child():
     children = []
 
     def start(text, *args, stderr=None):
-        process = subprocess.Popen([sys.executable, "-X", "dev", "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                                   env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        process = subprocess.Popen([sys.executable, "-X", "dev", "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=stderr, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         children.append(process)
         return process
     yield start
