@@ -132,6 +132,20 @@ def test_closing_ends_what_others_wait_for(progress):
             wait()
 
 
+def test_a_runtime_can_be_closed_while_threads_wait(progress):
+    for _ in range(20):
+        runtime = weft.blocking.Runtime(progress=progress)
+        listener = runtime.listen("tcp://127.0.0.1:0")
+        waits = [beside(listener.accept) for _ in range(4)]
+        time.sleep(0.005)
+        runtime._close()
+        for wait in waits:
+            with pytest.raises(weft.ClosedError):
+                wait()
+        with pytest.raises(weft.ClosedError):
+            runtime.listen("tcp://127.0.0.1:0")
+
+
 def test_the_default_runtime_and_with():
     with weft.blocking.listen("tcp://127.0.0.1:0") as listener:
         wait = beside(listener.accept)

@@ -52,7 +52,7 @@ int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out)
 {
     if (!arg || arg == Py_None)
         return 0;
-    PyObject *number = PyNumber_Index(arg);
+    PyObject *number = PyLong_CheckExact(arg) ? Py_NewRef(arg) : PyNumber_Index(arg);
     if (!number)
         return -1;
     unsigned long long value = PyLong_AsUnsignedLongLong(number);

@@ -3,17 +3,30 @@
  * The operation is on the stack, and is waited for without the GIL, in slices: between them signals get their turn, so that Ctrl-C ends
  * a wait. It then cancels the operation and waits for its end, which the library bounds: the buffer is somebody else's memory.
  *
+ * Closing the runtime first ends every wait: a thread that is in one looks at the runtime once more on its way out.
+ *
  * tests/python/test_blocking.py holds us to it. */
 #include "core.h"
+
+#include <unistd.h>
 
 #define SELF weftpy_endpoint_t *ep = (weftpy_endpoint_t *)self
 #define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 static const uint64_t slice_ns = 100 * WEFT_MILLISECOND;
 
-int weftpy_wait(weft_op_t *op)
+struct weftpy_waiter {
+    weft_op_t *op;
+    struct weftpy_waiter *next;
+};
+
+int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
 {
     bool asked = false;
+    if (weft_op_done(op))
+        return 0;
+    struct weftpy_waiter me = {op, run->waiters}, **at;
+    run->waiters = &me;
     while (!weft_op_done(op)) {
         PyThreadState *save = PyEval_SaveThread();
         weft_status_t status = weft_op_wait(op, slice_ns);
@@ -29,7 +42,23 @@ int weftpy_wait(weft_op_t *op)
             weft_op_cancel(op);
         }
     }
+    for (at = &run->waiters; *at != &me; at = &(*at)->next)
+        ;
+    *at = me.next;
+    if (run->closing && op->status == WEFT_ERR_CANCELLED)
+        op->status = WEFT_ERR_CLOSED; /* weftpy_wait_end_all() ended it */
     return asked ? -1 : 0;
+}
+
+void weftpy_wait_end_all(weftpy_runtime_t *run)
+{
+    while (run->waiters) {
+        for (struct weftpy_waiter *w = run->waiters; w; w = w->next)
+            weft_op_cancel(w->op);
+        PyThreadState *save = PyEval_SaveThread();
+        usleep(200); /* they drive it themselves, or its thread does; the library bounds how long that takes */
+        PyEval_RestoreThread(save);
+    }
 }
 
 static int begin(weftpy_endpoint_t *ep)
@@ -42,7 +71,7 @@ static PyObject *end(weftpy_endpoint_t *ep, weft_op_t *op, weft_status_t status,
 {
     if (__builtin_expect(status, 0))
         return weftpy_raise(ep->st, status);
-    if (weftpy_wait(op)) {
+    if (weftpy_wait(ep->run, op)) {
         if (!op->status && gives == GIVES_BYTES)
             weft_buf_free(op->buf);
         else if (!op->status && gives == GIVES_MESSAGE)

@@ -101,6 +101,7 @@ struct weftpy_runtime {
     weftpy_message_t *messages;     /* those that hold something of the runtime */
     bool blocking;                  /* there is no event loop: calls wait */
     bool closing;
+    struct weftpy_waiter *waiters;  /* threads in weftpy_wait() */
 
     /* of a runtime in an event loop: see loop.c */
     PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *ready, *timer;
@@ -268,6 +269,7 @@ void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
-int weftpy_wait(weft_op_t *op);
+int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);
+void weftpy_wait_end_all(weftpy_runtime_t *run); /* before the runtime is closed: nobody is in a wait any more when it returns */
 
 #endif

@@ -15,7 +15,7 @@
 
 int weftpy_endpoint_check(weftpy_endpoint_t *ep)
 {
-    if (__builtin_expect(ep->ep && ep->run->rt, 1))
+    if (__builtin_expect(ep->ep && ep->run->rt && !ep->run->closing, 1))
         return 0;
     weftpy_raise_text(ep->st, WEFT_ERR_CLOSED, ep->run->rt ? "the endpoint is closed" : "the runtime of the endpoint is closed");
     return -1;
@@ -354,7 +354,7 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
         weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
         if (status)
             return weftpy_raise(run->st, status);
-        if (weftpy_wait(&op) || op.status) {
+        if (weftpy_wait(run, &op) || op.status) {
             if (!PyErr_Occurred())
                 weftpy_raise_op(run->st, &op);
             weft_ep_abort(wep, NULL);

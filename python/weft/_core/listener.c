@@ -75,7 +75,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
 
 static int check(listener_t *l)
 {
-    if (l->listener && l->run->rt)
+    if (l->listener && l->run->rt && !l->run->closing)
         return 0;
     weftpy_raise_text(l->run->st, WEFT_ERR_CLOSED, "the listener is closed");
     return -1;
@@ -98,7 +98,7 @@ static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
         weft_status_t status = weft_listener_accept(l->listener, &op);
         if (status)
             return weftpy_raise(l->run->st, status);
-        if (weftpy_wait(&op)) {
+        if (weftpy_wait(l->run, &op)) {
             if (!op.status && op.buf)
                 weft_ep_close((weft_ep_t *)op.buf, NULL);
             return NULL;

@@ -92,7 +92,7 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
             weft_am_pull(m->am, into ? buf.view.buf : PyBytes_AsString(bytes), into ? (size_t)buf.view.len : m->len, &op);
         if (status)
             weftpy_raise(st, status);
-        else if (!weftpy_wait(&op))
+        else if (!weftpy_wait(m->run, &op))
             value = weftpy_op_value(st, m->run, &op, into ? GIVES_LEN : GIVES_MADE, bytes, true);
         weftpy_buf_release(&buf);
         Py_XDECREF(bytes);

@@ -11,7 +11,7 @@
 
 int weftpy_runtime_check(weftpy_runtime_t *run)
 {
-    if (run->rt)
+    if (run->rt && !(run->blocking && run->closing))
         return 0;
     weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the runtime is closed");
     return -1;
@@ -101,14 +101,21 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     weftpy_messages_release(run);
     run->closing = true;
     if (run->blocking) {
+        weftpy_wait_end_all(run);
+        if (!run->rt)
+            return WEFT_OK;                        /* another thread closed it meanwhile */
+        run->rt = NULL;                            /* from here on nobody else finds it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = weft_runtime_close(rt);
         PyEval_RestoreThread(save);
     } else {
         status = weft_runtime_close(rt);
     }
-    if (status == WEFT_ERR_STATE)
-        return status; /* from inside a callback: it is still open */
+    if (status == WEFT_ERR_STATE) { /* from inside a callback: it is still open */
+        run->rt = rt;
+        run->closing = false;
+        return status;
+    }
     run->rt = NULL;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
