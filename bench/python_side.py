@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The Python package beside the C API on this machine, in one run: bench/python_side.py [--rounds N] [--quick] [--json FILE].
+"""The Python package beside the C API on this machine, in one run.
+
+    scripts/venv python bench/python_side.py [--rounds N] [--quick] [--only WORD] [--json FILE]
 
 Every point is measured from Python (this file, in two processes) and by `weft perf --fork`, one after the other, for several rounds; what is
 shown are medians, bests and their ratios. The package is that of build/release/python, or what PYTHONPATH says. Timings are never a failure.
