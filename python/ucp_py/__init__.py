@@ -1,0 +1,1 @@
+"""The first generation of UCX-Py on Weft."""
