@@ -67,18 +67,16 @@ static int begin(weftpy_endpoint_t *ep)
 }
 
 /* What the operation gives once it is waited for. */
-static PyObject *end(weftpy_endpoint_t *ep, weft_op_t *op, weft_status_t status, weftpy_gives_t gives)
+static PyObject *end(weftpy_endpoint_t *ep, weft_op_t *op, weft_status_t status, const weftpy_gives_t *gives)
 {
     if (__builtin_expect(status, 0))
         return weftpy_raise(ep->st, status);
     if (weftpy_wait(ep->run, op)) {
-        if (!op->status && gives == GIVES_BYTES)
-            weft_buf_free(op->buf);
-        else if (!op->status && gives == GIVES_MESSAGE)
-            weft_am_release((weft_am_t *)op->buf);
+        if (!op->status && gives->drop)
+            gives->drop(ep->run, op, NULL);
         return NULL;
     }
-    return weftpy_op_value(ep->st, ep->run, op, gives, NULL, true);
+    return weftpy_op_value(ep->run, op, gives, NULL);
 }
 
 static PyObject *send(FAST_ARGS)
@@ -90,7 +88,7 @@ static PyObject *send(FAST_ARGS)
     if (begin(ep) || weftpy_send_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    PyObject *value = end(ep, &op, weft_msg_send(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, &op), GIVES_NONE);
+    PyObject *value = end(ep, &op, weft_msg_send(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, &op), &weftpy_gives_none);
     weftpy_buf_release(&buf);
     return value;
 }
@@ -103,7 +101,7 @@ static PyObject *recv(FAST_ARGS)
     if (begin(ep) || weftpy_recv_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    return end(ep, &op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op), GIVES_BYTES);
+    return end(ep, &op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op), &weftpy_gives_bytes);
 }
 
 static PyObject *recv_into(FAST_ARGS)
@@ -115,7 +113,8 @@ static PyObject *recv_into(FAST_ARGS)
     if (begin(ep) || weftpy_recv_into_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    PyObject *value = end(ep, &op, weft_msg_recv(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, a.mask, &op), GIVES_LEN);
+    PyObject *value =
+        end(ep, &op, weft_msg_recv(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, a.mask, &op), &weftpy_gives_len);
     weftpy_buf_release(&buf);
     return value;
 }
@@ -129,7 +128,7 @@ static PyObject *am_send(FAST_ARGS)
     if (begin(ep) || weftpy_am_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    PyObject *value = end(ep, &op, weft_am_send_with(ep->ep, &a.opts, &op), GIVES_NONE);
+    PyObject *value = end(ep, &op, weft_am_send_with(ep->ep, &a.opts, &op), &weftpy_gives_none);
     weftpy_buf_release(&buf);
     Py_XDECREF(a.header);
     return value;
@@ -142,15 +141,15 @@ static PyObject *am_recv(FAST_ARGS)
     weft_op_t op = WEFT_OP_INIT;
     if (begin(ep) || weftpy_am_recv_args(ep, args, n, kwnames, &id, &op.timeout_ns))
         return NULL;
-    return end(ep, &op, weft_am_take(ep->run->rt, ep->ep, id, &op), GIVES_MESSAGE);
+    return end(ep, &op, weft_am_take(ep->run->rt, ep->ep, id, &op), &weftpy_gives_message);
 }
 
-static PyObject *close_it(weftpy_endpoint_t *ep, weftpy_gives_t gives, bool abort, uint64_t timeout)
+static PyObject *close_it(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, bool abort, uint64_t timeout)
 {
     weft_op_t op = WEFT_OP_INIT;
     weft_ep_t *wep = ep->ep;
     if (!wep || !ep->run->rt)
-        return gives == GIVES_LEN ? PyLong_FromLong(0) : Py_NewRef(Py_None);
+        return gives == &weftpy_gives_len ? PyLong_FromLong(0) : Py_NewRef(Py_None);
     op.timeout_ns = timeout;
     weft_status_t status = abort ? weft_ep_abort(wep, &op) : weft_ep_close(wep, &op);
     if (!status)
@@ -167,13 +166,13 @@ static PyObject *close_method(FAST_ARGS)
     uint64_t timeout = 0;
     if (weftpy_args(ep->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
         return NULL;
-    return close_it(ep, GIVES_LEN, false, timeout);
+    return close_it(ep, &weftpy_gives_len, false, timeout);
 }
 
 static PyObject *abort_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    return close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, true, 0);
+    return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, true, 0);
 }
 
 static PyObject *enter(PyObject *self, PyObject *unused)
@@ -186,7 +185,7 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
     (void)n;
-    return close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, false, 0);
+    return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, false, 0);
 }
 
 #define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS

@@ -144,16 +144,19 @@ int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
 
 /* --- operations ---------------------------------------------------------------------------------------------------------- */
 
-typedef enum weftpy_gives {
-    GIVES_NONE,     /* None */
-    GIVES_NONE_EVER,/* None, even if it failed */
-    GIVES_LEN,      /* op.len */
-    GIVES_BYTES,    /* the bytes at op.buf, which are freed */
-    GIVES_MADE,     /* what was made before the post */
-    GIVES_ENDPOINT, /* the endpoint at op.buf */
-    GIVES_MESSAGE,  /* the active message at op.buf */
-    GIVES_LENS,     /* of many: a list of their lengths */
+/* What an operation comes to for whoever asks. `made` is what was made before the post (borrowed, may be NULL). */
+typedef struct weftpy_gives { /* the runtime may be closed by then (run->rt is NULL), and what was the library's with it */
+    PyObject *(*value)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* it succeeded; NULL here: None */
+    void (*drop)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made);   /* nobody asks: let go of what the library left. NULL here: nothing */
+    void (*failed)(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* set the exception. NULL here: that of its status */
+    bool none_ever; /* None, even if it failed */
 } weftpy_gives_t;
+
+/* op.c: None; None even if it failed; op.len; the bytes at op.buf, which are freed; what was made before the post */
+extern const weftpy_gives_t weftpy_gives_none, weftpy_gives_none_ever, weftpy_gives_len, weftpy_gives_bytes, weftpy_gives_made;
+extern const weftpy_gives_t weftpy_gives_endpoint; /* endpoint.c: the endpoint at op.buf */
+extern const weftpy_gives_t weftpy_gives_message;  /* message.c: the active message at op.buf */
+extern const weftpy_gives_t weftpy_gives_lens;     /* many.c: a list of their lengths */
 
 typedef struct weftpy_many weftpy_many_t;
 
@@ -163,24 +166,26 @@ struct weftpy_op {
     weftpy_runtime_t *run;
     weftpy_buf_t buf;
     PyObject *held;          /* what else must live until it is complete: an endpoint, a header */
-    PyObject *made;          /* see GIVES_MADE */
+    PyObject *made;          /* see weftpy_gives_t */
     PyObject *value;         /* what it gave, once asked */
     PyObject *waker, *waker_context; /* the task that waits, as asyncio left it with us */
     PyObject *callbacks;     /* list of (function, context) */
     PyObject *message;       /* of cancel() */
     weftpy_many_t *many;
     weftpy_op_t *next;       /* in run->woken or st->ops */
-    uint8_t gives, state, cancelled, blocking, yielded, queued, asked;
+    const weftpy_gives_t *gives;
+    uint8_t state, cancelled, blocking, yielded, queued, asked;
 };
 enum { OP_NEW = 0, OP_UNDER_WAY = 1, OP_DONE = 2 };
 
 extern PyType_Spec weftpy_op_spec;
-weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, weftpy_gives_t gives);
-/* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. */
+weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives);
+/* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. What comes back is for
+ * the caller in Python: in an event loop the Op; in a blocking runtime what it came to, for which this waits. */
 PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status);
 PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value); /* already complete with value (stolen). Steals op */
 void weftpy_op_told(weftpy_op_t *op);
-PyObject *weftpy_op_value(weftpy_state_t *st, weftpy_runtime_t *run, weft_op_t *op, weftpy_gives_t gives, PyObject *made, bool blocking);
+PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made); /* it is complete */
 int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* by a turn: -1 with an exception only the loop may see; else by call_soon */
 void weftpy_op_queue(weftpy_op_t *op);
 void weftpy_ops_free(weftpy_state_t *st);
@@ -197,7 +202,6 @@ struct weftpy_many {
 };
 PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_many_lens(weftpy_many_t *many);
 void weftpy_many_cancel(weftpy_many_t *many);
 void weftpy_many_free(weftpy_many_t *many);
 

@@ -60,6 +60,23 @@ weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep)
     return made;
 }
 
+static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)made;
+    weft_ep_t *ep = (weft_ep_t *)op->buf;
+    op->buf = NULL;
+    return weftpy_runtime_check(run) ? NULL : (PyObject *)weftpy_endpoint_new(run, ep);
+}
+
+static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)made;
+    if (run->rt)
+        weft_ep_close((weft_ep_t *)op->buf, NULL);
+}
+
+const weftpy_gives_t weftpy_gives_endpoint = {.value = value, .drop = drop};
+
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
 {
     PyObject *key = PyLong_FromUnsignedLongLong(id);
@@ -211,7 +228,7 @@ int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t
 /* --- messages ------------------------------------------------------------------------------------------------------------ */
 
 /* An operation on this endpoint, or NULL with the exception. */
-static weftpy_op_t *begin(weftpy_endpoint_t *ep, weftpy_gives_t gives)
+static weftpy_op_t *begin(weftpy_endpoint_t *ep, const weftpy_gives_t *gives)
 {
     weftpy_op_t *op = weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run) ? NULL : weftpy_op_new(ep->run, gives);
     if (op)
@@ -228,7 +245,7 @@ static PyObject *give_up(weftpy_op_t *op)
 static PyObject *send(FAST_ARGS)
 {
     SELF;
-    weftpy_op_t *op = begin(ep, GIVES_NONE);
+    weftpy_op_t *op = begin(ep, &weftpy_gives_none);
     weftpy_send_args_t a = {.buf = op ? &op->buf : NULL};
     if (!op || weftpy_send_args(ep, args, n, kwnames, &a))
         return give_up(op);
@@ -239,7 +256,7 @@ static PyObject *send(FAST_ARGS)
 static PyObject *recv(FAST_ARGS)
 {
     SELF;
-    weftpy_op_t *op = begin(ep, GIVES_BYTES);
+    weftpy_op_t *op = begin(ep, &weftpy_gives_bytes);
     weftpy_recv_args_t a = {0};
     if (!op || weftpy_recv_args(ep, args, n, kwnames, &a))
         return give_up(op);
@@ -250,7 +267,7 @@ static PyObject *recv(FAST_ARGS)
 static PyObject *recv_into(FAST_ARGS)
 {
     SELF;
-    weftpy_op_t *op = begin(ep, GIVES_LEN);
+    weftpy_op_t *op = begin(ep, &weftpy_gives_len);
     weftpy_recv_args_t a = {.buf = op ? &op->buf : NULL};
     if (!op || weftpy_recv_into_args(ep, args, n, kwnames, &a))
         return give_up(op);
@@ -297,7 +314,7 @@ static PyObject *recv_many(FAST_ARGS)
 static PyObject *am_send(FAST_ARGS)
 {
     SELF;
-    weftpy_op_t *op = begin(ep, GIVES_NONE);
+    weftpy_op_t *op = begin(ep, &weftpy_gives_none);
     weftpy_am_args_t a = {.buf = op ? &op->buf : NULL};
     if (!op || weftpy_am_args(ep, args, n, kwnames, &a))
         return give_up(op);
@@ -317,7 +334,7 @@ static PyObject *am_recv(FAST_ARGS)
 {
     SELF;
     uint32_t id;
-    weftpy_op_t *op = begin(ep, GIVES_MESSAGE);
+    weftpy_op_t *op = begin(ep, &weftpy_gives_message);
     uint64_t timeout = 0;
     if (!op || weftpy_am_recv_args(ep, args, n, kwnames, &id, &timeout))
         return give_up(op);
@@ -365,7 +382,7 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
     if (weftpy_loop_before_post(run))
         return NULL;
     opts.hooks = (weft_ep_hooks_t){.closed = weftpy_endpoint_closed, .user = run};
-    weftpy_op_t *op = weftpy_op_new(run, GIVES_MADE);
+    weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_made);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -383,11 +400,11 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
 
 static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
 
-static PyObject *close_it(weftpy_endpoint_t *ep, weftpy_gives_t gives, bool abort, uint64_t timeout)
+static PyObject *close_it(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, bool abort, uint64_t timeout)
 {
     if (!ep->ep || !ep->run->rt) {
         weftpy_op_t *op = weftpy_op_new(ep->run, gives);
-        return op ? weftpy_op_complete(op, gives == GIVES_LEN ? PyLong_FromLong(0) : Py_NewRef(Py_None)) : NULL;
+        return op ? weftpy_op_complete(op, gives == &weftpy_gives_len ? PyLong_FromLong(0) : Py_NewRef(Py_None)) : NULL;
     }
     weftpy_op_t *op = begin(ep, gives);
     if (!op)
@@ -409,20 +426,19 @@ static PyObject *close_method(FAST_ARGS)
     uint64_t timeout = 0;
     if (weftpy_args(ep->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
         return NULL;
-    return close_it(ep, GIVES_LEN, false, timeout);
+    return close_it(ep, &weftpy_gives_len, false, timeout);
 }
 
 static PyObject *abort_method(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    PyObject *op = close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, true, 0);
-    return op;
+    return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, true, 0);
 }
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    weftpy_op_t *op = weftpy_op_new(((weftpy_endpoint_t *)self)->run, GIVES_MADE);
+    weftpy_op_t *op = weftpy_op_new(((weftpy_endpoint_t *)self)->run, &weftpy_gives_made);
     return op ? weftpy_op_complete(op, Py_NewRef(self)) : NULL;
 }
 
@@ -431,7 +447,7 @@ static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
     (void)n;
-    return close_it((weftpy_endpoint_t *)self, GIVES_NONE_EVER, false, 0);
+    return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, false, 0);
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */

@@ -92,20 +92,7 @@ static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
         return NULL;
     if (l->handler)
         return weftpy_raise_text(l->run->st, WEFT_ERR_STATE, "the listener has a handler, which gets the endpoints");
-    if (l->run->blocking) {
-        weft_op_t op = WEFT_OP_INIT;
-        op.timeout_ns = timeout;
-        weft_status_t status = weft_listener_accept(l->listener, &op);
-        if (status)
-            return weftpy_raise(l->run->st, status);
-        if (weftpy_wait(l->run, &op)) {
-            if (!op.status && op.buf)
-                weft_ep_close((weft_ep_t *)op.buf, NULL);
-            return NULL;
-        }
-        return weftpy_op_value(l->run->st, l->run, &op, GIVES_ENDPOINT, NULL, true);
-    }
-    weftpy_op_t *op = weftpy_loop_before_post(l->run) ? NULL : weftpy_op_new(l->run, GIVES_ENDPOINT);
+    weftpy_op_t *op = weftpy_loop_before_post(l->run) ? NULL : weftpy_op_new(l->run, &weftpy_gives_endpoint);
     if (!op)
         return NULL;
     op->held = Py_NewRef(self);
@@ -147,14 +134,14 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    weftpy_op_t *op = weftpy_op_new(((listener_t *)self)->run, GIVES_MADE);
+    weftpy_op_t *op = weftpy_op_new(((listener_t *)self)->run, &weftpy_gives_made);
     return op ? weftpy_op_complete(op, Py_NewRef(self)) : NULL;
 }
 
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     PyObject *closed = leave(self, args, n);
-    weftpy_op_t *op = closed ? weftpy_op_new(((listener_t *)self)->run, GIVES_NONE) : NULL;
+    weftpy_op_t *op = closed ? weftpy_op_new(((listener_t *)self)->run, &weftpy_gives_none) : NULL;
     return op ? weftpy_op_complete(op, closed) : NULL;
 }
 

@@ -42,8 +42,11 @@ void weftpy_many_free(weftpy_many_t *many)
     PyMem_Free(many);
 }
 
-PyObject *weftpy_many_lens(weftpy_many_t *many)
+static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
+    (void)run;
+    (void)made;
+    weftpy_many_t *many = ((weftpy_op_t *)((char *)op - offsetof(weftpy_op_t, op)))->many;
     PyObject *list = PyList_New((Py_ssize_t)many->n);
     for (size_t i = 0; list && i < many->n; i++) {
         PyObject *len = PyLong_FromUnsignedLongLong(many->of[i].op.len);
@@ -55,8 +58,10 @@ PyObject *weftpy_many_lens(weftpy_many_t *many)
     return list;
 }
 
+const weftpy_gives_t weftpy_gives_lens = {.value = lens};
+
 /* An Op with the memory of all buffers, or NULL with the exception. */
-static weftpy_op_t *gather(weftpy_endpoint_t *ep, weftpy_gives_t gives, PyObject *buffers, bool writable, uint64_t timeout)
+static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, PyObject *buffers, bool writable, uint64_t timeout)
 {
     PyObject *list = PySequence_List(buffers);
     if (!list)
@@ -116,7 +121,7 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
     if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
         weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = gather(ep, GIVES_NONE, arg[0], false, timeout);
+    weftpy_op_t *op = gather(ep, &weftpy_gives_none, arg[0], false, timeout);
     if (!op || weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run)) {
         Py_XDECREF((PyObject *)op);
         return NULL;
@@ -137,7 +142,7 @@ PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
     if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
         weftpy_u64(arg[2], "mask", UINT64_MAX, &mask) || weftpy_ns(arg[3], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = gather(ep, GIVES_LENS, arg[0], true, timeout);
+    weftpy_op_t *op = gather(ep, &weftpy_gives_lens, arg[0], true, timeout);
     if (!op || weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run)) {
         Py_XDECREF((PyObject *)op);
         return NULL;

@@ -48,6 +48,23 @@ PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am)
     return (PyObject *)m;
 }
 
+static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)made;
+    weft_am_t *am = (weft_am_t *)op->buf;
+    op->buf = NULL;
+    return weftpy_runtime_check(run) ? NULL : weftpy_message_new(run, am);
+}
+
+static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)made;
+    if (run->rt)
+        weft_am_release((weft_am_t *)op->buf);
+}
+
+const weftpy_gives_t weftpy_gives_message = {.value = value, .drop = drop};
+
 static void dealloc(PyObject *self)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
@@ -81,24 +98,8 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
         return NULL;
     if (!into && !(bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)m->len)))
         return NULL;
-    if (m->run->blocking) {
-        weft_op_t op = WEFT_OP_INIT;
-        weftpy_buf_t buf = {0};
-        PyObject *value = NULL;
-        op.timeout_ns = timeout;
-        if (into && weftpy_buf_get(st, into, true, &buf))
-            return NULL;
-        weft_status_t status =
-            weft_am_pull(m->am, into ? buf.view.buf : PyBytes_AsString(bytes), into ? (size_t)buf.view.len : m->len, &op);
-        if (status)
-            weftpy_raise(st, status);
-        else if (!weftpy_wait(m->run, &op))
-            value = weftpy_op_value(st, m->run, &op, into ? GIVES_LEN : GIVES_MADE, bytes, true);
-        weftpy_buf_release(&buf);
-        Py_XDECREF(bytes);
-        return value;
-    }
-    weftpy_op_t *op = weftpy_loop_before_post(m->run) ? NULL : weftpy_op_new(m->run, into ? GIVES_LEN : GIVES_MADE);
+    weftpy_op_t *op =
+        weftpy_loop_before_post(m->run) ? NULL : weftpy_op_new(m->run, into ? &weftpy_gives_len : &weftpy_gives_made);
     if (!op || (into && weftpy_buf_get(st, into, true, &op->buf))) {
         Py_XDECREF(bytes);
         Py_XDECREF((PyObject *)op);

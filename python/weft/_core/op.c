@@ -27,7 +27,7 @@ static void told(weft_op_t *wop, void *user)
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
 
-weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, weftpy_gives_t gives)
+weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
 {
     weftpy_state_t *st = run->st;
     weftpy_op_t *op = st->ops;
@@ -45,10 +45,10 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, weftpy_gives_t gives)
     }
     PyObject_Init((PyObject *)op, st->op);
     op->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
-    op->op.fn = told;
+    op->op.fn = run->blocking ? NULL : told; /* who waits for it needs no telling, and the runtime's thread has no GIL */
     op->op.user = op;
     op->op.timeout_ns = 0;
-    op->gives = (uint8_t)gives;
+    op->gives = gives;
     op->state = OP_NEW;
     op->cancelled = op->blocking = op->yielded = op->queued = op->asked = 0;
     return op;
@@ -57,15 +57,8 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, weftpy_gives_t gives)
 /* What the library made and nobody asked for. */
 static void drop_made(weftpy_op_t *op)
 {
-    if (op->state != OP_DONE || op->asked || op->op.status != WEFT_OK || !op->op.buf)
-        return;
-    if (op->gives == GIVES_BYTES)
-        weft_buf_free(op->op.buf);
-    else if (op->gives == GIVES_MESSAGE)
-        weft_am_release((weft_am_t *)op->op.buf);
-    else if (op->gives == GIVES_ENDPOINT)
-        weft_ep_close((weft_ep_t *)op->op.buf, NULL);
-    op->op.buf = NULL;
+    if (op->state == OP_DONE && !op->asked && op->op.status == WEFT_OK && op->gives->drop)
+        op->gives->drop(op->run, &op->op, op->made);
 }
 
 static void dealloc(PyObject *self)
@@ -109,6 +102,20 @@ void weftpy_ops_free(weftpy_state_t *st)
 
 /* --- posted, told -------------------------------------------------------------------------------------------------------- */
 
+static PyObject *value_of(weftpy_op_t *op);
+
+/* What it came to, in a blocking runtime. Steals op. */
+static PyObject *waited(weftpy_op_t *op)
+{
+    int interrupted = weftpy_wait(op->run, &op->op);
+    op->state = OP_DONE;
+    if (op->op.status)
+        op->op.buf = NULL;
+    PyObject *value = interrupted ? NULL : value_of(op);
+    Py_DECREF(op);
+    return value;
+}
+
 PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status)
 {
     weftpy_runtime_t *run = op->run;
@@ -118,6 +125,8 @@ PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status)
         return NULL;
     }
     op->state = OP_UNDER_WAY;
+    if (run->blocking)
+        return waited(op);
     Py_INCREF((PyObject *)op); /* the library's */
     run->under_way++;
     weft_runtime_progress(run->rt); /* it may be complete already, and is only told of in progress */
@@ -201,48 +210,62 @@ int weftpy_op_wake(weftpy_op_t *op, bool at_once)
 
 /* --- what it came to ----------------------------------------------------------------------------------------------------- */
 
-PyObject *weftpy_op_value(weftpy_state_t *st, weftpy_runtime_t *run, weft_op_t *op, weftpy_gives_t gives, PyObject *made,
-                          bool blocking)
+static PyObject *len_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)blocking;
-    PyObject *value;
-    if (op->status && gives != GIVES_NONE_EVER)
-        return weftpy_raise_op(st, op);
-    switch (gives) {
-    case GIVES_LEN:
-        return PyLong_FromUnsignedLongLong(op->len);
-    case GIVES_BYTES:
-        value = PyBytes_FromStringAndSize(op->buf, (Py_ssize_t)op->len);
-        weft_buf_free(op->buf);
-        op->buf = NULL;
-        return value;
-    case GIVES_MADE:
-        return Py_NewRef(made);
-    case GIVES_ENDPOINT:
-        value = (PyObject *)weftpy_endpoint_new(run, (weft_ep_t *)op->buf);
-        op->buf = NULL;
-        return value;
-    case GIVES_MESSAGE:
-        value = weftpy_message_new(run, (weft_am_t *)op->buf);
-        op->buf = NULL;
-        return value;
-    default:
-        return Py_NewRef(Py_None);
+    (void)run;
+    (void)made;
+    return PyLong_FromUnsignedLongLong(op->len);
+}
+
+static PyObject *bytes_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)run;
+    (void)made;
+    PyObject *value = PyBytes_FromStringAndSize(op->buf, (Py_ssize_t)op->len);
+    weft_buf_free(op->buf);
+    op->buf = NULL;
+    return value;
+}
+
+static void bytes_drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)run;
+    (void)made;
+    weft_buf_free(op->buf);
+}
+
+static PyObject *made_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)run;
+    (void)op;
+    return Py_NewRef(made);
+}
+
+const weftpy_gives_t weftpy_gives_none = {0};
+const weftpy_gives_t weftpy_gives_none_ever = {.none_ever = true};
+const weftpy_gives_t weftpy_gives_len = {.value = len_value};
+const weftpy_gives_t weftpy_gives_bytes = {.value = bytes_value, .drop = bytes_drop};
+const weftpy_gives_t weftpy_gives_made = {.value = made_value};
+
+PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made)
+{
+    if (op->status && !gives->none_ever) {
+        if (!gives->failed)
+            return weftpy_raise_op(run->st, op);
+        gives->failed(run, op, made);
+        return NULL;
     }
+    return gives->value && !op->status ? gives->value(run, op, made) : Py_NewRef(Py_None);
 }
 
 /* A new reference, or NULL with the exception it ended with. It is complete. */
 static PyObject *value_of(weftpy_op_t *op)
 {
     if (!op->value) {
-        weftpy_state_t *st = op->run->st;
         if (op->asked && op->op.status == WEFT_OK) /* no memory for it when it was asked for first: it is gone */
             return PyErr_NoMemory();
         op->asked = 1;
-        if (op->gives == GIVES_LENS && !op->op.status)
-            op->value = weftpy_many_lens(op->many);
-        else
-            op->value = weftpy_op_value(st, op->run, &op->op, (weftpy_gives_t)op->gives, op->made, false);
+        op->value = weftpy_op_value(op->run, &op->op, op->gives, op->made);
         if (!op->value)
             return NULL;
     }
