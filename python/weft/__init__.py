@@ -7,7 +7,12 @@
 
 `weft.blocking` has the same for programs without an event loop. Every failure is a WeftError; its class and `status` say which.
 """
-from . import _core
+try:
+    from . import _core
+except ImportError as error:  # the loader names the library, and people want to know what to install
+    if "libuc" in str(error) or "libsodium" in str(error):
+        raise ImportError(f"{error}: weft stands on OpenUCX and libsodium (Debian's packages libucx0 and libsodium23)") from error
+    raise
 from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, ClosedError, CorruptError, Endpoint, ForkedError, InvalidError,
                     LimitError, Listener, Message, NoMemoryError, NotFoundError, Op, PeerError, ProtocolError, RangeError,
                     RefusedError, RejectedError, RightsError, StaleError, StateError, SystemFailureError, TimeoutError,

@@ -1,0 +1,91 @@
+"""The wheel: `pip install .` makes one for every CPython from 3.11 on, which holds the library and runs where nothing of the source tree is."""
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEBIAN = "/usr/bin/python3"
+
+PROGRAM = """
+import asyncio, weft, weft.blocking, ucp, ucp_py
+async def main():
+    async with weft.listen("tcp://127.0.0.1:0") as listener:
+        accepting = listener.accept()
+        ep = await weft.connect(listener.uri)
+        peer = await accepting
+        await ep.send(b"through a wheel", tag=1)
+        print((await peer.recv(tag=1)).decode(), weft.__version__)
+asyncio.run(main())
+"""
+
+
+def call(*command, **more):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, **more)
+    assert not done.returncode, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def clean(**more):
+    """An environment that knows nothing of the build folder."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL", "WEFT"))}
+    return {**env, **more}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    if os.environ.get("WEFT_TEST_PRELOAD"):
+        pytest.skip("the wheel has no sanitizer")
+    where = tmp_path_factory.mktemp("wheel")
+    # the build folder of its own, since a user's build/wheel may be of another compiler
+    call(sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "-w", str(where), f"--config-settings=build-dir={where}/build",
+         SOURCE, env=clean())
+    names = [name for name in os.listdir(where) if name.endswith(".whl")]
+    assert len(names) == 1, names
+    return str(where / names[0])
+
+
+def test_it_is_for_every_interpreter_from_3_11_on(wheel):
+    assert "-cp311-abi3-linux_" in wheel
+
+
+def test_it_holds_the_packages_and_the_library(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py", "ucp_py/__init__.py"):
+        assert name in names
+    assert not [name for name in names if name.endswith((".c", ".h", ".a", ".txt~")) or "tests" in name]
+
+
+def test_the_library_in_it_shows_none_of_its_names(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extract("weft/_core.abi3.so", tmp_path)
+    shown = call("nm", "-D", "--defined-only", str(tmp_path / "weft" / "_core.abi3.so"))
+    assert "PyInit__core" in shown
+    assert " weft_" not in shown and " wefti_" not in shown and "_fini" not in shown
+
+
+def test_in_a_virtual_environment(wheel, tmp_path):
+    call(DEBIAN if os.path.exists(DEBIAN) else sys.executable, "-m", "venv", str(tmp_path / "venv"))
+    python = str(tmp_path / "venv" / "bin" / "python")
+    call(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", wheel, env=clean())
+    assert call(python, "-c", PROGRAM, env=clean(), cwd=tmp_path).startswith("through a wheel 0.")
+
+
+def test_with_debians_interpreter(wheel, tmp_path):
+    if not os.path.exists(DEBIAN):
+        pytest.skip(f"there is no {DEBIAN}")
+    call(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--target", str(tmp_path / "site"), wheel)
+    assert call(DEBIAN, "-c", PROGRAM, env=clean(PYTHONPATH=str(tmp_path / "site")), cwd=tmp_path).startswith("through a wheel 0.")
+
+
+def test_where_a_library_is_missing_the_error_says_what_to_install(wheel, tmp_path):
+    """As on a machine without OpenUCX: what it is linked to is renamed in a copy of it, which is as long."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    core = tmp_path / "weft" / "_core.abi3.so"
+    text = core.read_bytes()
+    assert b"libucp.so.0\0" in text
+    core.write_bytes(text.replace(b"libucp.so.0\0", b"libucX.so.0\0"))
+    done = subprocess.run([sys.executable, "-c", "import weft"], capture_output=True, text=True, timeout=60, check=False,
+                          env=clean(PYTHONPATH=str(tmp_path)))
+    assert done.returncode and "libucx0" in done.stderr
