@@ -1,6 +1,8 @@
 """The stubs say what the extension has, and nothing else."""
 import ast
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,37 @@ def test_the_bases_of_the_exceptions_are_as_written():
         if real is None or not issubclass(real, weft.WeftError):
             continue
         assert [b.__name__ for b in real.__bases__] == [b.attr if isinstance(b, ast.Attribute) else b.id for b in node.bases]
+
+
+# by their real place: in the build folder the modules are links, each of which would be a module of its own
+PACKAGES = os.path.dirname(os.path.dirname(os.path.realpath(weft.__file__)))
+
+
+def mypy(where, *what):
+    pytest.importorskip("mypy")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, *what], capture_output=True, text=True,
+                          timeout=300, check=False, cwd=where, env={**os.environ, "LD_PRELOAD": "", "MYPYPATH": PACKAGES})
+    return done.stdout + done.stderr
+
+
+def test_mypy_accepts_the_package_strictly():
+    said = mypy(PACKAGES, "-p", "weft")
+    assert said.startswith("Success"), said
+
+
+USES = """
+import weft
+
+async def uses(ep: weft.Endpoint) -> int:
+    await ep.send(b"x", tag=1)
+    data = await ep.recv(tag=2)
+    reveal_type(data)
+    return await ep.recv_into(bytearray(10)){wrong}
+"""
+
+
+def test_mypy_knows_what_the_calls_give(tmp_path):
+    for wrong, part in (("", 'bytes"'), (' + "x"', "Unsupported operand types")):
+        (tmp_path / "uses.py").write_text(USES.format(wrong=wrong))
+        said = mypy(tmp_path, "uses.py")
+        assert part in said and ("error" in said) == bool(wrong), said
