@@ -50,6 +50,8 @@ typedef struct wefti_memfd {
 /* n is a multiple of the page size. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
 weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n);
 void wefti_memfd_close(wefti_memfd_t *m);
+/* Close it and leave the memory where it is, private to this process: whoever asked for that gives it back with munmap(). */
+void wefti_memfd_keep(wefti_memfd_t *m);
 /* Fresh memory under the same address, at one moment for whoever reads there: `head` at its beginning, [from, end) as it was, the rest zero. The old
  * memory belongs to those who have it mapped. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: nothing changed. What others write to [from, end) meanwhile may be
  * lost. */

@@ -100,12 +100,26 @@ weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n)
     return WEFT_OK;
 }
 
-void wefti_memfd_close(wefti_memfd_t *m)
+static void forget(wefti_memfd_t *m)
 {
     pthread_mutex_lock(&all_lock);
     wefti_list_remove(&m->fork_link);
     pthread_mutex_unlock(&all_lock);
+}
+
+void wefti_memfd_close(wefti_memfd_t *m)
+{
+    forget(m);
     munmap(m->base, m->n);
+    close(m->fd);
+}
+
+void wefti_memfd_keep(wefti_memfd_t *m)
+{
+    forget(m);
+    /* as in_child() does it: from now on nobody else's writes show where this process writes, nor its own elsewhere */
+    void *same = mmap(m->base, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, m->fd, 0);
+    (void)same; /* if it fails, it stays as it was: shared with children */
     close(m->fd);
 }
 

@@ -184,9 +184,12 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
 
 static void memory_free(weft_region_t *r)
 {
-    if (r->share.fd >= 0)
+    bool kept = atomic_load(&r->kept);
+    if (r->share.fd >= 0 && kept)
+        wefti_memfd_keep(&r->share.mem);
+    else if (r->share.fd >= 0)
         wefti_rma_share_free(&r->share);
-    else if (r->own)
+    else if (r->own && !kept)
         munmap(r->base, (size_t)r->max_len);
 }
 
@@ -569,6 +572,19 @@ weft_status_t weft_region_extend(weft_region_t *region, uint64_t len)
             return wefti_fail(WEFT_ERR_RANGE, "a region of %llu bytes that may grow to %llu cannot have %llu",
                               (unsigned long long)was, (unsigned long long)region->max_len, (unsigned long long)len);
     } while (!atomic_compare_exchange_weak(&region->len, &was, len));
+    return WEFT_OK;
+}
+
+weft_status_t weft_region_keep(weft_region_t *region, void **map_out, size_t *n_out)
+{
+    if (!region || !map_out || !n_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !region ? "the region" : !map_out ? "map_out" : "n_out");
+    if (!region->own)
+        return wefti_fail(WEFT_ERR_STATE, "the memory of this region is the program's already");
+    bool shared = region->share.fd >= 0;
+    atomic_store(&region->kept, true);
+    *map_out = shared ? region->share.mem.base : region->base;
+    *n_out = shared ? region->share.mem.n : (size_t)region->max_len;
     return WEFT_OK;
 }
 

@@ -187,6 +187,7 @@ struct weft_region {
     weft_region_t *name_next;     /* under rs->lock */
     rma_share_t share;
     bool own;                     /* the library made the memory */
+    _Atomic bool kept;            /* which stays when the region ends */
     bool checked;                 /* every access is checked here: no keys */
     weft_region_notify_fn notify;
     void *user;

@@ -3,6 +3,9 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "fake_fabric.h"
 #include "fakedev.h"
@@ -53,6 +56,43 @@ TEST(memory_that_the_library_made_is_zero_and_as_long_as_it_may_get)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+TEST(memory_that_is_kept_is_there_after_the_region_and_after_the_runtime)
+{
+    for (int unmapped = 0; unmapped < 2; unmapped++)
+        for (int with_runtime = 0; with_runtime < 2; with_runtime++) {
+            weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);
+            weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
+            weft_region_t *region = NULL;
+            void *map = NULL, *again = NULL;
+            size_t n = 0;
+            o.len = 5000;
+            o.max_len = 100000;
+            o.unmapped = unmapped;
+            CHECK_OK(weft_region_new(rt, &o, &region));
+            uint8_t *base = weft_region_base(region);
+            memcpy(base, "still here", 11);
+            CHECK_OK(weft_region_keep(region, &map, &n));
+            CHECK_OK(weft_region_keep(region, &again, &n));
+            CHECK(map == again && (uint8_t *)map <= base && (uint8_t *)map + n >= base + 100000);
+            weft_op_t op = WEFT_OP_INIT;
+            if (!with_runtime) {
+                CHECK_OK(weft_region_free(region, &op));
+                wait_for(rt, &op, WEFT_OK);
+            }
+            CHECK_OK(weft_runtime_close(rt));
+            CHECK(!strcmp((char *)base, "still here"));
+            base[4999] = 1;
+            pid_t child = fork();
+            if (!child) {
+                base[4999] = 2;
+                _exit(0);
+            }
+            CHECK_EQ(waitpid(child, NULL, 0), child);
+            CHECK_EQ(base[4999], 1);
+            CHECK_EQ(munmap(map, n), 0);
+        }
+}
+
 TEST(memory_of_the_programs_stays_the_programs)
 {
     weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);
@@ -64,6 +104,7 @@ TEST(memory_of_the_programs_stays_the_programs)
     mine[7] = 'x';
     CHECK_OK(weft_region_new(rt, &o, &region));
     CHECK(weft_region_base(region) == mine && region->share.fd == -1 && !region->own && !region->device);
+    CHECK_EQ(weft_region_keep(region, (void *[1]){0}, (size_t[1]){0}), WEFT_ERR_STATE);
     CHECK_OK(weft_region_free(region, NULL));
     CHECK(wefti_rma_regions_idle(rma_state(rt)));
     CHECK_EQ(mine[7], 'x');
@@ -115,6 +156,7 @@ TEST(nonsense_is_refused)
     good.unmapped = true;
     CHECK_EQ(weft_region_new(rt, &good, &region), WEFT_ERR_NOMEM);
     CHECK_EQ(weft_region_extend(NULL, 1), WEFT_ERR_INVALID);
+    CHECK_EQ(weft_region_keep(NULL, (void *[1]){0}, (size_t[1]){0}), WEFT_ERR_INVALID);
     CHECK_EQ(weft_region_revoke(NULL, NULL), WEFT_ERR_INVALID);
     CHECK_OK(weft_region_free(NULL, NULL));
     CHECK(!weft_region_base(NULL) && wefti_rma_regions_idle(rma_state(rt)));
