@@ -104,13 +104,14 @@ struct weftpy_runtime {
     struct weftpy_waiter *waiters;  /* threads in weftpy_wait() */
 
     /* of a runtime in an event loop: see loop.c */
-    PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *ready, *timer;
+    PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *soon, *ready, *timer;
     PyObject *calls;                /* list of (function, argument) for the next turn */
     weftpy_op_t *woken, **woken_end; /* complete, and someone waits */
     unsigned long thread;
     bool scheduled;                 /* a turn is among the loop's next things to do; else the runtime is armed */
     bool turning;
     bool handed;                    /* the loop has been told of the fd */
+    bool by_hand;                   /* the loop is a program that calls _progress() and _arm() itself */
     int fd;
     int credit;                     /* completions that may yet be had without giving the loop a turn */
     uint64_t under_way;
@@ -128,6 +129,10 @@ bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op); /* true: it is co
 int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn */
 PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused);
 PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused);
+PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop); /* from the loop it has to another */
+PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused);
+PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused);
+PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused);
 uint64_t weftpy_clock(void);
 
 /* Before anything is posted: the runtime is open, this is its thread, and it does not think the loop asleep. */
@@ -253,6 +258,12 @@ int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize
 int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out);
 int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out);
 
+/* any.c: from whichever endpoint, and the address by which a peer finds the runtime */
+PyObject *weftpy_any_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_recv_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_address(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
 extern PyType_Spec weftpy_listener_spec, weftpy_blocking_listener_spec;
 PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
@@ -271,6 +282,10 @@ extern PyType_Spec weftpy_message_spec;
 PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am); /* owns am; NULL: no memory, and it is released */
 void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+/* hand.c: the clock of a loop that is driven by hand */
+PyObject *weftpy_timerfd(PyObject *module, PyObject *unused);
+PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
 int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);

@@ -344,19 +344,32 @@ static PyObject *am_recv(FAST_ARGS)
 
 /* --- opening and closing ------------------------------------------------------------------------------------------------- */
 
-static const weftpy_sig_t sig_connect = {"connect", 4, 1, 1, {N_uri, N_timeout, N_source, N_shared}};
+static const weftpy_sig_t sig_connect = {"connect", 5, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address}};
 
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    PyObject *arg[4];
+    PyObject *arg[5];
     uint64_t timeout = 0;
     weft_ep_opts_t opts = WEFT_EP_OPTS_INIT;
     weft_ep_t *wep;
+    const char *uri = NULL;
     if (weftpy_args(run->st, &sig_connect, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
         return NULL;
-    const char *uri = PyUnicode_AsUTF8AndSize(arg[0], NULL);
-    if (!uri)
+    bool named = arg[0] && arg[0] != Py_None, addressed = arg[4] && arg[4] != Py_None;
+    if (named == addressed) {
+        PyErr_SetString(PyExc_TypeError, "connect() needs a uri, or an address that a runtime gave, and not both");
         return NULL;
+    }
+    if (named && !(uri = PyUnicode_AsUTF8AndSize(arg[0], NULL)))
+        return NULL;
+    if (addressed) {
+        char *bytes;
+        Py_ssize_t len;
+        if (PyBytes_AsStringAndSize(arg[4], &bytes, &len))
+            return NULL;
+        opts.address = bytes;
+        opts.address_len = (size_t)len;
+    }
     if (arg[2] && arg[2] != Py_None && !(opts.source = PyUnicode_AsUTF8AndSize(arg[2], NULL)))
         return NULL;
     int shared = arg[3] ? PyObject_IsTrue(arg[3]) : 0;

@@ -49,7 +49,8 @@ int weftpy_loop_schedule(weftpy_runtime_t *run)
     PyObject *handle = PyObject_Call(run->call_soon, run->soon_args, run->soon_kw);
     if (!handle)
         return -1;
-    Py_DECREF(handle);
+    Py_XDECREF(run->soon);
+    run->soon = handle; /* to take it back, should the runtime move to another loop first */
     run->scheduled = true;
     return 0;
 }
@@ -60,7 +61,9 @@ int weftpy_loop_before_post_slow(weftpy_runtime_t *run)
         return -1;
     if (run->blocking)
         return 0;
-    if (run->thread != PyThread_get_thread_ident()) {
+    if (run->by_hand) { /* nobody drives it but whoever calls, and callers have the GIL */
+        run->thread = PyThread_get_thread_ident();
+    } else if (run->thread != PyThread_get_thread_ident()) {
         weftpy_raise_text(run->st, WEFT_ERR_STATE,
                           "the runtime belongs to the event loop of another thread: use one of this thread's loop, or call there "
                           "with loop.call_soon_threadsafe()");
@@ -256,6 +259,73 @@ static int rounds(weftpy_runtime_t *run)
     return run->rt ? 1 : 0;
 }
 
+/* --- by hand --------------------------------------------------------------------------------------------------------------- */
+
+/* What has come is told, to the loop by call_soon and to functions at once; nothing is prepared for sleeping, since most who drive by hand
+ * spin. Gives how much happened. */
+static PyObject *by_hand(weftpy_runtime_t *run)
+{
+    unsigned long long events = 0;
+    int failed = 0;
+    run->turning = run->scheduled = true;
+    run->turns++;
+    for (int i = 0; i < ROUNDS && run->rt && !failed; i++) {
+        unsigned n = weft_runtime_progress(run->rt);
+        int woke = weftpy_loop_wake(run, false);
+        int called = woke < 0 || !run->rt ? 0 : call_all(run);
+        failed = woke < 0 || called < 0;
+        if (failed || !(n || woke || called))
+            break;
+        events += n + (unsigned)woke + (unsigned)called;
+    }
+    run->turning = false;
+    return failed ? NULL : PyLong_FromUnsignedLongLong(events);
+}
+
+/* In an event loop, inside a task: what is complete is told by the loop, after it. */
+static PyObject *beside_the_loop(weftpy_runtime_t *run)
+{
+    unsigned long long events = 0;
+    for (unsigned n, i = 0; i < ROUNDS && (n = weft_runtime_progress(run->rt)); i++)
+        events += n;
+    return PyLong_FromUnsignedLongLong(events);
+}
+
+PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    if (run->by_hand ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
+        return NULL;
+    if (run->turning)
+        return PyLong_FromLong(0);
+    run->thread = PyThread_get_thread_ident();
+    return run->by_hand ? by_hand(run) : beside_the_loop(run);
+}
+
+PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    return PyLong_FromUnsignedLong(run->rt && run->by_hand ? weft_runtime_progress(run->rt) : 0);
+}
+
+PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
+    if (weftpy_runtime_check(run))
+        return NULL;
+    if (!run->by_hand)
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "an event loop drives the runtime, and arms it itself");
+    if (waiting(run) || run->turning || weft_runtime_arm(run->rt) != WEFT_OK)
+        Py_RETURN_FALSE;
+    run->scheduled = false;
+    return set_timer(run) ? NULL : Py_NewRef(Py_True);
+}
+
+/* --- the turn of an event loop --------------------------------------------------------------------------------------------- */
+
 static PyObject *turn(weftpy_runtime_t *run)
 {
     if (!run->rt)
@@ -263,6 +333,8 @@ static PyObject *turn(weftpy_runtime_t *run)
     if (run->turning) { /* from inside a callback of ours: the turn goes on after it */
         Py_RETURN_NONE;
     }
+    if (run->by_hand)
+        return by_hand(run);
     run->turning = true;
     run->turns++;
     run->scheduled = true; /* so that what is posted in it is only posted */
@@ -316,16 +388,18 @@ int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop)
     }
     run->loop = Py_NewRef(loop);
     run->thread = PyThread_get_thread_ident();
-    run->woken_end = &run->woken;
+    if (!run->woken)
+        run->woken_end = &run->woken;
     run->credit = 256;
     run->spin = run->spin_most;
-    run->calls = PyList_New(0);
+    run->scheduled = false;
+    if (!run->calls)
+        run->calls = PyList_New(0);
     run->call_soon = PyObject_GetAttrString(loop, "call_soon");
-    run->call_later = PyObject_GetAttrString(loop, "call_later");
-    turner = PyObject_GetAttrString((PyObject *)run, "_turn");
-    context = PyObject_CallNoArgs(run->st->copy_context);
-    if (!run->calls || !run->call_soon || !run->call_later || !turner || !context)
+    if (!run->calls || !run->call_soon || !(run->call_later = PyObject_GetAttrString(loop, "call_later")) ||
+        !(turner = PyObject_GetAttrString((PyObject *)run, "_turn")) || !(context = PyObject_CallNoArgs(run->st->copy_context)))
         goto out;
+    run->by_hand = PyObject_HasAttrString(loop, "_weft_by_hand");
     run->ready = PyObject_GetAttrString(loop, "_ready");
     if (run->ready && PyObject_Size(run->ready) < 0)
         Py_CLEAR(run->ready);
@@ -364,5 +438,69 @@ void weftpy_loop_detach(weftpy_runtime_t *run)
         Py_XDECREF(r);
         Py_CLEAR(run->timer);
     }
+    if (run->soon) {
+        PyObject *r = PyObject_CallMethod(run->soon, "cancel", NULL);
+        Py_XDECREF(r);
+        Py_CLEAR(run->soon);
+    }
     PyErr_Restore(type, error, trace);
+}
+
+/* True where nothing is running that could touch the runtime while it moves. */
+static bool may_leave(weftpy_runtime_t *run)
+{
+    static const char *const words[] = {"is_closed", "is_running"};
+    if (run->thread == PyThread_get_thread_ident() || run->by_hand || !run->loop)
+        return true;
+    for (int i = 0; i < 2; i++) {
+        PyObject *r = PyObject_CallMethod(run->loop, words[i], NULL);
+        int is = r ? PyObject_IsTrue(r) : -1;
+        Py_XDECREF(r);
+        if (is < 0)
+            PyErr_Clear();
+        else if (is == (i == 0))
+            return true;
+    }
+    return false;
+}
+
+static void let_go(weftpy_runtime_t *run)
+{
+    weftpy_loop_detach(run);
+    Py_CLEAR(run->loop);
+    Py_CLEAR(run->call_later);
+    Py_CLEAR(run->call_soon);
+    Py_CLEAR(run->soon_args);
+    Py_CLEAR(run->soon_kw);
+    Py_CLEAR(run->ready);
+}
+
+PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
+{
+    if (weftpy_runtime_check(run))
+        return NULL;
+    if (run->blocking)
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                                 "a blocking runtime has no event loop: open one with progress=\"loop\"");
+    if (run->turning)
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                                 "not from inside a callback of the runtime: call it later, with loop.call_soon()");
+    if (!may_leave(run))
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                                 "the runtime belongs to an event loop that is running in another thread: stop that loop first");
+    PyObject *old = Py_XNewRef(run->loop);
+    let_go(run);
+    weft_runtime_progress(run->rt); /* which disarms it: the new loop has not been told of anything yet */
+    if (weftpy_loop_attach(run, loop)) {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        let_go(run);
+        if (old && weftpy_loop_attach(run, old))
+            PyErr_Clear(); /* that one is closed: there is none to go back to */
+        Py_XDECREF(old);
+        PyErr_Restore(type, error, trace);
+        return NULL;
+    }
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
 }

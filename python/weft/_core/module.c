@@ -70,6 +70,8 @@ static PyObject *noop(PyObject *module, PyObject *const *args, Py_ssize_t n)
 static PyMethodDef functions[] = {
     {"config", config, METH_NOARGS, "Every configuration variable: (name, value, source, documentation)."},
     {"info", info, METH_NOARGS, "Facts about this build and this machine: (name, value, None, None)."},
+    {"_timerfd", weftpy_timerfd, METH_NOARGS, "A file descriptor that is readable from a moment on. Yours to close."},
+    {"_timerfd_set", weftpy_timerfd_set, METH_VARARGS, "_timerfd_set(fd, seconds): from then on; 0 is never."},
     {"_noop", (PyCFunction)(void (*)(void))noop, METH_FASTCALL, "Nothing, for measuring what a call costs."},
     {NULL, NULL, 0, NULL},
 };

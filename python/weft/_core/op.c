@@ -521,6 +521,13 @@ static PyObject *get_nbytes(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(((weftpy_op_t *)self)->op.len);
 }
 
+static PyObject *get_made(PyObject *self, void *unused)
+{
+    (void)unused;
+    PyObject *made = ((weftpy_op_t *)self)->made;
+    return Py_NewRef(made ? made : Py_None);
+}
+
 static PyObject *get_sender(PyObject *self, void *unused)
 {
     (void)unused;
@@ -555,6 +562,7 @@ static PyGetSetDef getset[] = {
     {"_asyncio_future_blocking", get_blocking, set_blocking, NULL, NULL},
     {"tag", get_tag, NULL, "Of the message received; of an active message its id.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of the message.", NULL},
+    {"_made", get_made, NULL, "What it will give, where that was made before the post; else None.", NULL},
     {"sender", get_sender, NULL, "The endpoint the message came over, if it is still open.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -37,11 +37,11 @@ static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
     static char *words[] = {"progress",        "loop",          "name",        "transports", "interfaces", "key", "heartbeat",
-                            "connect_timeout", "close_timeout", "recv_window", "spin",       NULL};
+                            "connect_timeout", "close_timeout", "recv_window", "spin",       "am_hold",    NULL};
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     const char *progress = "loop";
-    PyObject *loop = NULL, *heartbeat = NULL, *connect = NULL, *closing = NULL, *window = NULL, *spin = NULL;
+    PyObject *loop = NULL, *heartbeat = NULL, *connect = NULL, *closing = NULL, *window = NULL, *spin = NULL, *hold = NULL;
     Py_buffer key = {0};
     uint64_t recv_window = 0;
     int result = -1;
@@ -52,15 +52,15 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime is open already");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOO:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
-                                     &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin))
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOOO:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
+                                     &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin, &hold))
         return -1;
     opts.key = key.buf;
     opts.key_len = (size_t)key.len;
     if (mode_of(run, progress, &opts.progress) || weftpy_ns(heartbeat, "heartbeat", &opts.heartbeat_ns) ||
         weftpy_ns(connect, "connect_timeout", &opts.connect_timeout_ns) ||
         weftpy_ns(closing, "close_timeout", &opts.close_timeout_ns) || weftpy_ns(spin, "spin", &opts.spin_ns) ||
-        weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window))
+        weftpy_ns(hold, "am_hold", &opts.am_hold_ns) || weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window))
         goto out;
     opts.recv_window = recv_window;
     run->blocking = opts.progress != WEFT_PROGRESS_LOOP;
@@ -149,6 +149,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(run->call_soon);
     Py_VISIT(run->soon_args);
     Py_VISIT(run->soon_kw);
+    Py_VISIT(run->soon);
     Py_VISIT(run->ready);
     Py_VISIT(run->timer);
     Py_VISIT(run->calls);
@@ -165,6 +166,7 @@ static int clear(PyObject *self)
     Py_CLEAR(run->call_soon);
     Py_CLEAR(run->soon_args);
     Py_CLEAR(run->soon_kw);
+    Py_CLEAR(run->soon);
     Py_CLEAR(run->ready);
     Py_CLEAR(run->calls);
     return 0;
@@ -310,6 +312,11 @@ static PyObject *am_handle(PyObject *self, PyObject *const *args, Py_ssize_t n, 
     return weftpy_am_handle((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
+static PyObject *attach(PyObject *self, PyObject *loop)
+{
+    return weftpy_loop_move((weftpy_runtime_t *)self, loop);
+}
+
 #define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
@@ -319,6 +326,18 @@ static PyMethodDef methods[] = {
     {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
     {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},
+    {"_attach", attach, METH_O, "Leave the event loop it has for another, that of this thread."},
+    {"_progress", weftpy_loop_progress, METH_NOARGS,
+     "Drive it once, by hand: functions are called in it, and what is complete is told by the loop. Gives how much happened."},
+    {"_drive", weftpy_loop_drive, METH_NOARGS, "Drive it once and tell nobody yet. Gives how much happened."},
+    {"_arm", weftpy_loop_arm, METH_NOARGS, "By hand: prepare to sleep on its fd. False: there is something to do first."},
+    {"_address", FAST(weftpy_any_address), "The bytes by which a peer finds it; the function gets the endpoints that come so."},
+    {"recv_any", FAST(weftpy_any_recv),
+     "recv_any(tag=0, mask=all, *, max_len=None, timeout=None): a message from whichever endpoint has one, as bytes."},
+    {"recv_any_into", FAST(weftpy_any_recv_into),
+     "recv_any_into(buffer, tag=0, mask=all, *, timeout=None): the same into a buffer. Gives its length; the Op has its sender."},
+    {"probe_any", FAST(weftpy_any_probe),
+     "probe_any(tag=0, mask=all): (tag, length, endpoint) of a message that has arrived and waits, or None."},
     {"stats", stats, METH_NOARGS, "Counters since it was opened."},
     {"endpoints", endpoints, METH_NOARGS, "Its endpoints that are open."},
     {NULL, NULL, 0, NULL},
