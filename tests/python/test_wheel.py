@@ -40,8 +40,8 @@ def wheel(tmp_path_factory):
         pytest.skip("the wheel has no sanitizer")
     where = tmp_path_factory.mktemp("wheel")
     # the build folder of its own, since a user's build/wheel may be of another compiler
-    call(sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "-w", str(where), f"--config-settings=build-dir={where}/build",
-         SOURCE, env=clean())
+    call(sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "-w", str(where),
+         f"--config-settings=build-dir={where}/build", SOURCE, env=clean())
     names = [name for name in os.listdir(where) if name.endswith(".whl")]
     assert len(names) == 1, names
     return str(where / names[0])
@@ -53,7 +53,8 @@ def test_it_is_for_every_interpreter_from_3_11_on(wheel):
 
 def test_it_holds_the_packages_and_the_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py", "ucp_py/__init__.py"):
+    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py",
+                 "ucp_py/__init__.py"):
         assert name in names
     assert not [name for name in names if name.endswith((".c", ".h", ".a", ".txt~")) or "tests" in name]
 

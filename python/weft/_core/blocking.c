@@ -26,7 +26,7 @@ int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
     if (weft_op_done(op))
         return 0;
     struct weftpy_waiter me = {op, run->waiters}, **at;
-    run->waiters = &me;
+    run->waiters = &me; /* cppcheck-suppress autoVariables ; taken out below */
     while (!weft_op_done(op)) {
         PyThreadState *save = PyEval_SaveThread();
         weft_status_t status = weft_op_wait(op, slice_ns);
