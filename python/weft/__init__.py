@@ -15,14 +15,14 @@ except ImportError as error:  # the loader names the library, and people want to
     raise
 from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, ClosedError, CorruptError, Endpoint, ForkedError, InvalidError,
                     LimitError, Listener, Message, NoMemoryError, NotFoundError, Op, PeerError, ProtocolError, RangeError,
-                    RefusedError, RejectedError, RightsError, StaleError, StateError, SystemFailureError, TimeoutError,
+                    RefusedError, RejectedError, RightsError, StaleError, StateError, SystemFailureError, Tensor, TimeoutError,
                     TruncatedError, UnreachableError, UnsupportedError, VersionError, WeftError, __version__)
 from ._runtime import Runtime, am_handler, connect, listen, runtime
 
 __all__ = ["AddressError", "AgainError", "AuthError", "CallError", "CancelledError", "ClosedError", "CorruptError", "Endpoint",
            "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "NoMemoryError", "NotFoundError", "Op",
            "PeerError", "ProtocolError", "RangeError", "RefusedError", "RejectedError", "RightsError", "Runtime",
-           "StaleError", "StateError", "SystemFailureError", "TimeoutError", "TruncatedError", "UnreachableError",
+           "StaleError", "StateError", "SystemFailureError", "Tensor", "TimeoutError", "TruncatedError", "UnreachableError",
            "UnsupportedError", "VersionError", "WeftError", "__version__", "am_handler", "config", "connect", "info",
            "listen", "runtime"]
 

@@ -49,7 +49,7 @@ typedef struct weftpy_sig {
 struct weftpy_state {
     PyObject *error;                    /* WeftError */
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
-    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener;
+    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
     /* of asyncio and contextvars */
@@ -65,6 +65,11 @@ int weftpy_errors_init(weftpy_state_t *st, PyObject *module);
 PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status);               /* for a call: with weft_last_error() */
 PyObject *weftpy_raise_op(weftpy_state_t *st, const weft_op_t *op);             /* for an operation that ended with a failure */
 PyObject *weftpy_raise_text(weftpy_state_t *st, weft_status_t status, const char *format, ...);
+PyObject *weftpy_error_class(weftpy_state_t *st, weft_status_t status);         /* borrowed */
+
+/* callerror.c: that of a call that failed, with what its reply says */
+int weftpy_call_error_init(weftpy_state_t *st);
+PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const weft_reply_t *reply);
 
 /* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
 int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);

@@ -117,10 +117,10 @@ int weftpy_errors_init(weftpy_state_t *st, PyObject *module)
         return -1;
     WEFT_STATUS_LIST(MAKE)
 #undef MAKE
-    return 0;
+    return weftpy_call_error_init(st);
 }
 
-static PyObject *class_of(weftpy_state_t *st, weft_status_t status)
+PyObject *weftpy_error_class(weftpy_state_t *st, weft_status_t status)
 {
     int at = -(int)status;
     PyObject *known = at > 0 && at < WEFTPY_STATUSES ? st->errors[at] : NULL;
@@ -130,17 +130,22 @@ static PyObject *class_of(weftpy_state_t *st, weft_status_t status)
 PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status)
 {
     const char *detail = weft_last_error();
-    PyErr_SetString(class_of(st, status), detail && *detail ? detail : weft_status_text(status));
+    const char *text = detail && *detail ? detail : weft_status_text(status);
+    if (status == WEFT_ERR_CALL) /* its class is made from a code */
+        return weftpy_raise_reply(st, status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN, .message = text});
+    PyErr_SetString(weftpy_error_class(st, status), text);
     return NULL;
 }
 
 PyObject *weftpy_raise_op(weftpy_state_t *st, const weft_op_t *op)
 {
-    PyObject *class = class_of(st, op->status);
+    PyObject *class = weftpy_error_class(st, op->status);
     if (op->status == WEFT_ERR_TRUNCATED) {
         PyErr_Format(class, "%s (%llu bytes)", weft_status_text(op->status), (unsigned long long)op->len);
         return NULL;
     }
+    if (op->status == WEFT_ERR_CALL)
+        return weftpy_raise_reply(st, op->status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN});
     if (op->status != WEFT_ERR_REJECTED) {
         PyErr_SetString(class, weft_status_text(op->status));
         return NULL;
@@ -158,7 +163,7 @@ PyObject *weftpy_raise_text(weftpy_state_t *st, weft_status_t status, const char
 {
     va_list args;
     va_start(args, format);
-    PyErr_FormatV(class_of(st, status), format, args);
+    PyErr_FormatV(weftpy_error_class(st, status), format, args);
     va_end(args);
     return NULL;
 }

@@ -4,6 +4,7 @@
  *
  * tests/python/test_module.py holds us to it. */
 #include "core.h"
+#include "values.h"
 
 static struct PyModuleDef definition;
 
@@ -72,6 +73,7 @@ static PyMethodDef functions[] = {
     {"info", info, METH_NOARGS, "Facts about this build and this machine: (name, value, None, None)."},
     {"_timerfd", weftpy_timerfd, METH_NOARGS, "A file descriptor that is readable from a moment on. Yours to close."},
     {"_timerfd_set", weftpy_timerfd_set, METH_VARARGS, "_timerfd_set(fd, seconds): from then on; 0 is never."},
+    {"_as_value", weftpy_as_value, METH_VARARGS, "An object as a peer would get it where a type is wanted, for tests."},
     {"_noop", (PyCFunction)(void (*)(void))noop, METH_FASTCALL, "Nothing, for measuring what a call costs."},
     {NULL, NULL, 0, NULL},
 };
@@ -106,7 +108,8 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_endpoint_spec, &st->endpoint) || add_type(module, &weftpy_listener_spec, &st->listener) ||
         add_type(module, &weftpy_op_spec, &st->op) || add_type(module, &weftpy_message_spec, &st->message) ||
         add_type(module, &weftpy_blocking_endpoint_spec, &st->blocking_endpoint) ||
-        add_type(module, &weftpy_blocking_listener_spec, &st->blocking_listener))
+        add_type(module, &weftpy_blocking_listener_spec, &st->blocking_listener) ||
+        add_type(module, &weftpy_tensor_spec, &st->tensor))
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
@@ -132,6 +135,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->message);
     Py_VISIT(st->blocking_endpoint);
     Py_VISIT(st->blocking_listener);
+    Py_VISIT(st->tensor);
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
@@ -154,6 +158,7 @@ static int clear(PyObject *module)
     Py_CLEAR(st->message);
     Py_CLEAR(st->blocking_endpoint);
     Py_CLEAR(st->blocking_listener);
+    Py_CLEAR(st->tensor);
     Py_CLEAR(st->s_run);
     Py_CLEAR(st->cancelled_error);
     Py_CLEAR(st->invalid_state_error);

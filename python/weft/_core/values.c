@@ -1,0 +1,610 @@
+/* _core/values.c - objects of Python as values of the library, by the type that a signature wants, and back.
+ *
+ * Numbers, text and bytes are taken from what they are in Python; a vector from a buffer of exactly its items, without a copy, or else from
+ * any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a copy.
+ *
+ * Nothing is guessed: text is no number, a float no whole number, bytes are no text, and what does not fit into its type is refused. The
+ * sentence names the function and the argument.
+ *
+ * Promise: whatever is passed, a value or a TypeError, OverflowError or ValueError, and nothing held by a failure stays held once the holds
+ * are released. tests/python/test_rpc_values.py holds us to it. */
+#include "values.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One thing that is held: a buffer, an object, memory of ours, a tensor by DLPack; and what describes a tensor. */
+struct weftpy_hold {
+    struct weftpy_hold *next;
+    Py_buffer view;           /* view.obj NULL: none */
+    PyObject *object;         /* NULL: none */
+    weftpy_dlpack_t *foreign; /* NULL: none */
+    weft_tensor_t tensor;
+    int64_t dims[2 * WEFT_TENSOR_DIMS]; /* its shape, its strides */
+    /* memory of ours follows */
+};
+
+static struct weftpy_hold *hold(weftpy_holds_t *holds, size_t bytes)
+{
+    struct weftpy_hold *h = PyMem_Malloc(sizeof *h + bytes);
+    if (!h) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    h->view.obj = NULL;
+    h->object = NULL;
+    h->foreign = NULL;
+    h->next = holds->first;
+    holds->first = h;
+    return h;
+}
+
+void weftpy_holds_release(weftpy_holds_t *holds)
+{
+    if (!holds->first)
+        return;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace); /* exporters may run code of Python's */
+    for (struct weftpy_hold *h; (h = holds->first);) {
+        holds->first = h->next;
+        if (h->view.obj)
+            PyBuffer_Release(&h->view);
+        if (h->foreign && h->foreign->deleter)
+            h->foreign->deleter(h->foreign);
+        Py_XDECREF(h->object);
+        PyMem_Free(h);
+    }
+    PyErr_Clear();
+    PyErr_Restore(type, error, trace);
+}
+
+/* --- what is wrong with it ---------------------------------------------------------------------------------------------------- */
+
+/* "argument b", "result 2", "the value"; with [k] behind it for an item of a vector. */
+static PyObject *place(const weftpy_where_t *w, Py_ssize_t item)
+{
+    char at[32] = "";
+    if (item >= 0)
+        PyOS_snprintf(at, sizeof at, "[%lld]", (long long)item);
+    if (w->name && *w->name)
+        return PyUnicode_FromFormat("%s %s%s", w->what, w->name, at);
+    if (w->number)
+        return PyUnicode_FromFormat("%s %zd%s", w->what, w->number, at);
+    return PyUnicode_FromFormat("%s%s", w->what, at);
+}
+
+/* A short one by what it is, any other by its type: a repr may be a megabyte, or run for a minute. */
+static PyObject *describe(PyObject *object)
+{
+    PyObject *text = NULL;
+    if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+        (PyUnicode_CheckExact(object) && PyUnicode_GetLength(object) <= 60))
+        text = PyUnicode_FromFormat("%.70R", object);
+    if (!text) { /* a number with more digits than may be written */
+        PyErr_Clear();
+        PyObject *name = PyType_GetQualName(Py_TYPE(object));
+        text = name ? PyUnicode_FromFormat("of type %U", name) : NULL;
+        Py_XDECREF(name);
+    }
+    return text;
+}
+
+/* "add: argument b is 'x', where i32 is wanted". */
+static int wrong(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, PyObject *class, const char *format,
+                 const char *more)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace); /* ours says more */
+    PyObject *where = place(w, item), *what = where ? describe(object) : NULL,
+             *why = what ? PyUnicode_FromFormat(format, more) : NULL;
+    if (why)
+        PyErr_Format(class, "%s: %U is %U, %U", w->fn, where, what, why);
+    Py_XDECREF(where);
+    Py_XDECREF(what);
+    Py_XDECREF(why);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return -1;
+}
+
+static int not_wanted(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, uint32_t type)
+{
+    return wrong(w, item, object, PyExc_TypeError, "where %s is wanted", weft_type_name(type));
+}
+
+static int no_fit(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, uint32_t type)
+{
+    return wrong(w, item, object, PyExc_OverflowError, "which does not fit in %s", weft_type_name(type));
+}
+
+/* Errors that are nobody's mistake pass as they are: no memory, an interrupt. */
+static bool passes(void)
+{
+    return PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception));
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------------------------------ */
+
+static int get_int(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyObject *object, weft_value_t *out)
+{
+    static const int64_t least[] = {INT8_MIN, INT16_MIN, INT32_MIN, INT64_MIN};
+    static const uint64_t most[] = {UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT64_MAX};
+    PyObject *number = PyLong_CheckExact(object) ? Py_NewRef(object) : PyNumber_Index(object);
+    if (!number)
+        return passes() ? -1 : not_wanted(w, item, object, type);
+    int result = 0, over = 0;
+    if (type <= WEFT_T_I64) {
+        long long v = PyLong_AsLongLongAndOverflow(number, &over);
+        unsigned k = type - WEFT_T_I8;
+        if (over || v < least[k] || v > ~least[k])
+            result = no_fit(w, item, object, type);
+        out->i64 = 0;
+        switch (type) { /* a value is the same bytes wherever it was made */
+        case WEFT_T_I8:
+            out->i8 = (int8_t)v;
+            break;
+        case WEFT_T_I16:
+            out->i16 = (int16_t)v;
+            break;
+        case WEFT_T_I32:
+            out->i32 = (int32_t)v;
+            break;
+        default:
+            out->i64 = v;
+        }
+    } else {
+        unsigned long long v = PyLong_AsUnsignedLongLong(number);
+        if ((v == (unsigned long long)-1 && PyErr_Occurred()) || v > most[type - WEFT_T_U8])
+            result = no_fit(w, item, object, type);
+        out->u64 = v;
+    }
+    Py_DECREF(number);
+    return result;
+}
+
+static int get_float(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyObject *object, weft_value_t *out)
+{
+    double v = PyFloat_AsDouble(object);
+    if (v == -1.0 && PyErr_Occurred()) {
+        if (passes())
+            return -1;
+        return PyErr_ExceptionMatches(PyExc_OverflowError) ? no_fit(w, item, object, type) : not_wanted(w, item, object, type);
+    }
+    out->u64 = 0;
+    if (type == WEFT_T_F64) {
+        out->f64 = v;
+        return 0;
+    }
+    out->f32 = (float)v;
+    return isfinite(v) && !isfinite(out->f32) ? no_fit(w, item, object, type) : 0;
+}
+
+static int get_bool(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, weft_value_t *out)
+{
+    out->u64 = 0;
+    if (PyBool_Check(object)) {
+        out->b = object == Py_True;
+        return 0;
+    }
+    /* that of numpy is no subclass of ours */
+    PyObject *name = PyType_GetName(Py_TYPE(object));
+    bool is =
+        name && (PyUnicode_CompareWithASCIIString(name, "bool_") == 0 || PyUnicode_CompareWithASCIIString(name, "bool") == 0);
+    int truth = is ? PyObject_IsTrue(object) : -1;
+    Py_XDECREF(name);
+    if (truth < 0)
+        return passes() ? -1 : not_wanted(w, item, object, WEFT_T_BOOL);
+    out->b = truth;
+    return 0;
+}
+
+static int get_scalar(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyObject *object, weft_value_t *out)
+{
+    if (type == WEFT_T_F32 || type == WEFT_T_F64)
+        return get_float(w, item, type, object, out);
+    return type == WEFT_T_BOOL ? get_bool(w, item, object, out) : get_int(w, item, type, object, out);
+}
+
+static int get_text(const weftpy_where_t *w, PyObject *object, weftpy_holds_t *holds, weft_value_t *out)
+{
+    Py_ssize_t n;
+    if (!PyUnicode_Check(object))
+        return not_wanted(w, -1, object, WEFT_T_STRING);
+    const char *text = PyUnicode_AsUTF8AndSize(object, &n);
+    if (!text)
+        return passes() ? -1 : wrong(w, -1, object, PyExc_ValueError, "which has %s that UTF-8 cannot say", "characters");
+    struct weftpy_hold *h = hold(holds, 0);
+    if (!h)
+        return -1;
+    h->object = Py_NewRef(object);
+    out->view.data = text;
+    out->view.n = (uint64_t)n;
+    return 0;
+}
+
+/* --- buffers ------------------------------------------------------------------------------------------------------------------ */
+
+/* What the items of a buffer are, as DLPack says it. False: no tensor has such. */
+static bool items_of(const Py_buffer *view, uint8_t *code_out, uint8_t *bits_out)
+{
+    const char *f = view->format ? view->format : "B";
+    if (*f == '@' || *f == '=' || *f == '<')
+        f++;
+    bool complex = *f == 'Z';
+    f += complex;
+    if (!*f || f[1] || view->itemsize <= 0 || view->itemsize > 16)
+        return false;
+    const char *ints = "bhilqn", *uints = "BHILQN";
+    if (*f == '?')
+        *code_out = 6;
+    else if (strchr(ints, *f))
+        *code_out = 0;
+    else if (strchr(uints, *f))
+        *code_out = 1;
+    else if (*f == 'e' || *f == 'f' || *f == 'd')
+        *code_out = 2;
+    else
+        return false;
+    if (complex) {
+        if (*code_out != 2)
+            return false;
+        *code_out = 5;
+    }
+    *bits_out = (uint8_t)(view->itemsize * 8);
+    return true;
+}
+
+static bool items_are(const Py_buffer *view, uint32_t type)
+{
+    uint8_t code, bits;
+    if (!items_of(view, &code, &bits) || bits != weft_type_size(type) * 8)
+        return false;
+    switch (type) {
+    case WEFT_T_BOOL:
+        return code == 6;
+    case WEFT_T_F32:
+    case WEFT_T_F64:
+        return code == 2;
+    default:
+        return code == (type <= WEFT_T_I64 ? 0 : 1);
+    }
+}
+
+/* --- vectors ------------------------------------------------------------------------------------------------------------------ */
+
+static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type, PyObject *object, weftpy_holds_t *holds,
+                     weft_value_t *out);
+
+static int get_vector(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type, PyObject *object, weftpy_holds_t *holds,
+                      weft_value_t *out)
+{
+    uint32_t of = type & ~(uint32_t)WEFT_T_VECTOR;
+    if (of != WEFT_T_TENSOR && PyObject_CheckBuffer(object)) {
+        struct weftpy_hold *h = hold(holds, 0);
+        if (!h)
+            return -1;
+        if (PyObject_GetBuffer(object, &h->view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) {
+            if (h->view.ndim == 1 && items_are(&h->view, of) && PyBuffer_IsContiguous(&h->view, 'C')) {
+                out->view.data = h->view.buf;
+                out->view.n = (uint64_t)(h->view.len / h->view.itemsize);
+                return 0;
+            }
+            PyBuffer_Release(&h->view); /* others are taken item by item */
+        } else if (passes()) {
+            h->view.obj = NULL;
+            return -1;
+        }
+        PyErr_Clear();
+        h->view.obj = NULL;
+    }
+    if (PyUnicode_Check(object) || !PySequence_Check(object) || PyDict_Check(object))
+        return not_wanted(w, -1, object, type);
+    return get_items(st, w, type, object, holds, out);
+}
+
+static int get_tensor(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, weftpy_holds_t *holds,
+                      weft_tensor_t *out);
+
+static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type, PyObject *object, weftpy_holds_t *holds,
+                     weft_value_t *out)
+{
+    uint32_t of = type & ~(uint32_t)WEFT_T_VECTOR;
+    bool tensors = of == WEFT_T_TENSOR;
+    size_t size = tensors ? sizeof(weft_tensor_t) : weft_type_size(of);
+    /* a list of our own, so that nobody changes its length meanwhile: converting an item may run code of Python's */
+    PyObject *list = PySequence_List(object);
+    if (!list)
+        return passes() ? -1 : not_wanted(w, -1, object, type);
+    size_t n = (size_t)PyList_Size(list);
+    struct weftpy_hold *h = hold(holds, n * size);
+    int result = h ? 0 : -1;
+    char *at = (char *)(h + 1);
+    for (size_t i = 0; i < n && !result; i++) {
+        PyObject *one = PyList_GetItem(list, (Py_ssize_t)i);
+        if (tensors) {
+            result = get_tensor(st, w, (Py_ssize_t)i, one, holds, &((weft_tensor_t *)(void *)at)[i]);
+        } else {
+            weft_value_t v;
+            result = get_scalar(w, (Py_ssize_t)i, of, one, &v);
+            memcpy(at + i * size, &v.u64, size); /* little-endian, as the library is */
+        }
+    }
+    Py_DECREF(list);
+    if (result)
+        return -1;
+    if (tensors) {
+        out->tensors.at = (const weft_tensor_t *)(const void *)at;
+        out->tensors.n = n;
+    } else {
+        out->view.data = at;
+        out->view.n = n;
+    }
+    return 0;
+}
+
+/* --- tensors ------------------------------------------------------------------------------------------------------------------ */
+
+static int tensor_of_buffer(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
+{
+    weft_tensor_t *t = &h->tensor;
+    const Py_buffer *v = &h->view;
+    memset(t, 0, sizeof *t);
+    if (v->suboffsets)
+        return wrong(w, item, object, PyExc_TypeError, "whose %s is not in one piece: copy it first", "memory");
+    if (!items_of(v, &t->code, &t->bits))
+        return wrong(w, item, object, PyExc_TypeError, "whose items have the format \"%.40s\", which a tensor cannot have",
+                     v->format ? v->format : "");
+    if (v->ndim > WEFT_TENSOR_DIMS)
+        return wrong(w, item, object, PyExc_ValueError, "which has more dimensions than a tensor may have, %s", "16");
+    t->data = v->buf;
+    t->device_type = 1;
+    t->ndim = v->ndim;
+    t->lanes = 1;
+    t->shape = h->dims;
+    bool c = PyBuffer_IsContiguous(v, 'C');
+    for (int i = 0; i < v->ndim; i++) {
+        h->dims[i] = v->shape ? v->shape[i] : v->len / v->itemsize;
+        if (c)
+            continue;
+        if (v->strides[i] % v->itemsize)
+            return wrong(w, item, object, PyExc_TypeError, "whose strides are no whole %s: copy it first", "items");
+        h->dims[WEFT_TENSOR_DIMS + i] = v->strides[i] / v->itemsize;
+    }
+    if (!c)
+        t->strides = h->dims + WEFT_TENSOR_DIMS;
+    return 0;
+}
+
+static int tensor_of_dlpack(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
+{
+    PyObject *capsule = PyObject_CallMethod(object, "__dlpack__", NULL);
+    weftpy_dlpack_t *foreign =
+        capsule && PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
+    if (!foreign || PyCapsule_SetName(capsule, "used_dltensor")) {
+        Py_XDECREF(capsule);
+        return passes() ? -1 : wrong(w, item, object, PyExc_TypeError, "whose %s gives no tensor", "__dlpack__()");
+    }
+    Py_DECREF(capsule);
+    h->foreign = foreign;
+    h->tensor = foreign->tensor;
+    if (h->tensor.device_type != 1 && h->tensor.device_type != 3 && h->tensor.device_type != 13)
+        return wrong(w, item, object, PyExc_TypeError, "which is not in memory of the %s: copy it there first", "host");
+    return 0;
+}
+
+static int get_tensor(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, weftpy_holds_t *holds,
+                      weft_tensor_t *out)
+{
+    int result;
+    struct weftpy_hold *h = hold(holds, 0);
+    if (!h)
+        return -1;
+    const weft_tensor_t *ours = weftpy_tensor_of(st, object);
+    if (ours) { /* also what has no format in the buffer protocol */
+        h->object = Py_NewRef(object);
+        *out = *ours;
+        return 0;
+    }
+    if (PyObject_CheckBuffer(object)) {
+        if (PyObject_GetBuffer(object, &h->view, PyBUF_FULL_RO)) {
+            h->view.obj = NULL;
+            return passes() ? -1 : wrong(w, item, object, PyExc_TypeError, "which does not give its memory as a %s", "buffer");
+        }
+        result = tensor_of_buffer(w, item, object, h);
+    } else if (PyObject_HasAttrString(object, "__dlpack__")) {
+        result = tensor_of_dlpack(w, item, object, h);
+    } else {
+        return wrong(w, item, object, PyExc_TypeError, "where a tensor is wanted: anything with the buffer protocol or %s",
+                     "DLPack");
+    }
+    if (!result)
+        *out = h->tensor;
+    return result;
+}
+
+static int get_one_tensor(weftpy_state_t *st, const weftpy_where_t *w, PyObject *object, weftpy_holds_t *holds, weft_value_t *out)
+{
+    weft_tensor_t tensor;
+    if (get_tensor(st, w, -1, object, holds, &tensor))
+        return -1;
+    struct weftpy_hold *h = hold(holds, 0); /* the description itself has to stay, wherever the holds go */
+    if (!h)
+        return -1;
+    h->tensor = tensor;
+    out->tensors.at = &h->tensor;
+    out->tensors.n = 1;
+    return 0;
+}
+
+/* --- into the library --------------------------------------------------------------------------------------------------------- */
+
+int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t type, PyObject *object, weftpy_holds_t *holds,
+                     weft_value_t *out)
+{
+    out->type = type;
+    out->zero = 0;
+    out->view.n = 0;
+    if (type >= WEFT_T_BOOL && type <= WEFT_T_F64)
+        return get_scalar(where, -1, type, object, out);
+    if (type == WEFT_T_STRING)
+        return get_text(where, object, holds, out);
+    if (type == WEFT_T_TENSOR)
+        return get_one_tensor(st, where, object, holds, out);
+    if (type & WEFT_T_VECTOR)
+        return get_vector(st, where, type, object, holds, out);
+    return not_wanted(where, -1, object, type);
+}
+
+int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *returned, weftpy_holds_t *holds,
+                       weft_value_t *values_out, size_t *n_out)
+{
+    size_t n;
+    const weft_param_t *results = weft_sig_results(sig, &n);
+    const char *fn = weft_sig_name(sig);
+    *n_out = n;
+    if (!n) {
+        if (returned == Py_None)
+            return 0;
+        weftpy_where_t where = {fn, "the result", NULL, 0};
+        return wrong(&where, -1, returned, PyExc_TypeError, "where %s is wanted: the function gives nothing", "None");
+    }
+    if (n == 1) {
+        weftpy_where_t where = {fn, "the result", NULL, 0};
+        return weftpy_value_get(st, &where, results[0].type, returned, holds, &values_out[0]);
+    }
+    bool tuple = PyTuple_Check(returned);
+    Py_ssize_t have = tuple ? PyTuple_Size(returned) : PyList_Check(returned) ? PyList_Size(returned) : -1;
+    if (have != (Py_ssize_t)n) {
+        PyErr_Format(PyExc_TypeError, "%s: it returned %s, where a tuple of %zu is wanted", fn,
+                     have < 0 ? "something else" : "a tuple of another length", n);
+        return -1;
+    }
+    /* a list of our own: converting an item may run code that changes the one we were given */
+    PyObject *items = tuple ? Py_NewRef(returned) : PyList_AsTuple(returned);
+    int result = items ? 0 : -1;
+    for (size_t i = 0; i < n && !result; i++) {
+        weftpy_where_t where = {fn, "result", results[i].name, (Py_ssize_t)i + 1};
+        PyObject *item = PyTuple_GetItem(items, (Py_ssize_t)i);
+        result = item ? weftpy_value_get(st, &where, results[i].type, item, holds, &values_out[i]) : -1;
+    }
+    struct weftpy_hold *h = items && !result ? hold(holds, 0) : NULL;
+    if (h)
+        h->object = items; /* text is viewed where it is */
+    else
+        Py_XDECREF(items);
+    return result || !h ? -1 : 0;
+}
+
+/* --- out of the library ------------------------------------------------------------------------------------------------------- */
+
+static PyObject *make_vector(weftpy_state_t *st, const weft_value_t *v, PyObject *owner, unsigned flags)
+{
+    uint32_t of = v->type & ~(uint32_t)WEFT_T_VECTOR;
+    if (of == WEFT_T_TENSOR) {
+        PyObject *list = PyList_New((Py_ssize_t)v->tensors.n);
+        for (uint64_t i = 0; list && i < v->tensors.n; i++) {
+            PyObject *one = weftpy_tensor_make(st, &v->tensors.at[i], owner, flags);
+            if (!one || PyList_SetItem(list, (Py_ssize_t)i, one)) {
+                Py_CLEAR(list);
+            }
+        }
+        return list;
+    }
+    if (of == WEFT_T_U8 && !(flags & WEFTPY_LISTS))
+        return PyBytes_FromStringAndSize(v->view.data, (Py_ssize_t)v->view.n);
+    size_t size = weft_type_size(of);
+    if (flags & WEFTPY_LISTS) {
+        PyObject *list = PyList_New((Py_ssize_t)v->view.n);
+        for (uint64_t i = 0; list && i < v->view.n; i++) {
+            weft_value_t one = {of, 0, {0}};
+            memcpy(&one.u64, (const char *)v->view.data + i * size, size);
+            PyObject *item = weftpy_value_make(st, &one, NULL, 0);
+            if (!item || PyList_SetItem(list, (Py_ssize_t)i, item))
+                Py_CLEAR(list);
+        }
+        return list;
+    }
+    int64_t n = (int64_t)v->view.n;
+    weft_tensor_t t = {
+        .data = (void *)(uintptr_t)v->view.data, .device_type = 1, .ndim = 1, .bits = (uint8_t)(size * 8), .lanes = 1};
+    t.code = of == WEFT_T_BOOL ? 6 : of >= WEFT_T_F32 ? 2 : of >= WEFT_T_U8 ? 1 : 0;
+    t.shape = &n;
+    return weftpy_tensor_make(st, &t, owner, flags);
+}
+
+PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *v, PyObject *owner, unsigned flags)
+{
+    switch (v->type) {
+    case WEFT_T_VOID:
+        return Py_NewRef(Py_None);
+    case WEFT_T_BOOL:
+        return PyBool_FromLong(v->b);
+    case WEFT_T_I8:
+        return PyLong_FromLong(v->i8);
+    case WEFT_T_I16:
+        return PyLong_FromLong(v->i16);
+    case WEFT_T_I32:
+        return PyLong_FromLong(v->i32);
+    case WEFT_T_I64:
+        return PyLong_FromLongLong(v->i64);
+    case WEFT_T_U8:
+        return PyLong_FromLong(v->u8);
+    case WEFT_T_U16:
+        return PyLong_FromLong(v->u16);
+    case WEFT_T_U32:
+        return PyLong_FromUnsignedLong(v->u32);
+    case WEFT_T_U64:
+        return PyLong_FromUnsignedLongLong(v->u64);
+    case WEFT_T_F32:
+        return PyFloat_FromDouble((double)v->f32);
+    case WEFT_T_F64:
+        return PyFloat_FromDouble(v->f64);
+    case WEFT_T_STRING: /* the library has looked at it: it is UTF-8 */
+        return PyUnicode_DecodeUTF8(v->view.data ? v->view.data : "", (Py_ssize_t)v->view.n, "replace");
+    case WEFT_T_TENSOR:
+        return weftpy_tensor_make(st, v->tensors.at, owner, flags);
+    default:
+        return make_vector(st, v, owner, flags);
+    }
+}
+
+PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, size_t n, PyObject *owner, unsigned flags)
+{
+    if (n == 1)
+        return weftpy_value_make(st, values, owner, flags);
+    if (!n)
+        return Py_NewRef(Py_None);
+    PyObject *tuple = PyTuple_New((Py_ssize_t)n);
+    for (size_t i = 0; tuple && i < n; i++) {
+        PyObject *one = weftpy_value_make(st, &values[i], owner, flags);
+        if (!one || PyTuple_SetItem(tuple, (Py_ssize_t)i, one))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+PyObject *weftpy_as_value(PyObject *module, PyObject *args)
+{
+    weftpy_state_t *st = PyModule_GetState(module);
+    const char *type;
+    PyObject *object, *made = NULL;
+    weft_sig_t *sig;
+    weftpy_holds_t holds = {NULL};
+    weft_value_t value;
+    char text[80];
+    size_t n;
+    if (!PyArg_ParseTuple(args, "sO:_as_value", &type, &object))
+        return NULL;
+    PyOS_snprintf(text, sizeof text, "f(x: %.40s) -> void", type);
+    weft_status_t status = weft_sig_parse(text, &sig);
+    if (status)
+        return weftpy_raise(st, status);
+    weftpy_where_t where = {"f", "argument", "x", 1};
+    if (weftpy_value_get(st, &where, weft_sig_params(sig, &n)->type, object, &holds, &value) == 0)
+        made = weftpy_value_make(st, &value, NULL, 0);
+    weftpy_holds_release(&holds);
+    weft_sig_free(sig);
+    return made;
+}

@@ -1,0 +1,56 @@
+/* _core/values.h - objects of Python as values of the library, and back: for calls, for services, for streams.
+ *
+ * A value that is made of an object may view that object's memory, or memory that was made for it: both are held in a weftpy_holds_t until
+ * it is released. An object that is made of a value may view the value's memory: then it has a reference to its owner, an object of
+ * whoever calls, whose life is the memory's. */
+#ifndef WEFT_PY_VALUES_H
+#define WEFT_PY_VALUES_H
+
+#include "core.h"
+
+/* What is held for values; zeroed before its first use, and as good as new after it was released. With the GIL. */
+typedef struct weftpy_holds {
+    struct weftpy_hold *first;
+} weftpy_holds_t;
+void weftpy_holds_release(weftpy_holds_t *holds);
+
+/* Which value it is, for errors: "add: argument b", "add: result 2", "primes: the value". */
+typedef struct weftpy_where {
+    const char *fn, *what;
+    const char *name;  /* NULL or "": its number */
+    Py_ssize_t number; /* from 1 on; 0: neither name nor number */
+} weftpy_where_t;
+
+/* The value of a type (weft_type_t) that an object is. -1 with a TypeError or an OverflowError that says which value it is, and what is wanted; what
+ * was held for it by then is released with the rest. */
+int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t type, PyObject *object, weftpy_holds_t *holds,
+                     weft_value_t *value_out);
+/* The results of a function, as one returns them: None for none, the object itself for one, a tuple or a list for several. values_out has room for
+ * WEFT_SIG_PARAMS. */
+int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *returned, weftpy_holds_t *holds, weft_value_t *values_out,
+                       size_t *n_out);
+
+enum { WEFTPY_WRITABLE = 1, WEFTPY_LISTS = 2 };
+/* The object a value is: bool, int, float, str; bytes for [u8]; a Tensor for other vectors and for tensors (a list of Tensors for [tensor]). Views keep
+ * `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists. */
+PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *value, PyObject *owner, unsigned flags);
+/* None for none, the object for one, a tuple for several. */
+PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, size_t n, PyObject *owner, unsigned flags);
+
+/* _as_value(type, object): there and back, for tests. */
+PyObject *weftpy_as_value(PyObject *module, PyObject *args);
+
+/* tensor.c: a Tensor over somebody's memory, or over a copy of it (owner NULL). */
+extern PyType_Spec weftpy_tensor_spec;
+PyObject *weftpy_tensor_make(weftpy_state_t *st, const weft_tensor_t *tensor, PyObject *owner, unsigned flags);
+const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object); /* NULL, no exception: it is no Tensor of ours */
+const char *weftpy_tensor_format(const weft_tensor_t *tensor);               /* of the buffer protocol; NULL: it has none */
+
+/* DLPack, as far as we need it: the layout of its DLManagedTensor. */
+typedef struct weftpy_dlpack {
+    weft_tensor_t tensor;
+    void *context;
+    void (*deleter)(struct weftpy_dlpack *self);
+} weftpy_dlpack_t;
+
+#endif
