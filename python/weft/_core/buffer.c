@@ -9,11 +9,52 @@
  * holds us to it. */
 #include "core.h"
 
+/* Whether a format has Python objects in it: their addresses mean nothing elsewhere, and written to they would be a crash. */
+static bool has_objects(const char *format)
+{
+    bool name = false;
+    for (; format && *format; format++) {
+        if (*format == ':')
+            name = !name; /* of a field: T{i:Ordinal:} has none */
+        else if (*format == 'O' && !name)
+            return true;
+    }
+    return false;
+}
+
+/* numpy cannot say the format of dates; those of its arrays that hold objects say so otherwise. */
+static bool is_object_array(PyObject *object)
+{
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *has = dtype ? PyObject_GetAttrString(dtype, "hasobject") : NULL;
+    int truth = has ? PyObject_IsTrue(has) : 0;
+    Py_XDECREF(has);
+    Py_XDECREF(dtype);
+    PyErr_Clear();
+    return truth != 0;
+}
+
+static int refuse_objects(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out)
+{
+    PyBuffer_Release(&out->view);
+    out->view.obj = NULL;
+    weftpy_raise_text(st, WEFT_ERR_INVALID,
+                      "the buffer, a %R, holds Python objects, which are addresses of this process: make bytes of them",
+                      (PyObject *)Py_TYPE(object));
+    return -1;
+}
+
 int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
 {
     out->kind = NULL;
-    if (PyObject_GetBuffer(object, &out->view, PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) == 0)
-        return 0;
+    int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, &out->view, flags | PyBUF_FORMAT) == 0)
+        return __builtin_expect(has_objects(out->view.format), 0) ? refuse_objects(st, object, out) : 0;
+    if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* there is no format for what it holds */
+        PyErr_Clear();
+        if (PyObject_GetBuffer(object, &out->view, flags) == 0)
+            return is_object_array(object) ? refuse_objects(st, object, out) : 0;
+    }
     out->view.obj = NULL;
     bool has = PyObject_CheckBuffer(object);
     if (has && !PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
