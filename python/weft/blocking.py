@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,7 @@ class Runtime(_core.Runtime):
         if progress == "loop":
             raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
         super().__init__(progress=progress, **options)
+        _all.add(self)
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
         """Connect to a listener's address; returns when the peer has answered."""
@@ -61,6 +63,16 @@ class Runtime(_core.Runtime):
 _lock = threading.Lock()
 _own: Runtime | None = None
 _pid = 0
+_all: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Close them while threads still run: one that waits is stopped for good soon after, and what it waits with is on its stack."""
+    for own in tuple(_all):
+        if own is _own and _pid == os.getpid():
+            own.close()
+        own._close()
 
 
 def runtime() -> Runtime:
@@ -69,13 +81,7 @@ def runtime() -> Runtime:
     with _lock:
         if _own is None or _own.closed or _pid != os.getpid():
             _own, _pid = Runtime(), os.getpid()
-            atexit.register(_close, _own, _pid)
         return _own
-
-
-def _close(own: Runtime, pid: int) -> None:
-    if pid == os.getpid():
-        own.close()
 
 
 def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:

@@ -27,9 +27,9 @@ PyObject *weftpy_any_recv(FAST_ARGS)
     SELF;
     PyObject *arg[4];
     uint64_t tag = 0, mask = WEFT_TAG_FULL, max_len = PY_SSIZE_T_MAX, timeout = 0;
-    if (ready(run) || weftpy_args(run->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
+    if (weftpy_args(run->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
         weftpy_u64(arg[1], "mask", UINT64_MAX, &mask) || weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &max_len) ||
-        weftpy_ns(arg[3], "timeout", &timeout))
+        weftpy_ns(arg[3], "timeout", &timeout) || ready(run)) /* last: numbers can run anything */
         return NULL;
     weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_bytes);
     if (!op)
@@ -50,7 +50,7 @@ PyObject *weftpy_any_recv_into(FAST_ARGS)
     weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_len);
     if (!op)
         return NULL;
-    if (weftpy_buf_get(run->st, arg[0], true, &op->buf)) {
+    if (weftpy_buf_get(run->st, arg[0], true, &op->buf) || weftpy_runtime_check(run)) {
         Py_DECREF(op);
         return NULL;
     }
@@ -64,11 +64,11 @@ PyObject *weftpy_any_probe(FAST_ARGS)
     PyObject *arg[2];
     uint64_t tag = 0, mask = WEFT_TAG_FULL;
     weft_msg_envelope_t envelope;
-    if (ready(run) || weftpy_args(run->st, &sig_probe, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
-        weftpy_u64(arg[1], "mask", UINT64_MAX, &mask))
+    if (weftpy_args(run->st, &sig_probe, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
+        weftpy_u64(arg[1], "mask", UINT64_MAX, &mask) || ready(run))
         return NULL;
     if (!run->blocking)
-        weft_runtime_progress(run->rt);
+        weftpy_progress(run);
     weft_status_t status = weft_msg_probe(run->rt, NULL, tag, mask, &envelope);
     if (status == WEFT_ERR_NOTFOUND)
         Py_RETURN_NONE;

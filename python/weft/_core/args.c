@@ -8,6 +8,7 @@
 #include "core.h"
 
 #include <math.h>
+#include <string.h>
 
 static int find(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *name)
 {
@@ -48,6 +49,27 @@ int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *ar
     return 0;
 }
 
+const char *weftpy_str(PyObject *arg, const char *what)
+{
+    Py_ssize_t n = 0;
+    if (!PyUnicode_Check(arg)) {
+        PyErr_Format(PyExc_TypeError, "%s is a %R, and should be a str", what, (PyObject *)Py_TYPE(arg));
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(arg, &n);
+    if (text && strlen(text) != (size_t)n) {
+        PyErr_Format(PyExc_ValueError, "%s is %R, which has a NUL in it", what, arg);
+        return NULL;
+    }
+    return text;
+}
+
+/* Bytes from elsewhere need not be UTF-8, or were cut in the middle of a letter. */
+PyObject *weftpy_text(const char *text)
+{
+    return text ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace") : PyUnicode_FromString("");
+}
+
 int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out)
 {
     if (!arg || arg == Py_None)
@@ -61,7 +83,13 @@ int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out)
     if (failed && !PyErr_ExceptionMatches(PyExc_OverflowError))
         return -1;
     if (failed || value > most) {
-        PyErr_Format(PyExc_OverflowError, "%s is %R, which is not between 0 and %llu", what, arg, (unsigned long long)most);
+        PyErr_Clear();
+        PyObject *shown = PyObject_Repr(arg); /* which may be too long to be printed */
+        if (shown)
+            PyErr_Format(PyExc_OverflowError, "%s is %U, which is not between 0 and %llu", what, shown, (unsigned long long)most);
+        else
+            PyErr_Format(PyExc_OverflowError, "%s is not between 0 and %llu", what, (unsigned long long)most);
+        Py_XDECREF(shown);
         return -1;
     }
     *out = value;

@@ -17,6 +17,7 @@ static const uint64_t slice_ns = 100 * WEFT_MILLISECOND;
 
 struct weftpy_waiter {
     weft_op_t *op;
+    unsigned long thread;
     struct weftpy_waiter *next;
 };
 
@@ -25,7 +26,7 @@ int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
     bool asked = false;
     if (weft_op_done(op))
         return 0;
-    struct weftpy_waiter me = {op, run->waiters}, **at;
+    struct weftpy_waiter me = {op, PyThread_get_thread_ident(), run->waiters}, **at;
     run->waiters = &me; /* cppcheck-suppress autoVariables ; taken out below */
     while (!weft_op_done(op)) {
         PyThreadState *save = PyEval_SaveThread();
@@ -50,8 +51,14 @@ int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
     return asked ? -1 : 0;
 }
 
-void weftpy_wait_end_all(weftpy_runtime_t *run)
+bool weftpy_wait_end_all(weftpy_runtime_t *run)
 {
+    if (weftpy_runtime_forked(run))
+        run->waiters = NULL; /* threads of the parent: here there are none */
+    for (struct weftpy_waiter *w = run->waiters; w; w = w->next)
+        if (w->thread == PyThread_get_thread_ident())
+            return false;
+    run->closing = true;
     while (run->waiters) {
         for (struct weftpy_waiter *w = run->waiters; w; w = w->next)
             weft_op_cancel(w->op);
@@ -59,8 +66,10 @@ void weftpy_wait_end_all(weftpy_runtime_t *run)
         usleep(200); /* they drive it themselves, or its thread does; the library bounds how long that takes */
         PyEval_RestoreThread(save);
     }
+    return true;
 }
 
+/* Last before the post: reading the arguments can run anything, and other threads. */
 static int begin(weftpy_endpoint_t *ep)
 {
     return weftpy_endpoint_check(ep);
@@ -85,10 +94,12 @@ static PyObject *send(FAST_ARGS)
     weftpy_buf_t buf = {0};
     weftpy_send_args_t a = {.buf = &buf};
     weft_op_t op = WEFT_OP_INIT;
-    if (begin(ep) || weftpy_send_args(ep, args, n, kwnames, &a))
+    if (weftpy_send_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    PyObject *value = end(ep, &op, weft_msg_send(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, &op), &weftpy_gives_none);
+    PyObject *value =
+        begin(ep) ? NULL
+                  : end(ep, &op, weft_msg_send(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, &op), &weftpy_gives_none);
     weftpy_buf_release(&buf);
     return value;
 }
@@ -98,7 +109,7 @@ static PyObject *recv(FAST_ARGS)
     SELF;
     weftpy_recv_args_t a = {0};
     weft_op_t op = WEFT_OP_INIT;
-    if (begin(ep) || weftpy_recv_args(ep, args, n, kwnames, &a))
+    if (weftpy_recv_args(ep, args, n, kwnames, &a) || begin(ep))
         return NULL;
     op.timeout_ns = a.timeout;
     return end(ep, &op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op), &weftpy_gives_bytes);
@@ -110,11 +121,12 @@ static PyObject *recv_into(FAST_ARGS)
     weftpy_buf_t buf = {0};
     weftpy_recv_args_t a = {.buf = &buf};
     weft_op_t op = WEFT_OP_INIT;
-    if (begin(ep) || weftpy_recv_into_args(ep, args, n, kwnames, &a))
+    if (weftpy_recv_into_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    PyObject *value =
-        end(ep, &op, weft_msg_recv(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, a.mask, &op), &weftpy_gives_len);
+    PyObject *value = begin(ep) ? NULL
+                                : end(ep, &op, weft_msg_recv(ep->ep, buf.view.buf, (size_t)buf.view.len, a.tag, a.mask, &op),
+                                      &weftpy_gives_len);
     weftpy_buf_release(&buf);
     return value;
 }
@@ -125,10 +137,10 @@ static PyObject *am_send(FAST_ARGS)
     weftpy_buf_t buf = {0};
     weftpy_am_args_t a = {.buf = &buf};
     weft_op_t op = WEFT_OP_INIT;
-    if (begin(ep) || weftpy_am_args(ep, args, n, kwnames, &a))
+    if (weftpy_am_args(ep, args, n, kwnames, &a))
         return NULL;
     op.timeout_ns = a.timeout;
-    PyObject *value = end(ep, &op, weft_am_send_with(ep->ep, &a.opts, &op), &weftpy_gives_none);
+    PyObject *value = begin(ep) ? NULL : end(ep, &op, weft_am_send_with(ep->ep, &a.opts, &op), &weftpy_gives_none);
     weftpy_buf_release(&buf);
     Py_XDECREF(a.header);
     return value;
@@ -139,7 +151,7 @@ static PyObject *am_recv(FAST_ARGS)
     SELF;
     uint32_t id;
     weft_op_t op = WEFT_OP_INIT;
-    if (begin(ep) || weftpy_am_recv_args(ep, args, n, kwnames, &id, &op.timeout_ns))
+    if (weftpy_am_recv_args(ep, args, n, kwnames, &id, &op.timeout_ns) || begin(ep))
         return NULL;
     return end(ep, &op, weft_am_take(ep->run->rt, ep->ep, id, &op), &weftpy_gives_message);
 }

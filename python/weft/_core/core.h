@@ -74,6 +74,8 @@ PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const wef
 /* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
 int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);
 int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
+const char *weftpy_str(PyObject *arg, const char *what);                        /* text without a NUL in it, borrowed; NULL: an exception */
+PyObject *weftpy_text(const char *text);                                        /* text of the library's or of a peer's; NULL is "" */
 int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out);               /* seconds to ns; NULL or None: *ns_out stays */
 
 /* --- buffers ------------------------------------------------------------------------------------------------------------- */
@@ -106,11 +108,13 @@ struct weftpy_runtime {
     weftpy_message_t *messages;     /* those that hold something of the runtime */
     bool blocking;                  /* there is no event loop: calls wait */
     bool closing;
+    unsigned driving;               /* inside weft_runtime_progress(), with the GIL: what runs there may not close it */
+    int pid;                        /* of the process that opened it */
     struct weftpy_waiter *waiters;  /* threads in weftpy_wait() */
 
     /* of a runtime in an event loop: see loop.c */
     PyObject *loop, *call_later, *call_soon, *soon_args, *soon_kw, *soon, *ready, *timer;
-    PyObject *calls;                /* list of (function, argument) for the next turn */
+    PyObject *calls;                /* list of (function, argument) for the next turn; (function, argument, None): for after the close, too */
     weftpy_op_t *woken, **woken_end; /* complete, and someone waits */
     unsigned long thread;
     bool scheduled;                 /* a turn is among the loop's next things to do; else the runtime is armed */
@@ -132,6 +136,8 @@ int weftpy_loop_before_post_slow(weftpy_runtime_t *run);
 int weftpy_loop_schedule(weftpy_runtime_t *run);
 bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op); /* true: it is complete */
 int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn */
+int weftpy_loop_call_ever(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* that, or after the runtime was closed */
+void weftpy_loop_call_rest(weftpy_runtime_t *run); /* it is closed: have the loop call those */
 PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused);
 PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused);
 PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop); /* from the loop it has to another */
@@ -148,8 +154,18 @@ static inline int weftpy_loop_before_post(weftpy_runtime_t *run)
     return weftpy_loop_before_post_slow(run);
 }
 
+/* Drive it once. Only runtimes of a loop: what it runs has the GIL. */
+static inline unsigned weftpy_progress(weftpy_runtime_t *run)
+{
+    run->driving++;
+    unsigned n = weft_runtime_progress(run->rt);
+    run->driving--;
+    return n;
+}
+
 /* runtime.c */
 extern PyType_Spec weftpy_runtime_spec;
+bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
 
 /* --- operations ---------------------------------------------------------------------------------------------------------- */
@@ -231,7 +247,7 @@ extern PyType_Spec weftpy_endpoint_spec, weftpy_blocking_endpoint_spec;
 /* An object for an endpoint of the library, which it owns from then on; NULL: no memory, and the endpoint is aborted. */
 weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep);
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id); /* new reference, or NULL and no exception */
-int weftpy_endpoint_check(weftpy_endpoint_t *ep);                                /* -1: it is closed */
+int weftpy_endpoint_check(weftpy_endpoint_t *ep); /* -1: it is closed. Last thing before a post: reading arguments can run anything */
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 void weftpy_endpoint_closed(weft_ep_t *ep, weft_status_t why, void *user);
 extern PyGetSetDef weftpy_endpoint_getset[];
@@ -294,6 +310,7 @@ PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
 int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);
-void weftpy_wait_end_all(weftpy_runtime_t *run); /* before the runtime is closed: nobody is in a wait any more when it returns */
+/* Before the runtime is closed: nobody is in a wait any more when it returns. False: this very thread is in one, and a signal handler calls. */
+bool weftpy_wait_end_all(weftpy_runtime_t *run);
 
 #endif

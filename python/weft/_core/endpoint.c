@@ -77,7 +77,7 @@ static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_endpoint = {.value = value, .drop = drop};
 
-weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
+static weftpy_endpoint_t *find_any(weftpy_runtime_t *run, weft_ep_id_t id)
 {
     PyObject *key = PyLong_FromUnsignedLongLong(id);
     PyObject *ref = key && run->endpoints ? PyDict_GetItemWithError(run->endpoints, key) : NULL;
@@ -88,15 +88,26 @@ weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
     return ep && ep != Py_None ? (weftpy_endpoint_t *)Py_NewRef(ep) : NULL;
 }
 
+weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
+{
+    weftpy_endpoint_t *ep = find_any(run, id);
+    if (!ep || ep->ep)
+        return ep;
+    Py_DECREF(ep); /* closed here: it is nobody's sender any more */
+    return NULL;
+}
+
 void weftpy_endpoint_closed(weft_ep_t *wep, weft_status_t why, void *user)
 {
     (void)why;
     weftpy_runtime_t *run = user;
-    weftpy_endpoint_t *ep = weftpy_endpoint_find(run, weft_ep_id(wep));
+    weftpy_endpoint_t *ep = find_any(run, weft_ep_id(wep));
     if (ep && ep->on_close) {
-        if (weftpy_loop_call(run, ep->on_close, (PyObject *)ep))
+        PyObject *told = ep->on_close;
+        ep->on_close = NULL;
+        if (weftpy_loop_call_ever(run, told, (PyObject *)ep))
             PyErr_WriteUnraisable((PyObject *)ep);
-        Py_CLEAR(ep->on_close);
+        Py_DECREF(told);
     }
     Py_XDECREF((PyObject *)ep);
 }
@@ -230,7 +241,7 @@ int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t
 /* An operation on this endpoint, or NULL with the exception. */
 static weftpy_op_t *begin(weftpy_endpoint_t *ep, const weftpy_gives_t *gives)
 {
-    weftpy_op_t *op = weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run) ? NULL : weftpy_op_new(ep->run, gives);
+    weftpy_op_t *op = weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep) ? NULL : weftpy_op_new(ep->run, gives);
     if (op)
         op->held = Py_NewRef((PyObject *)ep);
     return op;
@@ -247,7 +258,7 @@ static PyObject *send(FAST_ARGS)
     SELF;
     weftpy_op_t *op = begin(ep, &weftpy_gives_none);
     weftpy_send_args_t a = {.buf = op ? &op->buf : NULL};
-    if (!op || weftpy_send_args(ep, args, n, kwnames, &a))
+    if (!op || weftpy_send_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = a.timeout;
     return weftpy_op_posted(op, weft_msg_send(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, &op->op));
@@ -258,7 +269,7 @@ static PyObject *recv(FAST_ARGS)
     SELF;
     weftpy_op_t *op = begin(ep, &weftpy_gives_bytes);
     weftpy_recv_args_t a = {0};
-    if (!op || weftpy_recv_args(ep, args, n, kwnames, &a))
+    if (!op || weftpy_recv_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = a.timeout;
     return weftpy_op_posted(op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op->op));
@@ -269,7 +280,7 @@ static PyObject *recv_into(FAST_ARGS)
     SELF;
     weftpy_op_t *op = begin(ep, &weftpy_gives_len);
     weftpy_recv_args_t a = {.buf = op ? &op->buf : NULL};
-    if (!op || weftpy_recv_into_args(ep, args, n, kwnames, &a))
+    if (!op || weftpy_recv_into_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = a.timeout;
     return weftpy_op_posted(op, weft_msg_recv(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, a.mask, &op->op));
@@ -289,7 +300,9 @@ PyObject *weftpy_endpoint_probe(FAST_ARGS)
     if (!ep->run->blocking) {
         if (weftpy_loop_before_post(ep->run))
             return NULL;
-        weft_runtime_progress(ep->run->rt);
+        weftpy_progress(ep->run);
+        if (weftpy_endpoint_check(ep))
+            return NULL;
     }
     weft_status_t status = weft_msg_probe(ep->run->rt, ep->ep, tag, mask, &envelope);
     if (status == WEFT_ERR_NOTFOUND)
@@ -327,6 +340,8 @@ static PyObject *am_send(FAST_ARGS)
         op->held = both;
     }
     op->op.timeout_ns = a.timeout;
+    if (weftpy_endpoint_check(ep))
+        return give_up(op);
     return weftpy_op_posted(op, weft_am_send_with(ep->ep, &a.opts, &op->op));
 }
 
@@ -336,7 +351,7 @@ static PyObject *am_recv(FAST_ARGS)
     uint32_t id;
     weftpy_op_t *op = begin(ep, &weftpy_gives_message);
     uint64_t timeout = 0;
-    if (!op || weftpy_am_recv_args(ep, args, n, kwnames, &id, &timeout))
+    if (!op || weftpy_am_recv_args(ep, args, n, kwnames, &id, &timeout) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = timeout;
     return weftpy_op_posted(op, weft_am_take(ep->run->rt, ep->ep, id, &op->op));
@@ -360,7 +375,7 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
         PyErr_SetString(PyExc_TypeError, "connect() needs a uri, or an address that a runtime gave, and not both");
         return NULL;
     }
-    if (named && !(uri = PyUnicode_AsUTF8AndSize(arg[0], NULL)))
+    if (named && !(uri = weftpy_str(arg[0], "uri")))
         return NULL;
     if (addressed) {
         char *bytes;
@@ -370,7 +385,7 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
         opts.address = bytes;
         opts.address_len = (size_t)len;
     }
-    if (arg[2] && arg[2] != Py_None && !(opts.source = PyUnicode_AsUTF8AndSize(arg[2], NULL)))
+    if (arg[2] && arg[2] != Py_None && !(opts.source = weftpy_str(arg[2], "source")))
         return NULL;
     int shared = arg[3] ? PyObject_IsTrue(arg[3]) : 0;
     if (shared < 0)
@@ -425,10 +440,8 @@ static PyObject *close_it(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, bo
     op->op.timeout_ns = timeout;
     weft_ep_t *wep = ep->ep;
     weft_status_t status = abort ? weft_ep_abort(wep, &op->op) : weft_ep_close(wep, &op->op);
-    if (!status) {
-        ep->ep = NULL;
-        forget(ep);
-    }
+    if (!status)
+        ep->ep = NULL; /* on_close is still to be called */
     return weftpy_op_posted(op, status);
 }
 
@@ -509,13 +522,14 @@ static PyObject *get_info(PyObject *self, void *unused)
     weft_status_t status = weft_ep_get_info(ep->ep, &info);
     if (status)
         return weftpy_raise(ep->st, status);
-    return Py_BuildValue("{s:K,s:s,s:s,s:s,s:s,s:N,s:N,s:K,s:K,s:K,s:K,s:K,s:K}", "id", (unsigned long long)info.id, "state",
-                         state_names[info.state <= WEFT_EP_GONE ? info.state : 0], "peer_name", info.peer_name, "peer_address",
-                         info.peer_address, "transport", info.transport, "authenticated", PyBool_FromLong(info.authenticated),
-                         "same_host", PyBool_FromLong(info.same_host), "msgs_sent", (unsigned long long)info.msgs_sent,
-                         "msgs_received", (unsigned long long)info.msgs_received, "bytes_sent",
-                         (unsigned long long)info.bytes_sent, "bytes_received", (unsigned long long)info.bytes_received,
-                         "ams_sent", (unsigned long long)info.ams_sent, "ams_received", (unsigned long long)info.ams_received);
+    return Py_BuildValue("{s:K,s:s,s:N,s:N,s:s,s:N,s:N,s:K,s:K,s:K,s:K,s:K,s:K}", "id", (unsigned long long)info.id, "state",
+                         state_names[info.state <= WEFT_EP_GONE ? info.state : 0], "peer_name", weftpy_text(info.peer_name),
+                         "peer_address", weftpy_text(info.peer_address), "transport", info.transport, "authenticated",
+                         PyBool_FromLong(info.authenticated), "same_host", PyBool_FromLong(info.same_host), "msgs_sent",
+                         (unsigned long long)info.msgs_sent, "msgs_received", (unsigned long long)info.msgs_received,
+                         "bytes_sent", (unsigned long long)info.bytes_sent, "bytes_received",
+                         (unsigned long long)info.bytes_received, "ams_sent", (unsigned long long)info.ams_sent, "ams_received",
+                         (unsigned long long)info.ams_received);
 }
 
 static PyObject *get_on_close(PyObject *self, void *unused)
@@ -574,7 +588,8 @@ static PyMethodDef methods[] = {
 
 PyGetSetDef weftpy_endpoint_getset[] = {
     /* first, since a blocking endpoint has all but this */
-    {"on_close", get_on_close, set_on_close, "A function that is called once with the endpoint when it is of no more use.", NULL},
+    {"on_close", get_on_close, set_on_close,
+     "A function that is called once with the endpoint when it is of no more use, whoever closed it.", NULL},
     {"id", get_id, NULL, "Its number: that of no other endpoint of the runtime, ever.", NULL},
     {"state", get_state, NULL, "connecting, up, closing, peer-closed, reconnecting, failed, gone or closed.", NULL},
     {"closed", get_closed, NULL, "True once nothing can be sent over it any more.", NULL},

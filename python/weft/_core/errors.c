@@ -133,7 +133,7 @@ PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status)
     const char *text = detail && *detail ? detail : weft_status_text(status);
     if (status == WEFT_ERR_CALL) /* its class is made from a code */
         return weftpy_raise_reply(st, status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN, .message = text});
-    PyErr_SetString(weftpy_error_class(st, status), text);
+    PyErr_Format(weftpy_error_class(st, status), "%s", text); /* which minds no broken UTF-8 */
     return NULL;
 }
 

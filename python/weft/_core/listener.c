@@ -1,15 +1,22 @@
 /* _core/listener.c - Listener: where peers come in.
  *
  * With a function, the loop calls it with each new endpoint, in a turn and never inside progress; without, accept() gives them one by one.
- * The function keeps the listener no longer than the listener keeps it.
+ * What the library calls is a record of its own: a listener that goes in another thread than its loop's may still be called for a
+ * while, and the record goes when the library says that nobody will.
  *
  * tests/python/test_connect.py holds us to it. */
 #include "core.h"
 
+struct served {
+    weft_op_t closing;
+    weftpy_runtime_t *run; /* borrowed: nothing is called once its runtime is closed */
+    PyObject *handler;
+};
+
 typedef struct listener {
     PyObject_HEAD weftpy_runtime_t *run;
     weft_listener_t *listener; /* NULL: closed */
-    PyObject *handler;
+    struct served *served;     /* NULL: there is no handler, or it is closed */
     PyObject *uri;
     PyObject *weakrefs;
     uint16_t port;
@@ -19,11 +26,31 @@ typedef struct listener {
 static void accepted(weft_listener_t *wl, weft_ep_t *wep, void *user)
 {
     (void)wl;
-    listener_t *l = user;
-    weftpy_endpoint_t *ep = weftpy_endpoint_new(l->run, wep);
-    if (!ep || weftpy_loop_call(l->run, l->handler, (PyObject *)ep))
-        PyErr_WriteUnraisable((PyObject *)l);
+    struct served *served = user;
+    weftpy_endpoint_t *ep = weftpy_endpoint_new(served->run, wep);
+    if (!ep || weftpy_loop_call(served->run, served->handler, (PyObject *)ep))
+        PyErr_WriteUnraisable(served->handler);
     Py_XDECREF((PyObject *)ep);
+}
+
+static void served_free(weft_op_t *op, void *user)
+{
+    (void)op;
+    struct served *served = user;
+    Py_DECREF(served->handler);
+    PyMem_Free(served);
+}
+
+static struct served *served_new(weftpy_runtime_t *run, PyObject *handler)
+{
+    struct served *served = PyMem_Calloc(1, sizeof *served);
+    if (!served)
+        return (struct served *)PyErr_NoMemory();
+    served->run = run;
+    served->handler = Py_NewRef(handler);
+    served->closing.fn = served_free;
+    served->closing.user = served;
+    return served;
 }
 
 static const weftpy_sig_t sig_listen = {"listen", 3, 1, 2, {N_uri, N_handler, N_backlog}};
@@ -35,7 +62,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
     weft_listen_opts_t opts = WEFT_LISTEN_OPTS_INIT;
     if (weftpy_args(run->st, &sig_listen, args, n, kwnames, arg) || weftpy_u64(arg[2], "backlog", UINT32_MAX, &backlog))
         return NULL;
-    const char *uri = PyUnicode_AsUTF8AndSize(arg[0], NULL);
+    const char *uri = weftpy_str(arg[0], "uri");
     PyObject *handler = arg[1] == Py_None ? NULL : arg[1];
     if (!uri)
         return NULL;
@@ -53,10 +80,13 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     weft_ep_hooks_t hooks = {.closed = weftpy_endpoint_closed, .user = run};
     l->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
-    l->handler = handler ? Py_NewRef(handler) : NULL;
+    if ((handler && !(l->served = served_new(run, handler))) || weftpy_runtime_check(run)) { /* making objects can run anything */
+        Py_DECREF(l);
+        return NULL;
+    }
     opts.backlog = (uint32_t)backlog;
     opts.accept = handler ? accepted : NULL;
-    opts.user = l;
+    opts.user = l->served;
     opts.hooks = run->blocking ? NULL : &hooks;
     weft_status_t status = weft_listen(run->rt, uri, &opts, &l->listener);
     if (status) {
@@ -66,7 +96,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     l->port = weft_listener_port(l->listener);
-    if (!(l->uri = PyUnicode_FromString(weft_listener_uri(l->listener)))) {
+    if (!(l->uri = weftpy_text(weft_listener_uri(l->listener)))) {
         Py_DECREF(l);
         return NULL;
     }
@@ -90,9 +120,9 @@ static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     uint64_t timeout = 0;
     if (weftpy_args(l->run->st, &sig_accept, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout) || check(l))
         return NULL;
-    if (l->handler)
+    if (l->served)
         return weftpy_raise_text(l->run->st, WEFT_ERR_STATE, "the listener has a handler, which gets the endpoints");
-    weftpy_op_t *op = weftpy_loop_before_post(l->run) ? NULL : weftpy_op_new(l->run, &weftpy_gives_endpoint);
+    weftpy_op_t *op = weftpy_loop_before_post(l->run) || check(l) ? NULL : weftpy_op_new(l->run, &weftpy_gives_endpoint);
     if (!op)
         return NULL;
     op->held = Py_NewRef(self);
@@ -100,12 +130,23 @@ static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     return weftpy_op_posted(op, weft_listener_accept(l->listener, &op->op));
 }
 
-/* No callback comes after it: this is the driving thread, or there are no callbacks. */
+/* No callback comes after it on the driving thread; on another (the collector runs on any) the library says when. */
 static void close_it(listener_t *l)
 {
-    if (l->listener && l->run->rt)
-        weft_listener_close(l->listener, NULL);
+    struct served *served = l->served;
+    weft_listener_t *listener = l->run->rt ? l->listener : NULL;
+    bool here = l->run->thread == PyThread_get_thread_ident();
+    l->served = NULL;
     l->listener = NULL;
+    if (listener && served && !here) {
+        if (weft_listener_close(listener, &served->closing) != WEFT_OK)
+            served->handler = NULL; /* a forked child: nobody is called here, and nobody frees it */
+        return;
+    }
+    if (listener)
+        weft_listener_close(listener, NULL);
+    if (served)
+        served_free(NULL, served);
 }
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
@@ -142,7 +183,10 @@ static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     PyObject *closed = leave(self, args, n);
     weftpy_op_t *op = closed ? weftpy_op_new(((listener_t *)self)->run, &weftpy_gives_none) : NULL;
-    return op ? weftpy_op_complete(op, closed) : NULL;
+    if (op)
+        return weftpy_op_complete(op, closed);
+    Py_XDECREF(closed);
+    return NULL;
 }
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
@@ -150,7 +194,8 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     listener_t *l = (listener_t *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(l->run);
-    Py_VISIT(l->handler);
+    if (l->served)
+        Py_VISIT(l->served->handler);
     return 0;
 }
 
@@ -159,7 +204,6 @@ static int clear(PyObject *self)
     listener_t *l = (listener_t *)self;
     if (l->run)
         close_it(l);
-    Py_CLEAR(l->handler);
     return 0;
 }
 

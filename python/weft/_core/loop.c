@@ -69,8 +69,8 @@ int weftpy_loop_before_post_slow(weftpy_runtime_t *run)
                           "with loop.call_soon_threadsafe()");
         return -1;
     }
-    weft_runtime_progress(run->rt); /* which disarms it */
-    return weftpy_loop_schedule(run);
+    weftpy_progress(run);                                                   /* which disarms it */
+    return weftpy_loop_schedule(run) || weftpy_runtime_check(run) ? -1 : 0; /* a loop may do anything when it is asked */
 }
 
 int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg)
@@ -79,6 +79,30 @@ int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg)
     int failed = !pair || PyList_Append(run->calls, pair);
     Py_XDECREF(pair);
     return failed ? -1 : 0;
+}
+
+int weftpy_loop_call_ever(weftpy_runtime_t *run, PyObject *function, PyObject *arg)
+{
+    PyObject *three = PyTuple_Pack(3, function, arg, Py_None);
+    int failed = !three || PyList_Append(run->calls, three);
+    Py_XDECREF(three);
+    return failed ? -1 : 0;
+}
+
+void weftpy_loop_call_rest(weftpy_runtime_t *run)
+{
+    PyObject *calls = run->calls;
+    if (!calls)
+        return;
+    run->calls = PyList_New(0);
+    for (Py_ssize_t i = 0; i < PyList_Size(calls) && run->call_soon; i++) {
+        PyObject *call = PyList_GetItem(calls, i), *handle = NULL;
+        if (PyTuple_Size(call) == 3)
+            handle = PyObject_CallFunctionObjArgs(run->call_soon, PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1), NULL);
+        Py_XDECREF(handle);
+        PyErr_Clear(); /* the loop is closed: there is nobody to call them */
+    }
+    Py_DECREF(calls);
 }
 
 static bool waiting(const weftpy_runtime_t *run)
@@ -96,7 +120,7 @@ static bool idle(const weftpy_runtime_t *run)
     Py_ssize_t n = PyObject_Size(run->ready);
     if (n < 0)
         PyErr_Clear();
-    return n <= (run->scheduled ? 1 : 0);
+    return run->rt && n <= (run->scheduled ? 1 : 0);
 }
 
 /* Until `op` is complete (or, with NULL, until anything is), something needs the turn, or `ns` have passed. */
@@ -105,7 +129,7 @@ static bool drive(weftpy_runtime_t *run, const weftpy_op_t *op, uint64_t ns)
     uint64_t until = 0;
     for (;;) {
         for (int i = 0; i < SPIN_LOOK; i++) {
-            unsigned n = weft_runtime_progress(run->rt);
+            unsigned n = weftpy_progress(run);
             if (op ? op->state == OP_DONE : n > 0)
                 return true;
             if (n && waiting(run))
@@ -227,7 +251,7 @@ static int rounds(weftpy_runtime_t *run)
     uint64_t began = weftpy_clock();
     bool spun = false;
     for (int i = 0; i < ROUNDS && run->rt; i++) {
-        unsigned n = weft_runtime_progress(run->rt);
+        unsigned n = weftpy_progress(run);
         if (n && run->looped_at) {
             if (began - run->looped_at < SOON_NS)
                 run->spin = run->spin_most;
@@ -270,7 +294,7 @@ static PyObject *by_hand(weftpy_runtime_t *run)
     run->turning = run->scheduled = true;
     run->turns++;
     for (int i = 0; i < ROUNDS && run->rt && !failed; i++) {
-        unsigned n = weft_runtime_progress(run->rt);
+        unsigned n = weftpy_progress(run);
         int woke = weftpy_loop_wake(run, false);
         int called = woke < 0 || !run->rt ? 0 : call_all(run);
         failed = woke < 0 || called < 0;
@@ -286,7 +310,7 @@ static PyObject *by_hand(weftpy_runtime_t *run)
 static PyObject *beside_the_loop(weftpy_runtime_t *run)
 {
     unsigned long long events = 0;
-    for (unsigned n, i = 0; i < ROUNDS && (n = weft_runtime_progress(run->rt)); i++)
+    for (unsigned n, i = 0; i < ROUNDS && (n = weftpy_progress(run)); i++)
         events += n;
     return PyLong_FromUnsignedLongLong(events);
 }
@@ -307,7 +331,7 @@ PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
 {
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    return PyLong_FromUnsignedLong(run->rt && run->by_hand ? weft_runtime_progress(run->rt) : 0);
+    return PyLong_FromUnsignedLong(run->rt && run->by_hand ? weftpy_progress(run) : 0);
 }
 
 PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
@@ -377,10 +401,30 @@ PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused)
 
 /* --- coming and going ---------------------------------------------------------------------------------------------------- */
 
+/* A loop that runs, and not here: nothing of it is safe to touch. One that cannot be asked is taken at its word. */
+static bool elsewhere(weftpy_runtime_t *run, PyObject *loop)
+{
+    PyObject *running = PyObject_CallMethod(loop, "is_running", NULL);
+    bool runs = running && PyObject_IsTrue(running) == 1;
+    PyErr_Clear();
+    PyObject *here = runs ? PyObject_CallNoArgs(run->st->get_running_loop) : NULL;
+    PyErr_Clear();
+    bool other = runs && here != loop;
+    Py_XDECREF(running);
+    Py_XDECREF(here);
+    return other;
+}
+
 int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop)
 {
     PyObject *turner = NULL, *context = NULL, *r = NULL;
     int result = -1;
+    if (elsewhere(run, loop)) {
+        weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                          "the loop runs in another thread: make its runtime there, in a coroutine or with "
+                          "loop.call_soon_threadsafe()");
+        return -1;
+    }
     run->fd = weft_runtime_fd(run->rt);
     if (run->fd < 0) {
         weftpy_raise(run->st, (weft_status_t)run->fd);
@@ -429,6 +473,8 @@ void weftpy_loop_detach(weftpy_runtime_t *run)
         run->handed = false;
         PyObject *closed = PyObject_CallMethod(run->loop, "is_closed", NULL);
         int is = closed ? PyObject_IsTrue(closed) : 1;
+        if (weftpy_runtime_forked(run))
+            is = 1; /* what a child takes out of the loop's epoll its parent misses */
         Py_XDECREF(closed);
         PyObject *r = is == 0 ? PyObject_CallMethod(run->loop, "remove_reader", "i", run->fd) : NULL;
         Py_XDECREF(r);
@@ -482,7 +528,7 @@ PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
     if (run->blocking)
         return weftpy_raise_text(run->st, WEFT_ERR_STATE,
                                  "a blocking runtime has no event loop: open one with progress=\"loop\"");
-    if (run->turning)
+    if (run->turning || run->driving)
         return weftpy_raise_text(run->st, WEFT_ERR_STATE,
                                  "not from inside a callback of the runtime: call it later, with loop.call_soon()");
     if (!may_leave(run))
@@ -490,7 +536,11 @@ PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
                                  "the runtime belongs to an event loop that is running in another thread: stop that loop first");
     PyObject *old = Py_XNewRef(run->loop);
     let_go(run);
-    weft_runtime_progress(run->rt); /* which disarms it: the new loop has not been told of anything yet */
+    if (weftpy_runtime_check(run)) { /* the loop it had did that */
+        Py_XDECREF(old);
+        return NULL;
+    }
+    weftpy_progress(run); /* which disarms it: the new loop has not been told of anything yet */
     if (weftpy_loop_attach(run, loop)) {
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);

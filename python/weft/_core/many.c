@@ -122,7 +122,7 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
         weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
     weftpy_op_t *op = gather(ep, &weftpy_gives_none, arg[0], false, timeout);
-    if (!op || weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run)) {
+    if (!op || weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep)) {
         Py_XDECREF((PyObject *)op);
         return NULL;
     }
@@ -143,7 +143,7 @@ PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
         weftpy_u64(arg[2], "mask", UINT64_MAX, &mask) || weftpy_ns(arg[3], "timeout", &timeout))
         return NULL;
     weftpy_op_t *op = gather(ep, &weftpy_gives_lens, arg[0], true, timeout);
-    if (!op || weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run)) {
+    if (!op || weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep)) {
         Py_XDECREF((PyObject *)op);
         return NULL;
     }

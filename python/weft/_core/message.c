@@ -96,6 +96,8 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
     PyObject *bytes = NULL;
     if (check(m))
         return NULL;
+    if (!into && m->len > (uint64_t)PY_SSIZE_T_MAX) /* its sender says so */
+        return PyErr_NoMemory();
     if (!into && !(bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)m->len)))
         return NULL;
     weftpy_op_t *op =
@@ -108,6 +110,10 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
     op->made = bytes;
     op->held = Py_NewRef((PyObject *)m);
     op->op.timeout_ns = timeout;
+    if (check(m)) { /* again: a buffer can run anything when it is asked for its memory */
+        Py_DECREF(op);
+        return NULL;
+    }
     return weftpy_op_posted(op, weft_am_pull(m->am, into ? op->buf.view.buf : PyBytes_AsString(bytes),
                                              into ? (size_t)op->buf.view.len : m->len, &op->op));
 }
@@ -142,7 +148,7 @@ static PyObject *reject(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     if (weftpy_args(m->run->st, &sig_reject, args, n, kwnames, arg) || weftpy_u64(arg[0], "reason", UINT32_MAX, &reason) ||
         check(m))
         return NULL;
-    if (!m->run->blocking && weftpy_loop_before_post(m->run))
+    if ((!m->run->blocking && weftpy_loop_before_post(m->run)) || check(m))
         return NULL;
     weft_status_t status = weft_am_reject(m->am, (uint32_t)reason);
     if (status)

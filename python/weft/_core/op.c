@@ -129,7 +129,7 @@ PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status)
         return waited(op);
     Py_INCREF((PyObject *)op); /* the library's */
     run->under_way++;
-    weft_runtime_progress(run->rt); /* it may be complete already, and is only told of in progress */
+    weftpy_progress(run); /* it may be complete already, and is only told of in progress */
     return (PyObject *)op;
 }
 

@@ -8,6 +8,7 @@
 #include "core.h"
 
 #include <string.h>
+#include <unistd.h>
 
 int weftpy_runtime_check(weftpy_runtime_t *run)
 {
@@ -15,6 +16,11 @@ int weftpy_runtime_check(weftpy_runtime_t *run)
         return 0;
     weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the runtime is closed");
     return -1;
+}
+
+bool weftpy_runtime_forked(const weftpy_runtime_t *run)
+{
+    return run->pid != (int)getpid();
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------------- */
@@ -34,6 +40,31 @@ static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t
     return 0;
 }
 
+/* What every method relies on, whether __init__ was called or not. */
+static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
+{
+    (void)args;
+    (void)kw;
+    weftpy_state_t *st = weftpy_state_of(type);
+    weftpy_runtime_t *run = st ? (weftpy_runtime_t *)PyType_GenericAlloc(type, 0) : NULL;
+    if (!run)
+        return NULL;
+    run->st = st;
+    run->pid = (int)getpid();
+    run->woken_end = &run->woken;
+    return (PyObject *)run;
+}
+
+static int opened(weftpy_runtime_t *run)
+{
+    if (!run->rt && !run->closing)
+        return 0;
+    weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime is open already, or was: make another");
+    return -1;
+}
+
+static weft_status_t close_it(weftpy_runtime_t *run);
+
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
     static char *words[] = {"progress",        "loop",          "name",        "transports", "interfaces", "key", "heartbeat",
@@ -45,13 +76,8 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     Py_buffer key = {0};
     uint64_t recv_window = 0;
     int result = -1;
-    run->st = weftpy_state_of(Py_TYPE(self));
-    if (!run->st)
+    if (opened(run))
         return -1;
-    if (run->rt || run->closing) {
-        weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime is open already");
-        return -1;
-    }
     if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOOO:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
                                      &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin, &hold))
         return -1;
@@ -60,7 +86,8 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     if (mode_of(run, progress, &opts.progress) || weftpy_ns(heartbeat, "heartbeat", &opts.heartbeat_ns) ||
         weftpy_ns(connect, "connect_timeout", &opts.connect_timeout_ns) ||
         weftpy_ns(closing, "close_timeout", &opts.close_timeout_ns) || weftpy_ns(spin, "spin", &opts.spin_ns) ||
-        weftpy_ns(hold, "am_hold", &opts.am_hold_ns) || weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window))
+        weftpy_ns(hold, "am_hold", &opts.am_hold_ns) || weftpy_u64(window, "recv_window", SIZE_MAX, &recv_window) ||
+        opened(run)) /* again: numbers can run anything */
         goto out;
     opts.recv_window = recv_window;
     run->blocking = opts.progress != WEFT_PROGRESS_LOOP;
@@ -73,14 +100,23 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         if (!running)
             goto out;
     }
-    run->endpoints = PyDict_New();
-    run->handlers = PyDict_New();
+    if (!run->endpoints)
+        run->endpoints = PyDict_New();
+    if (!run->handlers)
+        run->handlers = PyDict_New();
+    run->pid = (int)getpid();
     if (run->endpoints && run->handlers) {
         weft_status_t status = weft_runtime_open(&opts, &run->rt);
         if (status)
             weftpy_raise(run->st, status);
         else
             result = run->blocking ? 0 : weftpy_loop_attach(run, loop);
+        if (result && run->rt) {
+            PyObject *type, *error, *trace;
+            PyErr_Fetch(&type, &error, &trace);
+            close_it(run);
+            PyErr_Restore(type, error, trace);
+        }
     }
     Py_XDECREF(running);
 out:
@@ -97,30 +133,30 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     weft_status_t status;
     if (!rt)
         return WEFT_OK;
+    if (run->driving) /* before anything is undone: it stays open */
+        return WEFT_ERR_STATE;
     weftpy_loop_detach(run);
-    weftpy_messages_release(run);
-    run->closing = true;
     if (run->blocking) {
-        weftpy_wait_end_all(run);
+        if (!weftpy_wait_end_all(run))
+            return WEFT_ERR_STATE;
         if (!run->rt)
             return WEFT_OK;                        /* another thread closed it meanwhile */
+        weftpy_messages_release(run);              /* what those who waited got is among them */
         run->rt = NULL;                            /* from here on nobody else finds it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = weft_runtime_close(rt);
         PyEval_RestoreThread(save);
     } else {
+        run->closing = true;
+        weftpy_messages_release(run);
         status = weft_runtime_close(rt);
-    }
-    if (status == WEFT_ERR_STATE) { /* from inside a callback: it is still open */
-        run->rt = rt;
-        run->closing = false;
-        return status;
     }
     run->rt = NULL;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     while (run->woken && weftpy_loop_wake(run, false) < 0)
         PyErr_Clear(); /* the loop is closed: nobody waits any more */
+    weftpy_loop_call_rest(run);
     PyErr_Restore(type, error, trace);
     return status;
 }
@@ -134,7 +170,15 @@ static PyObject *close_method(PyObject *self, PyObject *unused)
                                  "the runtime belongs to the event loop of another thread: close it there");
     weft_status_t status = close_it(run);
     if (status && status != WEFT_ERR_FORKED)
-        return weftpy_raise(run->st, status);
+        return status == WEFT_ERR_STATE
+                   ? weftpy_raise_text(
+                         run->st, status,
+                         run->blocking
+                             ? "this thread waits in the runtime, and a signal handler cannot close it meanwhile: raise an "
+                               "exception there, which ends the wait, and close it then"
+                             : "the runtime cannot be closed by what is called in its progress, such as __del__ of a "
+                               "buffer: have the loop do it, with loop.call_soon()")
+                   : weftpy_raise(run->st, status);
     Py_RETURN_NONE;
 }
 
@@ -202,7 +246,7 @@ static PyObject *get_name(PyObject *self, void *unused)
 {
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    return run->rt ? PyUnicode_FromString(weft_runtime_name(run->rt)) : PyUnicode_FromString("");
+    return weftpy_text(run->rt ? weft_runtime_name(run->rt) : NULL);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
@@ -358,7 +402,7 @@ static PyMemberDef members[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "One progress engine with its endpoints, in an event loop or for threads that wait."},
-    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_new, new},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_finalize, finalize},
