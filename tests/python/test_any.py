@@ -146,6 +146,22 @@ def test_it_does_not_leave_a_loop_that_runs_elsewhere(run):
     run(body())
 
 
+def test_a_task_may_move_the_runtime_whose_turn_steps_it(run):
+    async def body():
+        loop, hand = asyncio.get_running_loop(), asyncio.new_event_loop()
+        async with weft.Runtime() as left, weft.Runtime() as right:
+            listener = right.listen("tcp://127.0.0.1:0")
+            a, b = await asyncio.gather(left.connect(listener.uri), listener.accept())
+            for i in range(20):
+                op = b.recv(tag=i)
+                loop.call_soon(a.send, b"x", i)
+                await op  # stepped by a turn of `right`
+                right._attach(hand)
+                right._attach(loop)
+        hand.close()
+    run(body())
+
+
 def test_a_blocking_runtime_has_no_loop_to_leave():
     with weft.blocking.Runtime() as runtime, pytest.raises(weft.StateError):
         runtime._attach(object())

@@ -124,6 +124,7 @@ struct weftpy_runtime {
     int fd;
     int credit;                     /* completions that may yet be had without giving the loop a turn */
     uint64_t under_way;
+    uint64_t moves;                 /* from loop to loop: a turn during which it moved is over */
     uint64_t timer_due, spin_most, spin, looped_at;
     uint64_t turns, spins, spins_won, inline_wakes; /* for tests and for people */
 };

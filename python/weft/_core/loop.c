@@ -248,9 +248,9 @@ static int set_timer(weftpy_runtime_t *run)
 /* Until nothing happens any more: 0, 1 if there is more to do, -1 with an exception. */
 static int rounds(weftpy_runtime_t *run)
 {
-    uint64_t began = weftpy_clock();
+    uint64_t began = weftpy_clock(), moves = run->moves;
     bool spun = false;
-    for (int i = 0; i < ROUNDS && run->rt; i++) {
+    for (int i = 0; i < ROUNDS && run->rt && run->moves == moves; i++) {
         unsigned n = weftpy_progress(run);
         if (n && run->looped_at) {
             if (began - run->looped_at < SOON_NS)
@@ -261,6 +261,8 @@ static int rounds(weftpy_runtime_t *run)
         int called = woke < 0 || !run->rt ? 0 : call_all(run);
         if (woke < 0 || called < 0)
             return -1;
+        if (run->moves != moves)
+            return 0;
         if (n || woke || called) {
             if (weftpy_clock() - began > TURN_NS)
                 return 1;
@@ -289,11 +291,11 @@ static int rounds(weftpy_runtime_t *run)
  * spin. Gives how much happened. */
 static PyObject *by_hand(weftpy_runtime_t *run)
 {
-    unsigned long long events = 0;
+    unsigned long long events = 0, moves = run->moves;
     int failed = 0;
     run->turning = run->scheduled = true;
     run->turns++;
-    for (int i = 0; i < ROUNDS && run->rt && !failed; i++) {
+    for (int i = 0; i < ROUNDS && run->rt && run->moves == moves; i++) {
         unsigned n = weftpy_progress(run);
         int woke = weftpy_loop_wake(run, false);
         int called = woke < 0 || !run->rt ? 0 : call_all(run);
@@ -302,7 +304,8 @@ static PyObject *by_hand(weftpy_runtime_t *run)
             break;
         events += n + (unsigned)woke + (unsigned)called;
     }
-    run->turning = false;
+    if (run->moves == moves)
+        run->turning = false;
     return failed ? NULL : PyLong_FromUnsignedLongLong(events);
 }
 
@@ -331,7 +334,11 @@ PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
 {
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    return PyLong_FromUnsignedLong(run->rt && run->by_hand ? weftpy_progress(run) : 0);
+    if (!run->rt || run->blocking || (!run->by_hand && run->thread != PyThread_get_thread_ident()))
+        return PyLong_FromLong(0);
+    if (!run->by_hand && weftpy_loop_before_post(run)) /* a turn of its loop tells, after this */
+        return NULL;
+    return PyLong_FromUnsignedLong(weftpy_progress(run));
 }
 
 PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
@@ -363,7 +370,10 @@ static PyObject *turn(weftpy_runtime_t *run)
     run->turns++;
     run->scheduled = true; /* so that what is posted in it is only posted */
     run->credit = 256;
+    uint64_t moves = run->moves;
     int more = rounds(run);
+    if (run->moves != moves) /* the loop it has now has been told */
+        return more < 0 ? NULL : Py_NewRef(Py_None);
     run->turning = false;
     run->scheduled = false;
     if (!run->rt)
@@ -528,7 +538,7 @@ PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
     if (run->blocking)
         return weftpy_raise_text(run->st, WEFT_ERR_STATE,
                                  "a blocking runtime has no event loop: open one with progress=\"loop\"");
-    if (run->turning || run->driving)
+    if (run->driving)
         return weftpy_raise_text(run->st, WEFT_ERR_STATE,
                                  "not from inside a callback of the runtime: call it later, with loop.call_soon()");
     if (!may_leave(run))
@@ -540,6 +550,8 @@ PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
         Py_XDECREF(old);
         return NULL;
     }
+    run->moves++;
+    run->turning = false; /* a task that is stepped by a turn may be who moves it */
     weftpy_progress(run); /* which disarms it: the new loop has not been told of anything yet */
     if (weftpy_loop_attach(run, loop)) {
         PyObject *type, *error, *trace;

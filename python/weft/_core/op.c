@@ -491,6 +491,22 @@ static PyObject *cancel(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     Py_RETURN_TRUE;
 }
 
+/* For those who wait for the end of the operation itself, and for nothing sooner. */
+static PyObject *ask_to_end(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_op_t *op = (weftpy_op_t *)self;
+    if (op->state != OP_UNDER_WAY)
+        Py_RETURN_FALSE;
+    if (!op->run->blocking && weftpy_loop_before_post(op->run))
+        return NULL;
+    if (op->many)
+        weftpy_many_cancel(op->many);
+    else
+        weft_op_cancel(&op->op);
+    Py_RETURN_TRUE;
+}
+
 static PyObject *get_blocking(PyObject *self, void *unused)
 {
     (void)unused;
@@ -551,6 +567,8 @@ static PyMethodDef methods[] = {
     {"cancelled", cancelled, METH_NOARGS, "True if cancel() was sooner than its completion."},
     {"cancel", (PyCFunction)(void (*)(void))cancel, METH_FASTCALL | METH_KEYWORDS,
      "End it early. Whoever awaits it gets CancelledError now; its buffer is held until the library has let go of it."},
+    {"_end", ask_to_end, METH_NOARGS,
+     "Ask it to end early: it completes as cancelled once its buffer is free, or as it would have."},
     {"get_loop", get_loop, METH_NOARGS, "The event loop of its runtime."},
     {"add_done_callback", (PyCFunction)(void (*)(void))add_done_callback, METH_FASTCALL | METH_KEYWORDS,
      "Have the loop call a function with this operation when it is complete."},
