@@ -24,6 +24,7 @@ class Runtime(_core.Runtime):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: set[Any] = set()
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Op[Endpoint]:
         """Connect to a listener's address, such as tcp://host:port or unix://@name; several joined by commas are tried in order."""
@@ -46,6 +47,8 @@ class Runtime(_core.Runtime):
         """Close its endpoints and then the runtime itself. What is still under way after that completes with ClosedError."""
         if self.closed:
             return
+        for server in tuple(self._servers):
+            await server._end()
         for task in tuple(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()

@@ -31,6 +31,7 @@ class Runtime(_core.Runtime):
         if progress == "loop":
             raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
         super().__init__(progress=progress, **options)
+        self._servers: set[Any] = set()
         _all.add(self)
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
@@ -46,6 +47,8 @@ class Runtime(_core.Runtime):
     def close(self) -> None:
         """Close its endpoints and then the runtime itself. What other threads wait for completes with ClosedError."""
         if not self.closed:
+            for server in tuple(self._servers):
+                server._end()
             for ep in self.endpoints():
                 try:
                     ep.close()

@@ -27,7 +27,8 @@ typedef struct weftpy_op weftpy_op_t;
 #define WEFTPY_NAME_LIST(X) \
     X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) X(progress) \
     X(name) X(transports) X(interfaces) X(key) X(heartbeat) X(connect_timeout) X(close_timeout) X(recv_window) X(spin) X(loop) \
-    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(endpoint) X(address) X(shared)
+    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(endpoint) X(address) X(shared) \
+    X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
     WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
@@ -49,7 +50,7 @@ typedef struct weftpy_sig {
 struct weftpy_state {
     PyObject *error;                    /* WeftError */
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
-    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor;
+    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
     /* of asyncio and contextvars */
@@ -107,6 +108,7 @@ struct weftpy_runtime {
     PyObject *handlers;             /* id: function for active messages */
     weftpy_message_t *messages;     /* those that hold something of the runtime */
     bool blocking;                  /* there is no event loop: calls wait */
+    bool caller;                    /* and only they drive it */
     bool closing;
     unsigned driving;               /* inside weft_runtime_progress(), with the GIL: what runs there may not close it */
     int pid;                        /* of the process that opened it */

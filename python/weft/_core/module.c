@@ -4,6 +4,7 @@
  *
  * tests/python/test_module.py holds us to it. */
 #include "core.h"
+#include "serve.h"
 #include "values.h"
 
 static struct PyModuleDef definition;
@@ -109,7 +110,8 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_op_spec, &st->op) || add_type(module, &weftpy_message_spec, &st->message) ||
         add_type(module, &weftpy_blocking_endpoint_spec, &st->blocking_endpoint) ||
         add_type(module, &weftpy_blocking_listener_spec, &st->blocking_listener) ||
-        add_type(module, &weftpy_tensor_spec, &st->tensor))
+        add_type(module, &weftpy_tensor_spec, &st->tensor) || add_type(module, &weftpy_service_spec, &st->service) ||
+        add_type(module, &weftpy_request_spec, &st->request))
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
@@ -136,6 +138,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->blocking_endpoint);
     Py_VISIT(st->blocking_listener);
     Py_VISIT(st->tensor);
+    Py_VISIT(st->service);
+    Py_VISIT(st->request);
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
@@ -159,6 +163,8 @@ static int clear(PyObject *module)
     Py_CLEAR(st->blocking_endpoint);
     Py_CLEAR(st->blocking_listener);
     Py_CLEAR(st->tensor);
+    Py_CLEAR(st->service);
+    Py_CLEAR(st->request);
     Py_CLEAR(st->s_run);
     Py_CLEAR(st->cancelled_error);
     Py_CLEAR(st->invalid_state_error);

@@ -91,6 +91,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         goto out;
     opts.recv_window = recv_window;
     run->blocking = opts.progress != WEFT_PROGRESS_LOOP;
+    run->caller = opts.progress == WEFT_PROGRESS_CALLER;
     run->spin_most = spin && spin != Py_None ? opts.spin_ns : 50 * WEFT_MICROSECOND;
     if (run->spin_most <= 1)
         run->spin_most = 0;

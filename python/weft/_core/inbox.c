@@ -1,0 +1,330 @@
+/* _core/inbox.c - requests as they come: kept, their large arguments fetched, handed to the loop or put where threads wait for
+ * them.
+ *
+ *     arrived -> kept -> (fetched) -> in a loop: a Request for the next turn
+ *                                     else: waiting -> taken by a thread
+ *
+ * A blocking runtime is driven by threads that do not have the GIL and must not wait for it: whoever holds it may be waiting for
+ * them. So this file knows no Python, but where a runtime of a loop, whose driver has the GIL, hands a request on. Arguments that
+ * were not here when the request came are fetched into memory of our own, with all of the fabric's ways and no copy after it:
+ * views of it may outlive the runtime.
+ *
+ * What the library does for threads of its own is done here for Python's: a queue of bounded length, bytes counted,
+ * RESOURCE_EXHAUSTED beyond.
+ *
+ * Promise: a request is run by one thread or answered here, never both, and whoever waits is woken when there is one, or at the
+ * end. tests/python/test_service_threads.py holds us to it. */
+#include "serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- life ---------------------------------------------------------------------------------------------------------------- */
+
+weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, uint64_t bytes_most, uint32_t queue_most)
+{
+    pthread_condattr_t attr;
+    weftpy_inbox_t *q = calloc(1, sizeof *q);
+    if (!q)
+        return NULL;
+    atomic_init(&q->refs, 1);
+    atomic_init(&q->bytes, 0);
+    q->rt = rt;
+    q->pid = getpid();
+    q->blocking = blocking;
+    q->bytes_most = bytes_most ? bytes_most : UINT64_C(1) << 30;
+    q->queue_most = queue_most ? queue_most : 65536;
+    q->last = &q->first;
+    q->told_last = &q->told;
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->work, &attr);
+    pthread_cond_init(&q->news, &attr);
+    pthread_condattr_destroy(&attr);
+    return q;
+}
+
+void weftpy_inbox_unref(weftpy_inbox_t *q)
+{
+    if (atomic_fetch_sub(&q->refs, 1) != 1)
+        return;
+    pthread_cond_destroy(&q->work);
+    pthread_cond_destroy(&q->news);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+void weftpy_inbox_released(void *function, void *unused)
+{
+    weftpy_function_t *f = function;
+    (void)unused;
+    weftpy_inbox_unref(f->inbox);
+    free(f);
+}
+
+static void uncount(weftpy_arrival_t *a)
+{
+    if (a->counted)
+        atomic_fetch_sub(&a->inbox->bytes, a->memory_len);
+    a->counted = false;
+}
+
+void weftpy_arrival_free(weftpy_arrival_t *a, bool release)
+{
+    weftpy_inbox_t *q = a->inbox;
+    uncount(a);
+    if (release && q->pid == getpid()) /* in a child it is the parent's */
+        weft_request_release(a->request);
+    free(a->memory);
+    free(a->peer);
+    free(a);
+    weftpy_inbox_unref(q);
+}
+
+/* It is not run. */
+static void turn_away(weftpy_arrival_t *a, weft_code_t code, const char *why)
+{
+    weft_request_fail(a->request, code, why);
+    weftpy_arrival_free(a, true);
+}
+
+/* --- arriving ------------------------------------------------------------------------------------------------------------ */
+
+static void put(weftpy_arrival_t *a)
+{
+    weftpy_inbox_t *q = a->inbox;
+    pthread_mutex_lock(&q->lock);
+    bool stopped = q->stopped, full = q->waiting >= q->queue_most;
+    if (!stopped && !full) {
+        *q->last = a;
+        q->last = &a->next;
+        q->waiting++;
+        pthread_cond_signal(&q->work);
+    }
+    pthread_mutex_unlock(&q->lock);
+    if (stopped)
+        turn_away(a, WEFT_CODE_UNAVAILABLE, "the service takes no more calls: it is closing");
+    else if (full)
+        turn_away(a, WEFT_CODE_RESOURCE_EXHAUSTED, "too many requests wait for a thread of the service: try again later");
+}
+
+/* Everything its function wants is here. */
+static void ready(weftpy_arrival_t *a)
+{
+    weftpy_inbox_t *q = a->inbox;
+    if (weft_request_cancelled(a->request)) /* nobody waits for it any more */
+        weftpy_arrival_free(a, true);
+    else if (q->blocking)
+        put(a);
+    else if (!q->owner)
+        turn_away(a, WEFT_CODE_UNAVAILABLE, "the service takes no more calls: it is closing");
+    else
+        weftpy_service_ready(q->owner, a); /* the driver has the GIL */
+}
+
+static void fetched(weft_op_t *op, void *user)
+{
+    weftpy_arrival_t *a = user;
+    if (op->status)
+        turn_away(a, WEFT_CODE_UNAVAILABLE, "the data of the arguments could not be brought here");
+    else
+        ready(a);
+}
+
+static void fetch(weftpy_arrival_t *a)
+{
+    weftpy_inbox_t *q = a->inbox;
+    size_t len = a->request->fetch_len;
+    a->memory_len = (len + 63) & ~(size_t)63;
+    a->counted = true;
+    if (atomic_fetch_add(&q->bytes, a->memory_len) + a->memory_len > q->bytes_most) {
+        turn_away(a, WEFT_CODE_RESOURCE_EXHAUSTED, "the requests of the service take too much memory: try again later");
+        return;
+    }
+    a->memory = aligned_alloc(64, a->memory_len);
+    a->op.fn = fetched;
+    a->op.user = a;
+    if (!a->memory || weft_request_fetch(a->request, a->memory, a->memory_len, NULL, &a->op) != WEFT_OK)
+        turn_away(a, WEFT_CODE_RESOURCE_EXHAUSTED, "there is no memory for the arguments");
+}
+
+static void copy_text(char *to, size_t cap, const char *from)
+{
+    size_t n = strnlen(from ? from : "", cap - 1);
+    memcpy(to, from ? from : "", n);
+    to[n] = '\0';
+}
+
+static weftpy_peer_t *peer_of(const weft_request_t *request, weft_runtime_t *rt)
+{
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    weft_ep_t *ep = weft_ep_find(rt, request->from);
+    weftpy_peer_t *peer = ep && !weft_ep_get_info(ep, &info) ? malloc(sizeof *peer) : NULL;
+    if (!peer)
+        return NULL;
+    copy_text(peer->name, sizeof peer->name, info.peer_name);
+    copy_text(peer->address, sizeof peer->address, info.peer_address);
+    copy_text(peer->transport, sizeof peer->transport, info.transport);
+    peer->authenticated = info.authenticated;
+    peer->same_host = info.same_host;
+    return peer;
+}
+
+/* In progress. */
+void weftpy_inbox_arrived(weft_request_t *request, void *function)
+{
+    weftpy_function_t *f = function;
+    weft_request_t *kept = weft_request_keep(request);
+    if (!kept)
+        return; /* it was answered */
+    weftpy_arrival_t *a = calloc(1, sizeof *a);
+    if (!a) {
+        weft_request_fail(kept, WEFT_CODE_RESOURCE_EXHAUSTED, "there is no memory for the request");
+        weft_request_release(kept);
+        return;
+    }
+    a->request = kept;
+    a->inbox = f->inbox;
+    atomic_fetch_add(&f->inbox->refs, 1);
+    a->index = f->index;
+    a->deadline = kept->left_ns == UINT64_MAX ? UINT64_MAX : weftpy_clock() + kept->left_ns;
+    if (f->peer)
+        a->peer = peer_of(kept, f->inbox->rt);
+    if (kept->fetch_len && !f->fetch)
+        fetch(a);
+    else
+        ready(a);
+}
+
+/* --- threads that wait for them ------------------------------------------------------------------------------------------ */
+
+bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns)
+{
+    struct timespec until;
+    uint64_t at = weftpy_clock() + ns;
+    until.tv_sec = (time_t)(at / 1000000000u);
+    until.tv_nsec = (long)(at % 1000000000u);
+    pthread_mutex_lock(&q->lock);
+    while (!q->stopped && !(news ? q->told : q->first))
+        if (pthread_cond_timedwait(news ? &q->news : &q->work, &q->lock, &until))
+            break;
+    bool stopped = q->stopped;
+    pthread_mutex_unlock(&q->lock);
+    return !stopped;
+}
+
+static weftpy_arrival_t *pop(weftpy_arrival_t **first, weftpy_arrival_t ***last)
+{
+    weftpy_arrival_t *a = *first;
+    if (a) {
+        *first = a->next;
+        if (!*first)
+            *last = first;
+        a->next = NULL;
+    }
+    return a;
+}
+
+weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q)
+{
+    pthread_mutex_lock(&q->lock);
+    weftpy_arrival_t *a = pop(&q->first, &q->last);
+    if (a)
+        q->waiting--;
+    pthread_mutex_unlock(&q->lock);
+    return a;
+}
+
+weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q)
+{
+    pthread_mutex_lock(&q->lock);
+    weftpy_arrival_t *a = pop(&q->told, &q->told_last);
+    pthread_mutex_unlock(&q->lock);
+    return a;
+}
+
+void weftpy_inbox_stop(weftpy_inbox_t *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->stopped = true;
+    pthread_cond_broadcast(&q->work);
+    pthread_cond_broadcast(&q->news);
+    pthread_mutex_unlock(&q->lock);
+    for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q));)
+        turn_away(a, WEFT_CODE_UNAVAILABLE, "the service was closed before a thread came to the request");
+}
+
+void weftpy_inbox_forget(weftpy_inbox_t *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->stopped = true;
+    pthread_cond_broadcast(&q->work);
+    pthread_cond_broadcast(&q->news);
+    pthread_mutex_unlock(&q->lock);
+    for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q));)
+        weftpy_arrival_free(a, false);
+}
+
+/* --- cancelled ----------------------------------------------------------------------------------------------------------- */
+
+static void leave_watched(weftpy_arrival_t *a)
+{
+    if (!a->watched)
+        return;
+    a->watched = false;
+    *a->before = a->after;
+    if (a->after)
+        a->after->before = a->before;
+}
+
+/* In progress. The thread that runs the request may have let go of it meanwhile: it is looked for among those that are left. */
+static void cancelled(weft_request_t *request, void *user)
+{
+    weftpy_inbox_t *q = user;
+    weftpy_arrival_t *a;
+    pthread_mutex_lock(&q->lock);
+    for (a = q->watched; a && a->request != request; a = a->after)
+        ;
+    if (a) {
+        leave_watched(a);
+        a->next = NULL;
+        *q->told_last = a;
+        q->told_last = &a->next;
+        pthread_cond_signal(&q->news);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+void weftpy_inbox_watch(weftpy_arrival_t *a)
+{
+    weftpy_inbox_t *q = a->inbox;
+    pthread_mutex_lock(&q->lock);
+    if (!a->watched) {
+        a->watched = true;
+        a->after = q->watched;
+        a->before = &q->watched;
+        if (a->after)
+            a->after->before = &a->after;
+        q->watched = a;
+    }
+    pthread_mutex_unlock(&q->lock);
+    weft_request_on_cancel(a->request, cancelled, q);
+}
+
+void weftpy_inbox_unwatch(weftpy_arrival_t *a)
+{
+    weftpy_inbox_t *q = a->inbox;
+    pthread_mutex_lock(&q->lock);
+    leave_watched(a);
+    for (weftpy_arrival_t **at = &q->told; *at; at = &(*at)->next)
+        if (*at == a) {
+            *at = a->next;
+            if (q->told_last == &a->next)
+                q->told_last = at;
+            break;
+        }
+    pthread_mutex_unlock(&q->lock);
+}

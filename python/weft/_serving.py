@@ -1,0 +1,593 @@
+"""Functions of services at work: in an event loop, in threads beside it, and in threads of a blocking runtime.
+
+In a loop a function is called in a turn; coroutines and streams are tasks, which are cancelled when nobody waits for their request any more: its
+caller cancelled it or is gone, its deadline passed, the service closes. Functions in threads cannot be stopped: they ask request.cancelled(),
+and what they return then goes nowhere.
+
+    request --args--> function --returned--> reply
+                                --CallError--> its code and message
+                                --anything else raised--> UNKNOWN with the exception's text; the traceback stays here: the loop's exception handler
+                                  gets it, or the log "weft"
+
+tests/python/test_service.py, test_service_streams.py, test_service_threads.py and test_service_lost.py hold us to it.
+"""
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from . import _core, _hints, codes
+from ._core import Request
+
+log = logging.getLogger("weft")
+END = object()
+CLOSE_TIMEOUT = 5.0
+
+
+class WrongResult(Exception):
+    """What a function gave is not what its signature says."""
+
+
+class Function:
+    """A function of a service: how it is called."""
+
+    def __init__(self, name: str, signature: str, function: Callable[..., Any], kind: str, slots: list[_hints.Slot], number: int | None,
+                 thread: bool | None, into: Callable[[Request], Any] | None, fetch: bool, takes: list[tuple[str, bool]]) -> None:
+        self.name, self.signature, self.function, self.kind = name, signature, function, kind
+        self.slots, self.number, self.thread, self.into, self.fetch = slots, number, thread, into, fetch
+        values = [slot for slot in slots if slot.what == "value"]
+        self.mask = sum(1 << i for i, slot in enumerate(values) if slot.kind.list)
+        self.stream = next((slot for slot in slots if slot.what == "stream"), None)
+        self.wants_request = any(slot.what == "request" for slot in slots) or into is not None
+        self.simple = all(slot.what == "value" and not slot.by_name and not slot.kind.array for slot in slots)
+        self.is_async = kind in ("coroutine", "async generator")
+        self.streams = "generator" in kind
+
+    def bind(self, values: tuple[Any, ...], request: Request, incoming: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for the function."""
+        left = iter(values)
+        args: list[Any] = []
+        named: dict[str, Any] = {}
+        for slot in self.slots:
+            value: Any = request if slot.what == "request" else incoming if slot.what == "stream" else next(left)
+            if slot.what == "value" and slot.kind.array:
+                value = as_array(value)
+            if slot.by_name:
+                named[slot.name] = value
+            else:
+                args.append(value)
+        return tuple(args), named
+
+    def call(self, values: tuple[Any, ...], request: Request, incoming: Any = None) -> Any:
+        """Call it: what comes is a result, a coroutine, or a generator."""
+        if self.simple:
+            return self.function(*values)
+        args, named = self.bind(values, request, incoming)
+        return self.function(*args, **named)
+
+    def item(self, value: Any) -> Any:
+        """A value of the caller's stream, as the function wants it."""
+        return as_array(value) if self.stream is not None and self.stream.kind.array else value
+
+    @property
+    def item_mask(self) -> int:
+        """1 if values of the caller's stream are lists."""
+        return int(self.stream is not None and self.stream.kind.list)
+
+
+def as_array(value: Any) -> Any:
+    """A Tensor, or a list of them, as numpy has it, without a copy."""
+    import numpy
+    return [numpy.asarray(one) for one in value] if isinstance(value, list) else numpy.asarray(value)
+
+
+# --- the caller's stream, as functions see it ---------------------------------------------------------------------------------
+
+
+class Incoming:
+    """In an event loop: `async for`."""
+
+    def __init__(self, function: Function, request: Request) -> None:
+        self._function, self._request, self._mask = function, request, function.item_mask
+        self._array = function.stream is not None and function.stream.kind.array
+
+    def __aiter__(self) -> Incoming:
+        return self
+
+    def __anext__(self) -> Any:
+        return self._next() if self._array else self._request.recv(self._mask)
+
+    async def _next(self) -> Any:
+        return self._function.item(await self._request.recv(self._mask))
+
+
+class IncomingInThread:
+    """In a thread beside the event loop: `for`, whose receives are the loop's."""
+
+    def __init__(self, function: Function, request: Request, loop: asyncio.AbstractEventLoop) -> None:
+        self._function, self._request, self._loop = function, request, loop
+
+    def __iter__(self) -> IncomingInThread:
+        return self
+
+    async def _one(self) -> Any:
+        try:
+            return await self._request.recv(self._function.item_mask)
+        except StopAsyncIteration:
+            return END
+
+    def __next__(self) -> Any:
+        value = asyncio.run_coroutine_threadsafe(self._one(), self._loop).result()
+        if value is END:
+            raise StopIteration
+        return self._function.item(value)
+
+
+class BlockingIncoming:
+    """In a thread of a blocking runtime: `for`, and `async for` in coroutines that run there."""
+
+    def __init__(self, function: Function, request: Request) -> None:
+        self._function, self._request = function, request
+
+    def __iter__(self) -> BlockingIncoming:
+        return self
+
+    def __next__(self) -> Any:
+        return self._function.item(self._request.recv(self._function.item_mask))
+
+    def __aiter__(self) -> BlockingIncoming:
+        return self
+
+    async def __anext__(self) -> Any:
+        value = await asyncio.get_running_loop().run_in_executor(None, next, self, END)
+        if value is END:
+            raise StopAsyncIteration
+        return value
+
+
+# --- what becomes of a request --------------------------------------------------------------------------------------------------
+
+
+def answer(function: Function, request: Request, result: Any) -> BaseException | None:
+    """Reply with what the function returned. What it returns is to be reported."""
+    if request.answered:
+        return None  # by the function itself, or nobody waits any more
+    try:
+        request.reply(result)
+    except (_core.ClosedError, _core.ForkedError):
+        return None  # the runtime is gone, and its callers know
+    except Exception as error:
+        return fail(function, request, WrongResult(str(error)))
+    return None
+
+
+def fail(function: Function, request: Request, error: BaseException) -> BaseException | None:
+    """Answer with what was raised. What it returns is to be reported: None if that is between the function and its caller."""
+    told: BaseException | None = None
+    if isinstance(error, _core.CallError):
+        said = (error.code, error.message, error.category, error.value)
+    elif isinstance(error, asyncio.CancelledError):
+        said = (codes.CANCELLED, f"{function.name} was cancelled at the server", 0, 0)
+    elif isinstance(error, WrongResult):
+        told, said = error, (codes.INTERNAL, str(error), 0, 0)
+    else:
+        text = str(error)
+        told, said = error, (codes.UNKNOWN, f"{type(error).__name__}: {text}" if text else type(error).__name__, 0, 0)
+    if request.cancelled() and isinstance(error, _core.WeftError):
+        told = None  # that is how functions hear that nobody waits any more
+    if not request.answered:
+        try:
+            request.fail(*said)
+        except (_core.ClosedError, _core.ForkedError):
+            pass
+    return told
+
+
+def send(request: Request, value: Any) -> Any:
+    """The next value of a stream; one that is of another type is no failure of the caller's."""
+    try:
+        return request.send(value)
+    except (TypeError, OverflowError, ValueError) as error:
+        raise WrongResult(str(error)) from None
+
+
+class _Base:
+    """What both kinds of server have."""
+
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], **limits: Any) -> None:
+        self._core = _core.Service(runtime, name, **limits)
+        self._runtime: Any = runtime
+        self._servers: set[Any] = getattr(runtime, "_servers", set())  # of the package's runtimes, which end them before themselves
+        self._index: dict[str, int] = {}
+        self._uris: list[str] = []
+        self.name = name
+        self.instance = self._core.instance
+        try:
+            for function in functions:
+                self._serve(function)
+        except BaseException:
+            self.abort()
+            raise
+        self._servers.add(self)
+
+    def _handler(self, function: Function) -> Callable[[Request], None]:
+        raise NotImplementedError
+
+    def _serve(self, function: Function) -> None:
+        self._index[function.name] = self._core.add(function.signature, self._handler(function), number=function.number,
+                                                    fetch=function.fetch or function.into is not None, peer=function.wants_request)
+
+    @property
+    def uri(self) -> str:
+        """Where it listens: addresses joined by commas, with the ports that were picked."""
+        return ",".join(self._uris)
+
+    @property
+    def closed(self) -> bool:
+        """True once it is closed."""
+        return self._core.closed
+
+    @property
+    def functions(self) -> list[str]:
+        """The signatures of its functions, as callers see them."""
+        return [line.split(" ", 1)[1] for line in self._core.functions().splitlines()]
+
+    def listen(self, uri: str) -> str:
+        """Let callers in at an address; port 0 picks one, and what is returned has it."""
+        bound = self._core.listen(uri)
+        self._uris.append(bound)
+        return bound
+
+    def publish(self, registry: Any = None, address: str | None = None) -> None:
+        """Enter it into a registry (None: the configured one; a uri opens it), so that weft://name finds it."""
+        self._core.publish(self._runtime.registry(registry) if isinstance(registry, str) else registry, address)
+
+    def stats(self) -> dict[str, int]:
+        """Counters since it was started (requests, answered, failed, exhausted, refused, cancelled, late, repeated), and what it has now
+        (under_way, waiting, bytes, remembered)."""
+        return self._core.stats()
+
+    def abort(self) -> None:
+        """End it now, without waiting for anything."""
+        self._core.stop()
+        self._servers.discard(self)
+
+    def __repr__(self) -> str:
+        return f"<weft.{type(self).__name__} {self.name}@{self.instance}{' closed' if self.closed else ''}>"
+
+
+# --- in an event loop -----------------------------------------------------------------------------------------------------------
+
+
+class Server(_Base):
+    """A service at work in an event loop."""
+
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int = 0, **limits: Any) -> None:
+        self._loop: asyncio.AbstractEventLoop = runtime.loop
+        self._threads = threads
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._tasks: dict[asyncio.Task[None], bool] = {}  # may it be cancelled?
+        super().__init__(runtime, name, functions, **limits)
+
+    def _report(self, function: Function, error: BaseException) -> None:
+        self._loop.call_exception_handler({"message": f"weft: function {function.name} of service {self.name} failed", "exception": error})
+
+    def _in_thread(self, function: Function) -> bool:
+        if function.is_async or function.thread is False and function.stream is None:
+            return False
+        return bool(self._threads or function.thread or function.stream is not None)  # a plain iterator waits, which the loop must not
+
+    def _handler(self, function: Function) -> Callable[[Request], None]:
+        if function.kind != "plain" or function.into is not None or self._in_thread(function):
+            threaded = self._in_thread(function)
+            return lambda request: self._begin(function, request, threaded)
+
+        def run(request: Request) -> None:
+            if request.cancelled():
+                request.release()
+                return
+            try:
+                told = answer(function, request, function.call(request.args(function.mask) if not function.fetch else (), request))
+            except Exception as error:
+                told = fail(function, request, error)
+            except BaseException as error:
+                fail(function, request, error)
+                raise
+            if told is not None:
+                self._report(function, told)
+        return run
+
+    def _begin(self, function: Function, request: Request, threaded: bool) -> None:
+        if request.cancelled():
+            request.release()
+            return
+        task = self._loop.create_task(self._run(function, request, threaded))
+        self._tasks[task] = not threaded
+        task.add_done_callback(self._ended)
+        if not threaded:
+            request.on_cancel = lambda unused: task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # it was reported
+
+    async def _run(self, function: Function, request: Request, threaded: bool) -> None:
+        told: BaseException | None = None
+        try:
+            values = await self._values(function, request)
+            incoming: Any = None
+            if function.stream is not None:
+                incoming = IncomingInThread(function, request, self._loop) if threaded else Incoming(function, request)
+            if threaded:
+                result = await self._beside(functools.partial(function.call, values, request, incoming))
+            else:
+                result = function.call(values, request, incoming)
+            if function.kind == "coroutine":
+                result = await result
+            elif function.kind == "async generator":
+                await self._give(request, result)
+            elif function.kind == "generator":
+                await self._give_plain(request, result, threaded)
+            told = answer(function, request, None if function.streams else result)
+        except Exception as error:
+            told = fail(function, request, error)
+        except BaseException as error:
+            fail(function, request, error)
+            if not isinstance(error, asyncio.CancelledError) or not request.cancelled():
+                raise
+        finally:
+            request.on_cancel = None
+            self._let_go(request)
+        if told is not None:
+            self._report(function, told)
+
+    @staticmethod
+    def _let_go(request: Request) -> None:
+        try:
+            request.release()
+        except _core.WeftError:
+            pass  # with its runtime
+
+    async def _values(self, function: Function, request: Request) -> tuple[Any, ...]:
+        if function.fetch:
+            return ()
+        if function.into is not None and request.fetch_len:
+            values: tuple[Any, ...] = await request.fetch(function.into(request), function.mask)
+            return values
+        return request.args(function.mask)
+
+    def _beside(self, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if self._pool is None:
+            most = self._threads or min(32, (os.cpu_count() or 1) + 4)
+            self._pool = concurrent.futures.ThreadPoolExecutor(most, thread_name_prefix=f"weft-{self.name}")
+        return self._loop.run_in_executor(self._pool, call, *args)
+
+    async def _give(self, request: Request, values: Any) -> None:
+        try:
+            async for value in values:
+                await send(request, value)
+        finally:
+            await values.aclose()
+
+    async def _give_plain(self, request: Request, values: Any, threaded: bool) -> None:
+        try:
+            while True:
+                value = await self._beside(next, values, END) if threaded else next(values, END)
+                if value is END:
+                    return
+                await send(request, value)
+        finally:
+            values.close()
+
+    def add(self, function: Callable[..., Any], **options: Any) -> None:
+        """Offer one more function; options as for Service.function()."""
+        self._serve(declared(self.name, function, options))
+
+    async def remove(self, name: str) -> None:
+        """Take a function away: calls from now on are answered UNIMPLEMENTED. Returns when the last that is under way has ended."""
+        await self._core.remove(name)
+        self._core.forget(self._index.pop(name))
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Take no more calls, leave the registry, and wait until those under way are answered; TimeoutError if that takes longer."""
+        await self._core.drain(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """End it: calls under way are cancelled, and answered UNAVAILABLE. Returns when the last function has; TimeoutError if that takes longer."""
+        self._servers.discard(self)
+        if self.closed:
+            return
+        own = asyncio.current_task()
+        closing = self._core.close(timeout)
+        for task, may in tuple(self._tasks.items()):
+            if may and task is not own:
+                task.cancel()
+        try:
+            await closing
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _end(self) -> None:
+        """The runtime is closed."""
+        try:
+            await self.close(CLOSE_TIMEOUT)
+        except _core.WeftError:
+            pass  # one of its functions does not end: it goes on without us
+
+    def abort(self) -> None:
+        super().abort()
+        if not self._core.closed:
+            self._core.close()
+        for task, may in tuple(self._tasks.items()):
+            if may:
+                task.cancel()
+
+
+# --- without one ----------------------------------------------------------------------------------------------------------------
+
+
+class BlockingServer(_Base):
+    """A service at work in threads of Python, on a blocking runtime."""
+
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int | None = None, **limits: Any) -> None:
+        self._local = threading.local()
+        self._threads: list[threading.Thread] = []
+        super().__init__(runtime, name, functions, **limits)
+        count = min(32, (os.cpu_count() or 1) + 4) if threads is None else max(1, threads)
+        for n in range(count):
+            self._threads.append(threading.Thread(target=work, args=(self._core, self._local), name=f"weft-{name}-{n}", daemon=True))
+        self._threads.append(threading.Thread(target=tell, args=(self._core,), name=f"weft-{name}-cancelled", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def _handler(self, function: Function) -> Callable[[Request], None]:
+        local, name = self._local, self.name
+
+        def run(request: Request) -> None:
+            told: BaseException | None = None
+            if request.cancelled():
+                request.release()
+                return
+            try:
+                values: tuple[Any, ...] = ()
+                if function.into is not None and request.fetch_len:
+                    values = request.fetch(function.into(request), function.mask)
+                elif not function.fetch:
+                    values = request.args(function.mask)
+                incoming = BlockingIncoming(function, request) if function.stream is not None else None
+                if function.is_async:
+                    result = own_loop(local).run(in_own_loop(function, values, request, incoming))
+                else:
+                    result = function.call(values, request, incoming)
+                    if function.kind == "generator":
+                        give(request, result)
+                told = answer(function, request, None if function.streams else result)
+            except Exception as error:
+                told = fail(function, request, error)
+            except BaseException as error:
+                told = fail(function, request, error)
+                if not isinstance(error, asyncio.CancelledError):
+                    log.error("weft: function %s of service %s ended its thread", function.name, name, exc_info=error)
+            finally:
+                request.release()
+            if told is not None:
+                log.error("weft: function %s of service %s failed", function.name, name, exc_info=told)
+        return run
+
+    def add(self, function: Callable[..., Any], **options: Any) -> None:
+        """Offer one more function; options as for Service.function()."""
+        self._serve(declared(self.name, function, options))
+
+    def remove(self, name: str) -> None:
+        """Take a function away: calls from now on are answered UNIMPLEMENTED. Returns when the last that is under way has ended."""
+        self._core.remove(name)
+        self._core.forget(self._index.pop(name))
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Take no more calls, leave the registry, and wait until those under way are answered; TimeoutError if that takes longer."""
+        self._core.drain(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End it: calls under way are cancelled, and answered UNAVAILABLE. Returns when the last function has; TimeoutError if that takes longer: a
+        function that does not look at request.cancelled() is not stopped."""
+        self._servers.discard(self)
+        if not self.closed:
+            self._core.close(timeout)
+        for thread in self._threads:
+            if thread is not threading.current_thread() and thread.is_alive():
+                thread.join(CLOSE_TIMEOUT)
+
+    def _end(self) -> None:
+        """The runtime is closed."""
+        try:
+            self.close(CLOSE_TIMEOUT)
+        except _core.WeftError:
+            pass  # one of its functions does not end: it goes on without us
+
+    def abort(self) -> None:
+        super().abort()
+        if not self._core.closed:
+            try:
+                self._core.close(0.001)
+            except _core.WeftError:
+                pass
+
+
+def declared(name: str, function: Callable[..., Any], options: dict[str, Any]) -> Function:
+    """A function that is declared for one server."""
+    from .service import Service
+    service = Service(name)
+    service.function(**options)(function)
+    return next(iter(service._functions.values()))
+
+
+def work(core: _core.Service, local: threading.local) -> None:
+    """A thread of a blocking server: one request after the other, until the service ends."""
+    try:
+        while (taken := core.take()) is not None:
+            function, request = taken
+            del taken
+            function(request)
+            del function, request
+    finally:
+        runner: asyncio.Runner | None = getattr(local, "runner", None)
+        if runner is not None:
+            runner.close()
+
+
+def tell(core: _core.Service) -> None:
+    """The thread that calls what was given as on_cancel."""
+    while (request := core.take_cancelled()) is not None:
+        function = request.on_cancel
+        try:
+            if function is not None:
+                function(request)
+        except Exception as error:
+            log.error("weft: what was given as on_cancel failed", exc_info=error)
+        del request, function
+
+
+def own_loop(local: threading.local) -> asyncio.Runner:
+    """The event loop of a thread, for functions that are coroutines."""
+    runner: asyncio.Runner | None = getattr(local, "runner", None)
+    if runner is None:
+        runner = local.runner = asyncio.Runner()
+    return runner
+
+
+async def in_own_loop(function: Function, values: tuple[Any, ...], request: Request, incoming: Any) -> Any:
+    """A coroutine, or an asynchronous generator, in a thread's own event loop."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    request.on_cancel = lambda unused: loop.call_soon_threadsafe(task.cancel)
+    try:
+        result = function.call(values, request, incoming)
+        if function.kind == "coroutine":
+            return await result
+        given: AsyncIterator[Any] = result
+        try:
+            async for value in given:
+                send(request, value)
+        finally:
+            await result.aclose()
+    finally:
+        request.on_cancel = None
+
+
+def give(request: Request, values: Any) -> None:
+    """The values of a generator, one after the other; a sender waits while the caller is behind."""
+    try:
+        for value in values:
+            send(request, value)
+    finally:
+        values.close()
+
+

@@ -1,0 +1,242 @@
+"""Services: functions that other processes call, declared by their type hints or by a signature.
+
+    service = weft.Service("calc")
+
+    @service.function
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    async with service.serve("tcp://127.0.0.1:0") as server:     # or `with`, without an event loop: functions then run in threads
+        print(server.uri)
+
+This file says what a function is; _serving.py runs it. tests/python/test_service.py and test_service_hints.py hold us to it.
+"""
+from __future__ import annotations
+
+import inspect
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from . import _core, _hints
+from ._core import Request
+from ._serving import BlockingServer, Function, Server
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_URI = "tcp://127.0.0.1:0"
+OPTIONS = {"signature", "name", "idempotent", "oneway", "number", "thread", "into", "fetch"}
+
+
+def _kind(function: Callable[..., Any]) -> str:
+    call = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.isasyncgenfunction(call):
+        return "async generator"
+    if inspect.iscoroutinefunction(call):
+        return "coroutine"
+    return "generator" if inspect.isgeneratorfunction(call) else "plain"
+
+
+def _from_hints(function: Callable[..., Any], name: str, kind: str, local: dict[str, Any] | None) -> tuple[str, list[_hints.Slot]]:
+    hints = _hints.hints_of(function, name, local)
+    slots = _hints.parameters(function, name, hints, Request, None)
+    if "return" not in hints:
+        raise TypeError(f"{name}: the result has no type hint: give it one (None for no result), or give the signature")
+    gives, _ = _hints.results(hints["return"], name, "generator" in kind)
+    takes = ", ".join(f"{slot.name}: {'stream ' if slot.kind.stream else ''}{slot.kind.type}" for slot in slots if slot.what != "request")
+    return f"{name}({takes}) -> {gives}", slots
+
+
+def _from_signature(function: Callable[..., Any], signature: str, name: str | None, kind: str, fetch: bool,
+                    local: dict[str, Any] | None) -> tuple[str, list[_hints.Slot]]:
+    text, own, takes, gives = _core.Service.parse(signature)
+    if name is not None and name != own:
+        text, own = name + text[len(own):], name
+    try:
+        hints = _hints.hints_of(function, own, local)
+    except TypeError:
+        hints = {}  # the signature says it all
+    slots = _hints.parameters(function, own, hints, Request, [] if fetch else takes)
+    streams = bool(gives) and gives[0][2]
+    if streams != ("generator" in kind):
+        raise TypeError(f"{own}: the signature gives {'a' if streams else 'no'} stream, and the function is {'no' if streams else 'a'} generator")
+    return text, slots
+
+
+class Service:
+    """Functions under a name. It is a declaration: serve() and start() put it to work, as often as one likes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._functions: dict[str, Function] = {}
+
+    @overload
+    def function(self, function: F, /) -> F: ...
+
+    @overload
+    def function(self, *, signature: str | None = None, name: str | None = None, idempotent: bool = False, oneway: bool = False,
+                 number: int | None = None, thread: bool | None = None, into: Callable[[Request], Any] | None = None,
+                 fetch: bool = False) -> Callable[[F], F]: ...
+
+    def function(self, *functions: Any, **options: Any) -> Any:
+        """Offer a function: a plain one, a coroutine function, or a generator of either kind, which gives a stream.
+
+        Its type hints become the signature; `signature` says it exactly instead. A parameter of type weft.Request gets the request. `name` is that
+        on the wire. `idempotent`: it may be run again after a failure. `oneway`: nobody waits for it. `thread`: run it in a thread of the server's
+        (True) or in the event loop (False), whatever the server's `threads` say. `into` is called with the request before the data of large
+        arguments comes, and gives the buffer that it goes to; arguments view it. `fetch`: the function takes the request alone, and calls
+        request.fetch() itself.
+        """
+        local = sys._getframe(1).f_locals
+        if unknown := set(options) - OPTIONS:
+            raise TypeError(f"function() has no option {sorted(unknown)[0]!r}: there are {', '.join(sorted(OPTIONS))}")
+
+        def add(function: F) -> F:
+            self._add(function, local, **options)
+            return function
+        if len(functions) > 1:
+            raise TypeError("function() takes one function at a time")
+        return add(functions[0]) if functions else add
+
+    def _add(self, function: Callable[..., Any], local: dict[str, Any] | None, *, signature: str | None = None, name: str | None = None,
+             idempotent: bool = False, oneway: bool = False, number: int | None = None, thread: bool | None = None,
+             into: Callable[[Request], Any] | None = None, fetch: bool = False) -> Function:
+        if not callable(function):
+            raise TypeError(f"{function!r} cannot be called: a function, a coroutine function or a generator is wanted")
+        kind = _kind(function)
+        if signature is None:
+            own = name if name is not None else getattr(function, "__name__", "")
+            if fetch:
+                raise TypeError(f"{own}: a function that fetches its arguments itself needs a signature: its parameters do not say it")
+            text, slots = _from_hints(function, own, kind, local)
+        else:
+            text, slots = _from_signature(function, signature, name, kind, fetch, local)
+        for mark, wanted in (("idempotent", idempotent), ("oneway", oneway)):
+            if wanted and mark not in text.rsplit(")", 1)[-1].split():
+                text += " " + mark
+        text, own, takes, _ = _core.Service.parse(text)  # raises what is not allowed: names, more than one stream, oneway with a result
+        if thread is not None and "async" in kind or thread and kind == "coroutine":
+            raise TypeError(f"{own}: a coroutine runs in its event loop; `thread` is for plain functions and generators")
+        if own in self._functions:
+            raise _core.StateError(f"the service {self.name!r} has a function {own!r} already")
+        made = Function(own, text, function, kind, slots, number, thread, into, fetch, [(type_, stream) for _, type_, stream in takes])
+        self._functions[own] = made
+        return made
+
+    def remove(self, name: str) -> None:
+        """Take a function away, for servers that start from now on; Server.remove() takes it from one that runs."""
+        if self._functions.pop(name, None) is None:
+            raise _core.NotFoundError(f"the service {self.name!r} has no function {name!r}")
+
+    @property
+    def signatures(self) -> list[str]:
+        """The signatures of its functions."""
+        return [function.signature for function in self._functions.values()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __repr__(self) -> str:
+        return f"<weft.Service {self.name}: {', '.join(self._functions) or 'no functions'}>"
+
+    def start(self, runtime: _core.Runtime, **options: Any) -> Server | BlockingServer:
+        """Serve on a runtime: a Server in one of an event loop, a BlockingServer in one of weft.blocking. It answers over every endpoint of the
+        runtime, and those of listen(). Options as for serve()."""
+        kind: Any = Server if runtime.loop is not None else BlockingServer
+        made: Server | BlockingServer = kind(runtime, self.name, tuple(self._functions.values()), **options)
+        return made
+
+    def serve(self, uri: str | None = DEFAULT_URI, *, registry: Any = None, address: str | None = None, runtime: _core.Runtime | None = None,
+              drain: float = 10.0, **options: Any) -> Serving:
+        """Serve at an address for as long as a block runs: `async with` in an event loop, `with` without one, where functions run in threads.
+
+        `registry`: enter it there; an object of weft.registry(), a uri, or True for the configured one. `address` is what others then find, if
+        it is not the listener's. At the end no new calls are taken, and those under way have `drain` seconds.
+
+        `threads`: in an event loop, plain functions run in so many threads (0: in the loop itself); without one, all functions do.
+        `requests`, `queue`, `bytes`, `payload_max`: how many requests at one time, how many of them waiting for a thread, bytes of
+        their arguments, of one alone; what goes beyond is answered RESOURCE_EXHAUSTED. `instance`: its own name among those of the
+        service. `remembered`, `remember`: replies to calls made with `once`, and for how long.
+        """
+        return Serving(self, uri, registry, address, runtime, drain, options)
+
+    def serve_forever(self, uri: str | None = DEFAULT_URI, *, ready: Callable[[BlockingServer], object] | None = None, **options: Any) -> None:
+        """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end. `ready` is called with the server once it takes calls."""
+        over = threading.Event()
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None
+        try:
+            with self.serve(uri, **options) as server:
+                if ready is not None:
+                    ready(server)
+                try:
+                    while not over.wait(3600):
+                        pass
+                except KeyboardInterrupt:
+                    pass
+        finally:
+            if main:
+                signal.signal(signal.SIGTERM, before)
+
+
+class Serving:
+    """A service at an address, for a block: what serve() gives."""
+
+    def __init__(self, service: Service, uri: str | None, registry: Any, address: str | None, runtime: _core.Runtime | None, drain: float,
+                 options: dict[str, Any]) -> None:
+        self._service, self._uri, self._registry, self._address = service, uri, registry, address
+        self._runtime, self._drain, self._options = runtime, drain, options
+        self._server: Any = None
+
+    def _open(self, runtime: _core.Runtime) -> Any:
+        if self._server is not None and not self._server.closed:
+            raise _core.StateError("the block runs already: call serve() once for each")
+        server: Any = self._service.start(runtime, **self._options)
+        try:
+            if self._uri is not None:
+                server.listen(self._uri)
+            if self._registry is not None and self._registry is not False:
+                server.publish(None if self._registry is True else self._registry, self._address)
+        except BaseException:
+            server.abort()
+            raise
+        self._server = server
+        return server
+
+    async def __aenter__(self) -> Server:
+        from ._runtime import runtime
+        own = self._runtime or runtime()
+        if own.loop is None:
+            raise _core.StateError("the runtime is a blocking one: use `with`, or a weft.Runtime")
+        server: Server = self._open(own)
+        return server
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        server: Server = self._server
+        try:
+            if kind is None:
+                await server.drain(self._drain)
+        except _core.TimeoutError:
+            pass  # they are cancelled now
+        finally:
+            await server.close(self._drain)
+
+    def __enter__(self) -> BlockingServer:
+        from .blocking import runtime
+        own = self._runtime or runtime()
+        if own.loop is not None:
+            raise _core.StateError("the runtime is that of an event loop: use `async with`, or a weft.blocking.Runtime")
+        server: BlockingServer = self._open(own)
+        return server
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        server: BlockingServer = self._server
+        try:
+            if kind is None:
+                server.drain(self._drain)
+        except _core.TimeoutError:
+            pass
+        finally:
+            server.close(self._drain)
