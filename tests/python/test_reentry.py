@@ -398,3 +398,43 @@ def test_text_with_a_nul_or_cut_in_the_middle(run):
         await weft.connect(listener.uri)
         return await accepting
     run(body())
+
+
+def test_types_stay_what_they_are(pair):
+    async def body(p):
+        with pytest.raises(TypeError):
+            p.a.__class__ = _core.BlockingEndpoint
+        with pytest.raises(TypeError):
+            _core.Endpoint.send = None
+    pair(body)
+
+
+def test_a_loop_that_is_run_in_another_thread_than_its_runtime_was_made_in():
+    loop = asyncio.new_event_loop()
+    runtime, got = weft.Runtime(loop=loop), []
+
+    async def body():
+        await asyncio.sleep(0.01)  # a turn, which is the loop's word that this thread is its
+        async with runtime:
+            p = await connected(runtime, runtime)
+            await p.a.send(b"x")
+            got.append(await p.b.recv())
+    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait_for(body(), BOUND)))
+    thread.start()
+    thread.join()
+    loop.close()
+    assert got == [b"x"]
+
+
+def test_turns_are_the_loops(pair):
+    async def body(p):
+        def other():
+            for turn in (p.left._turn, p.left._timer):
+                with pytest.raises(weft.StateError, match="another thread"):
+                    turn()
+        await asyncio.to_thread(other)
+        await p.a.send(b"x")
+        assert await p.b.recv() == b"x"
+        with weft.blocking.Runtime() as runtime:
+            assert runtime._turn() is None and runtime._timer() is None
+    pair(body)

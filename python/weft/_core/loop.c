@@ -357,10 +357,26 @@ PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
 
 /* --- the turn of an event loop --------------------------------------------------------------------------------------------- */
 
+/* This thread is the loop's: it may be another than the one the runtime was made in, if the loop ran in neither yet. */
+static bool of_this_thread(weftpy_runtime_t *run)
+{
+    if (run->by_hand || run->thread == PyThread_get_thread_ident())
+        return true;
+    PyObject *here = PyObject_CallNoArgs(run->st->get_running_loop);
+    bool mine = here && here == run->loop;
+    PyErr_Clear();
+    Py_XDECREF(here);
+    if (mine)
+        run->thread = PyThread_get_thread_ident();
+    return mine;
+}
+
 static PyObject *turn(weftpy_runtime_t *run)
 {
-    if (!run->rt)
+    if (!run->rt || run->blocking)
         Py_RETURN_NONE;
+    if (!of_this_thread(run))
+        return weftpy_raise_text(run->st, WEFT_ERR_STATE, "the runtime belongs to the event loop of another thread");
     if (run->turning) { /* from inside a callback of ours: the turn goes on after it */
         Py_RETURN_NONE;
     }
@@ -405,7 +421,8 @@ PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused)
 {
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    Py_CLEAR(run->timer);
+    if (of_this_thread(run))
+        Py_CLEAR(run->timer);
     return turn(run);
 }
 

@@ -88,9 +88,12 @@ static PyObject *from(const char *module, const char *name)
     return found;
 }
 
+/* None of them can be changed from Python, so that no object can be made one of another type: Endpoint and BlockingEndpoint have one layout. */
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type_out)
 {
-    *type_out = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    PyType_Spec fixed = *spec;
+    fixed.flags |= Py_TPFLAGS_IMMUTABLETYPE;
+    *type_out = (PyTypeObject *)PyType_FromModuleAndSpec(module, &fixed, NULL);
     return !*type_out || PyModule_AddType(module, *type_out) ? -1 : 0;
 }
 
