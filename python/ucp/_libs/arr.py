@@ -69,7 +69,7 @@ def _itemsize(typestr: object) -> int:
 class Array:
     """What lies where: `ptr`, `nbytes`, `shape`, `strides`, ... of an object's memory. `obj` is its owner."""
 
-    __slots__ = ("_exposed", "_format", "cuda", "itemsize", "nbytes", "ndim", "obj", "ptr", "readonly", "shape", "strides")
+    __slots__ = ("_exposed", "_format", "_whole", "cuda", "itemsize", "nbytes", "ndim", "obj", "ptr", "readonly", "shape", "strides")
 
     ptr: int
     readonly: bool
@@ -83,6 +83,7 @@ class Array:
 
     def __init__(self, obj: Any) -> None:
         interface = None
+        self._whole: Any = None  # what _memory() gave for all of it
         if not isinstance(obj, (bytes, bytearray, memoryview)):
             try:
                 interface = getattr(obj, "__cuda_array_interface__", None)
@@ -177,11 +178,14 @@ class Array:
 
     def _memory(self, nbytes: int, writable: bool) -> Any:
         """Its first bytes, as what Weft takes. What it cannot be is said here."""
+        if nbytes == self.nbytes and self._whole is not None and not (writable and self.readonly):
+            return self._whole
         if not self.contiguous:
             raise ValueError("the array is not contiguous: copy it first, or use a view of whole rows")
         if writable and self.readonly:
             raise ValueError("the array is read-only: receive into one that can be written")
         if nbytes == self.nbytes:
+            self._whole = self._exposed
             return self._exposed
         if not 0 <= nbytes < self.nbytes:
             raise ValueError(f"nbytes is {nbytes}, and the array has {self.nbytes}")

@@ -41,6 +41,7 @@ class UCXContext(UCXObject):
         for feature in self._features:
             if not isinstance(feature, Feature):
                 raise TypeError(f"feature_flags has {feature!r}, which is no Feature")
+        self._values = sum(f.value for f in self._features)
         # what nobody said is left to Weft's own configuration
         self._transports = options.transports(self._config["TLS"]) if "TLS" in given else None
         devices = self._config["NET_DEVICES"]
@@ -85,5 +86,5 @@ class UCXContext(UCXObject):
         return UCXMemoryHandle.alloc(self, size)
 
     def _need(self, feature: Feature) -> None:
-        if feature not in self._features:
+        if not self._values & feature.value:
             raise ValueError(f"UCXContext must be created with `Feature.{feature.name}`")

@@ -52,6 +52,7 @@ class UCXEndpoint(UCXObject):
         super().__init__()
         self._worker = worker
         self._endpoint = endpoint
+        self._connecting = op
         self._error_handling = bool(error_handling)
         self._status: UCXBaseException | None = None
         self._on_close: Callable[[], object] | None = None
@@ -199,8 +200,12 @@ class UCXEndpoint(UCXObject):
             rkey.close()
         self._end_requests(UCXCanceled("the endpoint was closed"))
         if not worker._runtime.closed:
+            sending = any(request._out for request in self._requests)
             try:
-                worker._leave(how())
+                if self._connecting is not None and not self._connecting.done() and sending and how != self._endpoint.abort:
+                    worker._leave_later(self._endpoint, self._connecting)  # closing it now would give up what waits for the peer
+                else:
+                    worker._leave(how())
             except weft.WeftError:
                 pass  # it was gone already
         self._call_on_close()

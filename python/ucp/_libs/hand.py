@@ -24,14 +24,13 @@ _logger = logging.getLogger("ucx")
 
 
 class Handle:
-    """A call that is to come, and can be taken back."""
+    """A call that is to come, and can be taken back. It is made in the context of whoever makes it: run() is a call like any other."""
 
-    __slots__ = ("args", "context", "due", "function")
+    __slots__ = ("args", "due", "function")
 
-    def __init__(self, function: Callable[..., object], args: tuple[Any, ...], context: Context | None, due: float) -> None:
+    def __init__(self, function: Callable[..., object], args: tuple[Any, ...], due: float) -> None:
         self.function: Callable[..., object] | None = function
         self.args = args
-        self.context = context
         self.due = due
 
     def __lt__(self, other: Handle) -> bool:
@@ -48,15 +47,12 @@ class Handle:
 
     def call(self) -> None:
         """Call it, once."""
-        function, args = self.function, self.args
-        self.cancel()
+        function = self.function
         if function is None:
             return
+        self.function = None
         try:
-            if self.context is None:
-                function(*args)
-            else:
-                self.context.run(function, *args)
+            function(*self.args)
         except Exception:
             _logger.exception("a callback failed")
 
@@ -78,7 +74,7 @@ class HandLoop:
 
     def call_soon(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:
         """Have run() call it."""
-        handle = Handle(function, args, context, 0.0)
+        handle = Handle(function, args, 0.0)
         self._calls.append(handle)
         if self._sleeping:
             self._sleeping = False
@@ -87,7 +83,7 @@ class HandLoop:
 
     def call_later(self, delay: float, function: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:
         """Have run() call it, from that many seconds on."""
-        handle = Handle(function, args, context, time.monotonic() + delay)
+        handle = Handle(function, args, time.monotonic() + delay)
         heapq.heappush(self._timers, handle)
         return handle
 
@@ -122,7 +118,7 @@ class HandLoop:
 
     def run(self) -> int:
         """Call what is due; how many calls that were. What they add is for the next time, and inside of one it does nothing."""
-        if self._running:
+        if self._running or not (self._calls or self._timers):
             return 0
         while self._timers and (self._timers[0].function is None or self._timers[0].due <= time.monotonic()):
             self._calls.append(heapq.heappop(self._timers))

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import enum
 import itertools
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..exceptions import UCXCloseError, log_errors
+from ..exceptions import UCXCloseError
 
 Callback = Callable[..., object]
 
+_logger = logging.getLogger("ucx")
 _numbers = itertools.count(0x10000, 0x10)
 
 
@@ -79,6 +81,14 @@ class UCXObject:
 
 def call_back(function: Callback | None, *args: Any, args_more: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> None:
     """Call a program's function; what it raises is logged, since nobody could catch it."""
-    if function is not None:
-        with log_errors():
-            function(*args, *(args_more or ()), **(kwargs or {}))
+    if function is None:
+        return
+    try:
+        if kwargs:
+            function(*args, *(args_more or ()), **kwargs)
+        elif args_more:
+            function(*args, *args_more)
+        else:
+            function(*args)
+    except Exception as error:
+        _logger.exception(str(error))

@@ -9,10 +9,9 @@ Promise: each is finished once, and its function called once, whatever becomes o
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import UCXBaseException
+from ..exceptions import UCXBaseException, UCXMsgTruncated
 from .exceptions import translated
 from .objects import Callback, _numbers, call_back
 
@@ -28,7 +27,7 @@ _ITSELF = object()
 class UCXRequest:
     """Under way, or over. `info["status"]` says which."""
 
-    __slots__ = ("__weakref__", "_args", "_check", "_ep", "_followers", "_function", "_kwargs", "_name", "_number", "_op", "_out", "_pending", "_why",
+    __slots__ = ("__weakref__", "_args", "_ep", "_expected", "_followers", "_function", "_kwargs", "_name", "_number", "_op", "_out", "_pending", "_why",
                  "_worker")
 
     def __init__(self, worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: tuple[Any, ...] | None,
@@ -44,7 +43,7 @@ class UCXRequest:
         self._out = out  # something that flush() waits for
         self._op: Op[Any] | None = None
         self._why: UCXBaseException | None = None  # what it ends with if it is made to end
-        self._check: Callable[[Op[Any]], UCXBaseException | None] | None = None
+        self._expected = -1  # bytes of the message, of a receive
         self._followers: list[Flush] | None = None
         worker._requests.add(self)
         if ep is not None:
@@ -81,10 +80,10 @@ class UCXRequest:
         return self
 
     def _ended(self, op: Op[Any]) -> None:
-        error = self._why or failure(op, self._name) if op.cancelled() or op.exception() is not None else None
-        if error is None and self._check is not None:
-            error = self._check(op)
-        self._finish(error)
+        if op.cancelled() or op.exception() is not None:
+            self._finish(self._why or failure(op, self._name))
+        else:
+            self._finish(None if self._expected < 0 else length(op, self._expected, self._name))
 
     def _end(self, why: UCXBaseException) -> bool:
         """Have it end early, with `why`. It is finished later: once nobody touches its buffer any more."""
@@ -101,7 +100,7 @@ class UCXRequest:
         followers, self._followers = self._followers, None
         function, self._function = self._function, None
         self._pending = False
-        self._op = self._check = None
+        self._op = None
         args, kwargs = self._args, self._kwargs
         self._args = self._kwargs = None
         call_back(function, self if first is _ITSELF else first, error, args_more=args, kwargs=kwargs)
@@ -128,6 +127,12 @@ class Flush(UCXRequest):
         self._left -= 1
         if not self._left:
             self._finish(None)
+
+
+def length(op: Op[Any], expected: int, name: str | None) -> UCXBaseException | None:
+    """What is wrong with the length of a message received, or None."""
+    got = op.nbytes
+    return None if got == expected else UCXMsgTruncated(f"<{name}>: length mismatch: {got} (got) != {expected} (expected)")
 
 
 def failure(op: Op[Any], name: str | None = None) -> UCXBaseException | None:

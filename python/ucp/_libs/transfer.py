@@ -11,12 +11,12 @@ from typing import Any
 
 import weft
 
-from ..exceptions import UCXBaseException, UCXCloseError, UCXError, UCXMsgTruncated
+from ..exceptions import UCXBaseException, UCXCloseError, UCXError
 from .arr import Array, asarray
 from .endpoint import UCXEndpoint
 from .exceptions import translated
 from .objects import AllocatorType, Callback, Feature, call_back
-from .request import UCXRequest, failure
+from .request import UCXRequest, failure, length
 from .stream import PIECE, Want
 from .worker import AM_ID, STREAM_ID, UCXWorker
 
@@ -68,17 +68,13 @@ def tag_recv_nb(worker: UCXWorker, buffer: Any, nbytes: int, tag: int, cb_func: 
         op = worker._runtime.recv_any_into(_memory(buffer, nbytes, True), tag & ALL, tag_mask & ALL)
     except weft.WeftError as error:
         raise translated(error, name) from error
-
-    def whole(done: weft.Op[int]) -> UCXBaseException | None:
-        got = done.nbytes
-        return None if got == nbytes else UCXMsgTruncated(f"<{name}>: length mismatch: {got} (got) != {nbytes} (expected)")
     if op.done():
-        wrong = failure(op, name) or whole(op)
+        wrong = failure(op, name) or length(op, nbytes, name)
         if wrong is not None:
             raise wrong
         return None
     request = UCXRequest(worker, ep, cb_func, cb_args, cb_kwargs, name, False)
-    request._check = whole
+    request._expected = nbytes
     request._follow(op)
     if ep is not None and not ep.is_alive():  # it was not here, so it will not come
         request._end(ep._status or UCXCloseError("the endpoint is closed"))

@@ -75,6 +75,7 @@ class UCXWorker(UCXObject):
         self._came: set[weft.Endpoint] = set()  # by the worker's address
         self._early: weakref.WeakKeyDictionary[weft.Endpoint, list[weft.Message]] = weakref.WeakKeyDictionary()
         self._leaving: set[Any] = set()  # closings under way
+        self._later: dict[Any, weft.Endpoint] = {}  # closings that wait for a connection
         self._address: UCXAddress | None = None
         self._allocators: dict[AllocatorType, Callable[[int], Any]] = {AllocatorType.HOST: bytearray}
         for feature, number in ((Feature.AM, AM_ID), (Feature.STREAM, STREAM_ID)):
@@ -252,9 +253,20 @@ class UCXWorker(UCXObject):
             self._leaving.add(op)
             op.add_done_callback(self._leaving.discard)
 
+    def _leave_later(self, endpoint: weft.Endpoint, op: Any) -> None:
+        """Close an endpoint once it is connected, so that what was sent gets there."""
+        self._later[op] = endpoint
+        op.add_done_callback(self._connected)
+
+    def _connected(self, op: Any) -> None:
+        endpoint = self._later.pop(op, None)
+        if endpoint is not None and not self._runtime.closed and op.exception() is None:
+            self._leave(endpoint.close())
+
     def _close(self) -> None:
         for request in tuple(self._requests):
-            request._end(UCXCanceled(f"<{request._name or 'request'}>: the worker was closed"))
+            if not request._out:  # what goes out has its time
+                request._end(UCXCanceled(f"<{request._name or 'request'}>: the worker was closed"))
         for wep in tuple(self._came):
             self._leave(wep.close())
         self._came.clear()
@@ -273,7 +285,9 @@ class UCXWorker(UCXObject):
     def _wait_for_peers(self) -> None:
         """Until what is closing has closed. Peers that are workers of this process are driven meanwhile, and call nobody."""
         until = time.monotonic() + _LEAVE
-        while time.monotonic() < until and not all(op.done() for op in self._leaving):
+        while time.monotonic() < until and (self._later or not all(op.done() for op in self._leaving)):
+            for op in [op for op in self._later if op.done()]:
+                self._connected(op)
             busy = self._runtime._progress() + self._hand.run()
             for other in tuple(_workers):
                 if other is not self and other._open:
