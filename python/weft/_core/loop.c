@@ -324,7 +324,8 @@ PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (run->by_hand ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return NULL;
-    if (run->turning)
+    if (run->turning &&
+        run->by_hand) /* a task that a turn of its loop has stepped may wait by driving: the turn goes on after it */
         return PyLong_FromLong(0);
     run->thread = PyThread_get_thread_ident();
     return run->by_hand ? by_hand(run) : beside_the_loop(run);
