@@ -80,8 +80,8 @@ typedef enum weft_ran {
     WEFT_RAN = 2           /* the function answered, well or ill */
 } weft_ran_t;
 
-/* The caller's, like the operation, from the call until weft_reply_release(), which comes before the runtime is closed. Set when the operation is
- * complete. */
+/* The caller's, like the operation, from the call until weft_reply_release(), which may come after the runtime was closed: results are valid until
+ * then. Set when the operation is complete. */
 typedef struct weft_reply {
     weft_code_t code;
     weft_ran_t ran;
@@ -258,7 +258,7 @@ WEFT_API size_t weft_call_many(weft_method_t *method, const weft_call_item_t *it
  * receives end with its status at once. */
 typedef struct weft_stream weft_stream_t;
 
-/* A value that arrived; its views are valid until weft_item_release(), from any thread, before the runtime is closed. */
+/* A value that arrived; its views are valid until weft_item_release(), from any thread, which may come after the runtime was closed. */
 typedef struct weft_item {
     weft_value_t value;
     void *more; /* the library's */

@@ -69,6 +69,7 @@ struct weft_pool {
     const weft_mem_kind_t *base;
     size_t max_bytes, arena_bytes;
     bool share;
+    bool left;        /* nobody has it any more: it goes with the last buffer that is out */
     arena_t **arenas; /* by address */
     uint32_t n, cap;
     arena_t *last; /* the one a buffer was last given back to */
@@ -401,6 +402,13 @@ weft_status_t weft_pool_get(weft_pool_t *pool, size_t n, void **ptr_out)
     return st;
 }
 
+static void discard(weft_pool_t *pool)
+{
+    pthread_mutex_destroy(&pool->lock);
+    wefti_free(pool->arenas);
+    wefti_free(pool);
+}
+
 void weft_pool_put(weft_pool_t *pool, void *ptr)
 {
     if (!pool || !ptr || in_child(pool))
@@ -411,7 +419,12 @@ void weft_pool_put(weft_pool_t *pool, void *ptr)
     pool->used -= was_out;
     if (was_out)
         pool->last = a;
+    bool over = was_out && pool->left && !pool->used;
+    if (over)
+        trim(pool);
     pthread_mutex_unlock(&pool->lock);
+    if (over)
+        discard(pool);
     if (!was_out) {
         wefti_error("mem: %p was given back to a pool that has no such buffer out%s", ptr,
                     a ? ": it was given back before, or points into one" : "");
@@ -606,10 +619,39 @@ weft_status_t weft_pool_free(weft_pool_t *pool)
         wefti_list_remove(&pool->link);
         pthread_mutex_unlock(&m->lock);
     }
-    pthread_mutex_destroy(&pool->lock);
-    wefti_free(pool->arenas);
-    wefti_free(pool);
+    discard(pool);
     return WEFT_OK;
+}
+
+/* Its runtime ends. With that lock, so that it is on the list or not. */
+static void cut(weft_pool_t *pool)
+{
+    for (uint32_t i = 0; i < pool->n; i++)
+        wefti_arena_unshare(&pool->arenas[i]->mem, pool->rt);
+    pool->rt = NULL;
+}
+
+void wefti_pool_leave(weft_pool_t *pool)
+{
+    if (!pool)
+        return;
+    if (in_child(pool)) {
+        (void)free_in_child(pool);
+        return;
+    }
+    wefti_mem_t *m = wefti_mem_room(pool->rt);
+    pthread_mutex_lock(&m->lock);
+    wefti_list_remove(&pool->link);
+    pthread_mutex_lock(&pool->lock);
+    cut(pool);
+    pool->left = true;
+    bool over = !pool->used;
+    if (over)
+        trim(pool);
+    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&m->lock);
+    if (over)
+        discard(pool);
 }
 
 void wefti_pools_cut(wefti_mem_t *m)
@@ -619,9 +661,7 @@ void wefti_pools_cut(wefti_mem_t *m)
     for (wefti_list_t *it; (it = wefti_list_pop(&m->pools)); n++) {
         weft_pool_t *pool = wefti_container_of(it, weft_pool_t, link);
         pthread_mutex_lock(&pool->lock);
-        for (uint32_t i = 0; i < pool->n; i++)
-            wefti_arena_unshare(&pool->arenas[i]->mem, pool->rt);
-        pool->rt = NULL;
+        cut(pool);
         pthread_mutex_unlock(&pool->lock);
     }
     pthread_mutex_unlock(&m->lock);

@@ -66,7 +66,7 @@ static void in_release(rpc_in_t *in)
     rpc_fetch_t *f = in->fetch;
     wefti_decoded_free(&in->decoded);
     if (in->payload)
-        weft_pool_put(in->rs->pool, in->payload);
+        weft_pool_put(in->pool, in->payload); /* the room may be gone by then, and the pool's life is its buffers' */
     if (f) {
         weft_am_release(f->am);
         wefti_free(f->iov);
@@ -132,6 +132,7 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     }
     in->missing = in->room = 0;
     in->payload = NULL;
+    in->pool = NULL;
     in->fetch = NULL;
     in->decoded.more = NULL;
     in->rs = rs;
@@ -173,8 +174,10 @@ static weft_status_t pool_buffer(rpc_in_t *in)
         st = weft_pool_new(rs->rt, &o, &rs->pool);
     if (!st)
         st = weft_pool_get(rs->pool, in->room, &in->payload);
-    if (!st)
+    if (!st) {
+        in->pool = rs->pool;
         in->held += in->room;
+    }
     return st;
 }
 

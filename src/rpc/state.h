@@ -153,6 +153,7 @@ struct rpc_in {
     uint64_t room;               /* for a buffer of the caller's: with each piece aligned to 64 */
     uint64_t held;               /* bytes of memory it takes now, without a buffer of the caller's */
     void *payload;               /* of the pool's; NULL: none, or the caller's buffer */
+    weft_pool_t *pool;           /* that one */
     rpc_fetch_t *fetch;          /* NULL: everything came with the message */
     wefti_decoded_t decoded;
 };

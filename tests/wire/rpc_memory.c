@@ -197,3 +197,26 @@ TEST(a_device_whose_memory_the_processor_must_not_touch)
     fakedev_remove();
     CHECK_EQ(fakedev_live(), 0);
 }
+
+/* A reply is the caller's until it is released, also where its runtime is gone by then; so is the memory of its results. */
+TEST(results_may_outlive_the_runtime_they_came_by)
+{
+    each_way(way) {
+        for (unsigned i = 0; i < sizeof lens / sizeof *lens; i++) {
+            size_t n = lens[i];
+            int64_t shape[1] = {(int64_t)n};
+            desk_open(&desk, way, NULL);
+            desk_add(&desk, "returns" SIG, returns, NULL);
+            pattern_fill(host, n, 7);
+            weft_tensor_t t = tensor_of(host, shape, 1);
+            weft_value_t args[2] = {weft_tensor(&t), weft_u64(7)};
+            CHECK_OK(desk_call(&desk, desk_method(&desk, "returns" SIG), args, 2));
+            weft_reply_t kept = desk.reply;
+            desk.reply = (weft_reply_t)WEFT_REPLY_INIT;
+            desk_close(&desk);
+            const weft_tensor_t *got = kept.values[0].tensors.at;
+            CHECK_EQ(pattern_check((const uint8_t *)got->data + got->byte_offset, n, 7), n);
+            weft_reply_release(&kept);
+        }
+    }
+}
