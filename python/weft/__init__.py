@@ -14,21 +14,25 @@ except ImportError as error:  # the loader names the library, and people want to
         raise ImportError(f"{error}: weft stands on OpenUCX and libsodium (Debian's packages libucx0 and libsodium23)") from error
     raise
 from . import codes
-from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, ClosedError, CorruptError, Endpoint, ForkedError, InvalidError,
-                    LimitError, Listener, Message, NoMemoryError, NotFoundError, Op, PeerError, ProtocolError, RangeError,
-                    RefusedError, RejectedError, Request, RightsError, StaleError, StateError, SystemFailureError, Tensor, TimeoutError,
-                    TruncatedError, UnreachableError, UnsupportedError, VersionError, WeftError, __version__)
+from ._client import Client
+from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, ClosedError, CorruptError, Endpoint, ForkedError,
+                    InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, PeerError, ProtocolError,
+                    RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
+                    SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
+                    WeftError, __version__)
 from ._hints import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from ._runtime import Runtime, am_handler, connect, listen, runtime
+from ._registry import Change, Entry
+from ._runtime import Runtime, am_handler, client, connect, listen, registry, runtime
 from ._serving import BlockingServer, Server
 from .service import Service
 
-__all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "ClosedError", "CorruptError", "Endpoint",
-           "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "NoMemoryError", "NotFoundError", "Op",
-           "PeerError", "ProtocolError", "RangeError", "RefusedError", "RejectedError", "Request", "RightsError", "Runtime",
-           "Server", "Service", "StaleError", "StateError", "SystemFailureError", "Tensor", "TimeoutError", "TruncatedError", "UnreachableError",
-           "UnsupportedError", "VersionError", "WeftError", "__version__", "am_handler", "codes", "config", "connect", "f32", "f64", "i16", "i32",
-           "i64", "i8", "info", "listen", "runtime", "u16", "u32", "u64", "u8"]
+__all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Client", "ClosedError",
+           "CorruptError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",
+           "NoMemoryError", "NotFoundError", "Op", "PeerError", "ProtocolError", "RangeError", "RefusedError", "Registry", "RejectedError",
+           "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError", "Tensor",
+           "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
+           "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",
+           "runtime", "u16", "u32", "u64", "u8"]
 
 
 def config() -> dict[str, tuple[str, str]]:

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from . import _core
-from ._core import Endpoint, Listener, Message, Op
+from ._client import Client
+from ._core import Endpoint, Listener, Message, Op, Registry
 
 EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
 MessageHandler = Callable[[Message], Awaitable[None] | None]
@@ -42,6 +43,20 @@ class Runtime(_core.Runtime):
     def am_handler(self, id: int, handler: MessageHandler | None) -> None:
         """Have active messages of an id given to `handler`, a function or coroutine function; None takes it away."""
         self._am_handle(id, None if handler is None else self._called(handler))
+
+    def client(self, uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None,
+               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+        """A client of a service: weft://calc finds it through the registry, tcp://host:port and unix://@name are one server.
+
+        Calls wait for a server as long as their deadlines let them: `timeout` is that of calls that name none. A call that may be sent again is
+        sent at most `tries` times (3), to at most `instances` servers (16); a lost one is tried again after `reconnect` seconds (0.05).
+        """
+        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
+                      reconnect=reconnect)
+
+    def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
+        """A registry: dir:///run/weft, redis://host, etcd://host:2379, memory://name; None is the configured one (WEFT_REGISTRY)."""
+        return Registry(self, uri, lease=lease)
 
     async def close(self) -> None:
         """Close its endpoints and then the runtime itself. What is still under way after that completes with ClosedError."""
@@ -125,3 +140,15 @@ def listen(uri: str, handler: EndpointHandler | None = None, *, backlog: int | N
 def am_handler(id: int, handler: MessageHandler | None) -> None:
     """Receive active messages with the loop's own runtime: see Runtime.am_handler()."""
     runtime().am_handler(id, handler)
+
+
+def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int | None = None,
+           instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+    """A client with the loop's own runtime: see Runtime.client()."""
+    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
+                            reconnect=reconnect)
+
+
+def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
+    """A registry with the loop's own runtime: see Runtime.registry()."""
+    return runtime().registry(uri, lease=lease)

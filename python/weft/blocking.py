@@ -18,10 +18,12 @@ from types import TracebackType
 from typing import Any
 
 from . import _core
+from ._client import BlockingClient as Client
 from ._core import BlockingEndpoint as Endpoint
 from ._core import BlockingListener as Listener
+from ._core import Registry
 
-__all__ = ["Endpoint", "Listener", "Runtime", "connect", "listen", "runtime"]
+__all__ = ["Client", "Endpoint", "Listener", "Registry", "Runtime", "client", "connect", "listen", "registry", "runtime"]
 
 
 class Runtime(_core.Runtime):
@@ -43,6 +45,16 @@ class Runtime(_core.Runtime):
         """Listen on an address; accept() waits for the next peer."""
         listener: Listener = self._listen(uri, None, backlog=backlog)
         return listener
+
+    def client(self, uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None,
+               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+        """A client of a service, whose calls wait: see weft.Runtime.client()."""
+        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
+                      reconnect=reconnect)
+
+    def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
+        """A registry, whose calls wait: see weft.Runtime.registry()."""
+        return Registry(self, uri, lease=lease)
 
     def close(self) -> None:
         """Close its endpoints and then the runtime itself. What other threads wait for completes with ClosedError."""
@@ -95,3 +107,15 @@ def connect(uri: str, *, timeout: float | None = None, source: str | None = None
 def listen(uri: str, *, backlog: int | None = None) -> Listener:
     """Listen with the process's own runtime: see Runtime.listen()."""
     return runtime().listen(uri, backlog=backlog)
+
+
+def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int | None = None,
+           instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+    """A client with the process's own runtime: see Runtime.client()."""
+    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
+                            reconnect=reconnect)
+
+
+def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
+    """A registry with the process's own runtime: see Runtime.registry()."""
+    return runtime().registry(uri, lease=lease)

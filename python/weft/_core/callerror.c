@@ -109,13 +109,11 @@ PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const wef
     PyObject *class = weftpy_error_class(st, status), *error;
     int code = reply->code ? (int)reply->code : WEFT_CODE_UNKNOWN;
     const char *message = reply->message ? reply->message : "";
-    if (status == WEFT_ERR_CALL)
-        error = PyObject_CallFunction(class, "i", code);
-    else
-        error = PyObject_CallFunction(class, "N",
-                                      PyUnicode_DecodeUTF8(*message ? message : weft_status_text(status),
-                                                           (Py_ssize_t)strlen(*message ? message : weft_status_text(status)),
-                                                           "replace"));
+    const char *words = *message || status == WEFT_ERR_CALL ? message : weft_status_text(status);
+    PyObject *said = PyUnicode_DecodeUTF8(words, (Py_ssize_t)strlen(words), "replace");
+    if (!said)
+        return NULL;
+    error = status == WEFT_ERR_CALL ? PyObject_CallFunction(class, "iN", code, said) : PyObject_CallFunction(class, "N", said);
     if (error && !fill(error, code, reply->category, reply->value, message, ran_text(reply->ran)))
         PyErr_SetObject(class, error);
     Py_XDECREF(error);

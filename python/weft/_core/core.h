@@ -28,7 +28,8 @@ typedef struct weftpy_op weftpy_op_t;
     X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) X(progress) \
     X(name) X(transports) X(interfaces) X(key) X(heartbeat) X(connect_timeout) X(close_timeout) X(recv_window) X(spin) X(loop) \
     X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(endpoint) X(address) X(shared) \
-    X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer)
+    X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
+    X(once) X(fresh) X(into) X(service) X(instance) X(tries) X(instances) X(reconnect) X(calls) X(return_exceptions) X(load) X(data) X(lease)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
     WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
@@ -51,8 +52,10 @@ struct weftpy_state {
     PyObject *error;                    /* WeftError */
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
     PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
+    PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
+    PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
     /* of asyncio and contextvars */
     PyObject *cancelled_error, *invalid_state_error, *task, *get_running_loop, *copy_context;
     weftpy_op_t *ops;                   /* memory of operations that are over, for the next ones */
@@ -99,6 +102,13 @@ static inline void weftpy_buf_release(weftpy_buf_t *buf)
 
 typedef struct weftpy_message weftpy_message_t;
 
+/* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL, once, unless it
+ * left by itself. */
+typedef struct weftpy_guest {
+    void (*leave)(struct weftpy_guest *guest);
+    struct weftpy_guest *next, **before; /* in run->guests; before NULL: in none */
+} weftpy_guest_t;
+
 struct weftpy_runtime {
     PyObject_HEAD
     weftpy_state_t *st;
@@ -107,6 +117,7 @@ struct weftpy_runtime {
     PyObject *endpoints;            /* id: weak reference to the Endpoint */
     PyObject *handlers;             /* id: function for active messages */
     weftpy_message_t *messages;     /* those that hold something of the runtime */
+    weftpy_guest_t *guests;
     bool blocking;                  /* there is no event loop: calls wait */
     bool caller;                    /* and only they drive it */
     bool closing;
@@ -170,6 +181,8 @@ static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 extern PyType_Spec weftpy_runtime_spec;
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
+void weftpy_guest_enter(weftpy_runtime_t *run, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest));
+void weftpy_guest_leave(weftpy_guest_t *guest); /* also one that is nowhere */
 
 /* --- operations ---------------------------------------------------------------------------------------------------------- */
 
@@ -224,6 +237,7 @@ struct weftpy_many {
     size_t n, left;
     weftpy_op_t *owner;
     weft_status_t status;
+    bool each; /* whoever asks looks at each: what became of one is not what became of all */
     struct weftpy_one {
         weft_op_t op;
         weftpy_buf_t buf;
@@ -231,6 +245,8 @@ struct weftpy_many {
 };
 PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n);                             /* for n operations that others post; NULL: no memory */
+PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status);         /* n of them were posted; why not more. Steals op */
 void weftpy_many_cancel(weftpy_many_t *many);
 void weftpy_many_free(weftpy_many_t *many);
 
@@ -306,6 +322,9 @@ extern PyType_Spec weftpy_message_spec;
 PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am); /* owns am; NULL: no memory, and it is released */
 void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+/* registry.c: the library's; NULL with an exception: it is none, it is closed, it is another runtime's */
+weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object);
 
 /* hand.c: the clock of a loop that is driven by hand */
 PyObject *weftpy_timerfd(PyObject *module, PyObject *unused);

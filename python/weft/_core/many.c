@@ -13,7 +13,7 @@ static void finish(weftpy_many_t *many)
 {
     weftpy_op_t *op = many->owner;
     weft_status_t status = many->status;
-    for (size_t i = 0; i < many->n && !status; i++)
+    for (size_t i = 0; i < many->n && !status && !many->each; i++)
         status = many->of[i].op.status;
     op->op.status = status;
     op->op.len = many->n;
@@ -60,6 +60,21 @@ static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_lens = {.value = lens};
 
+weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n)
+{
+    weftpy_many_t *many = PyMem_Calloc(1, sizeof *many + n * sizeof many->of[0]);
+    if (!many)
+        return (weftpy_many_t *)PyErr_NoMemory();
+    many->owner = op;
+    many->n = n;
+    op->many = many;
+    for (size_t i = 0; i < n && !op->run->blocking; i++) {
+        many->of[i].op.fn = told;
+        many->of[i].op.user = many;
+    }
+    return many;
+}
+
 /* An Op with the memory of all buffers, or NULL with the exception. */
 static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, PyObject *buffers, bool writable, uint64_t timeout)
 {
@@ -92,7 +107,7 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
     return op;
 }
 
-static PyObject *posted(weftpy_op_t *op, size_t n, weft_status_t status)
+PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
 {
     weftpy_many_t *many = op->many;
     if (!n && (status || !many->n)) {
@@ -132,7 +147,7 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
         struct weftpy_one *one = &op->many->of[i];
         status = weft_msg_send(ep->ep, one->buf.view.buf, (size_t)one->buf.view.len, tag, &one->op);
     }
-    return posted(op, status ? i - 1 : i, status);
+    return weftpy_many_posted(op, status ? i - 1 : i, status);
 }
 
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
@@ -153,5 +168,5 @@ PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
         struct weftpy_one *one = &op->many->of[i];
         status = weft_msg_recv(ep->ep, one->buf.view.buf, (size_t)one->buf.view.len, tag, mask, &one->op);
     }
-    return posted(op, status ? i - 1 : i, status);
+    return weftpy_many_posted(op, status ? i - 1 : i, status);
 }

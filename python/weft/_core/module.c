@@ -4,8 +4,9 @@
  *
  * tests/python/test_module.py holds us to it. */
 #include "core.h"
+#include "calls.h"
+#include "registry.h"
 #include "serve.h"
-#include "values.h"
 
 static struct PyModuleDef definition;
 
@@ -114,7 +115,11 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_blocking_endpoint_spec, &st->blocking_endpoint) ||
         add_type(module, &weftpy_blocking_listener_spec, &st->blocking_listener) ||
         add_type(module, &weftpy_tensor_spec, &st->tensor) || add_type(module, &weftpy_service_spec, &st->service) ||
-        add_type(module, &weftpy_request_spec, &st->request))
+        add_type(module, &weftpy_request_spec, &st->request) || add_type(module, &weftpy_client_spec, &st->client) ||
+        add_type(module, &weftpy_link_spec, &st->link) || add_type(module, &weftpy_method_spec, &st->method) ||
+        add_type(module, &weftpy_call_spec, &st->call) || add_type(module, &weftpy_stream_spec, &st->stream) ||
+        add_type(module, &weftpy_item_spec, &st->item) || add_type(module, &weftpy_registry_spec, &st->registry) ||
+        add_type(module, &weftpy_watch_spec, &st->watch) || add_type(module, &weftpy_wait_spec, &st->wait))
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
@@ -143,6 +148,16 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->tensor);
     Py_VISIT(st->service);
     Py_VISIT(st->request);
+    Py_VISIT(st->client);
+    Py_VISIT(st->link);
+    Py_VISIT(st->method);
+    Py_VISIT(st->call);
+    Py_VISIT(st->stream);
+    Py_VISIT(st->item);
+    Py_VISIT(st->registry);
+    Py_VISIT(st->watch);
+    Py_VISIT(st->wait);
+    Py_VISIT(st->entry);
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
@@ -168,6 +183,16 @@ static int clear(PyObject *module)
     Py_CLEAR(st->tensor);
     Py_CLEAR(st->service);
     Py_CLEAR(st->request);
+    Py_CLEAR(st->client);
+    Py_CLEAR(st->link);
+    Py_CLEAR(st->method);
+    Py_CLEAR(st->call);
+    Py_CLEAR(st->stream);
+    Py_CLEAR(st->item);
+    Py_CLEAR(st->registry);
+    Py_CLEAR(st->watch);
+    Py_CLEAR(st->wait);
+    Py_CLEAR(st->entry);
     Py_CLEAR(st->s_run);
     Py_CLEAR(st->cancelled_error);
     Py_CLEAR(st->invalid_state_error);

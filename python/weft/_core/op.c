@@ -365,6 +365,15 @@ static PyObject *await_it(PyObject *self)
     return Py_NewRef(self);
 }
 
+/* A call of a function of which only the name is known may turn out to be a stream: async for awaits it, and then goes through that. */
+static PyObject *each(PyObject *self)
+{
+    PyObject *module = PyImport_ImportModule("weft._client");
+    PyObject *iter = module ? PyObject_CallMethod(module, "_each", "O", self) : NULL;
+    Py_XDECREF(module);
+    return iter;
+}
+
 /* --- as a Future is asked ------------------------------------------------------------------------------------------------ */
 
 static PyObject *done(PyObject *self, PyObject *unused)
@@ -595,6 +604,7 @@ static PyType_Slot slots[] = {
     {Py_tp_iternext, next},
     {Py_am_await, await_it},
     {Py_am_send, resume},
+    {Py_am_aiter, each},
     {0, NULL},
 };
 

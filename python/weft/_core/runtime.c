@@ -23,6 +23,34 @@ bool weftpy_runtime_forked(const weftpy_runtime_t *run)
     return run->pid != (int)getpid();
 }
 
+void weftpy_guest_enter(weftpy_runtime_t *run, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest))
+{
+    guest->leave = leave;
+    guest->next = run->guests;
+    guest->before = &run->guests;
+    if (guest->next)
+        guest->next->before = &guest->next;
+    run->guests = guest;
+}
+
+void weftpy_guest_leave(weftpy_guest_t *guest)
+{
+    if (!guest->before)
+        return;
+    *guest->before = guest->next;
+    if (guest->next)
+        guest->next->before = guest->before;
+    guest->before = NULL;
+}
+
+static void guests_leave(weftpy_runtime_t *run)
+{
+    for (weftpy_guest_t *guest; (guest = run->guests);) {
+        weftpy_guest_leave(guest);
+        guest->leave(guest);
+    }
+}
+
 /* --- opening ------------------------------------------------------------------------------------------------------------- */
 
 static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t *mode_out)
@@ -143,6 +171,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         if (!run->rt)
             return WEFT_OK;                        /* another thread closed it meanwhile */
         weftpy_messages_release(run);              /* what those who waited got is among them */
+        guests_leave(run);
         run->rt = NULL;                            /* from here on nobody else finds it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = weft_runtime_close(rt);
@@ -150,6 +179,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     } else {
         run->closing = true;
         weftpy_messages_release(run);
+        guests_leave(run);
         status = weft_runtime_close(rt);
     }
     run->rt = NULL;

@@ -159,10 +159,8 @@ static PyObject *publish(FAST_ARGS)
         return NULL;
     if (arg[1] && arg[1] != Py_None && !(address = weftpy_str(arg[1], "address")))
         return NULL;
-    if (arg[0] && arg[0] != Py_None) {
-        PyErr_SetString(PyExc_TypeError, "registry is None, for the configured one (WEFT_REGISTRY)");
+    if (arg[0] && arg[0] != Py_None && !(registry = weftpy_registry_of(s->run, arg[0])))
         return NULL;
-    }
     weft_status_t status = weft_service_publish(s->service, registry, address);
     if (status)
         return weftpy_raise(s->st, status);

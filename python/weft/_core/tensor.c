@@ -104,6 +104,18 @@ static int copy(tensor_t *t)
     return 0;
 }
 
+int64_t weftpy_tensor_copy(const weft_tensor_t *from, void *to, size_t cap)
+{
+    tensor_t t;
+    if (!measure(&t, from) || (size_t)t.bytes > cap)
+        return -1;
+    if (t.compact && t.bytes)
+        memcpy(to, t.t.data, (size_t)t.bytes);
+    else
+        gather(&t, to);
+    return t.bytes;
+}
+
 PyObject *weftpy_tensor_make(weftpy_state_t *st, const weft_tensor_t *from, PyObject *owner, unsigned flags)
 {
     tensor_t *t = st->tensor ? (tensor_t *)PyType_GenericAlloc(st->tensor, 0) : NULL;

@@ -512,7 +512,7 @@ static PyObject *make_vector(weftpy_state_t *st, const weft_value_t *v, PyObject
         }
         return list;
     }
-    if (of == WEFT_T_U8 && !(flags & WEFTPY_LISTS))
+    if (of == WEFT_T_U8 && !(flags & (WEFTPY_LISTS | WEFTPY_VIEWS)))
         return PyBytes_FromStringAndSize(v->view.data, (Py_ssize_t)v->view.n);
     size_t size = weft_type_size(of);
     if (flags & WEFTPY_LISTS) {

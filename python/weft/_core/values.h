@@ -30,9 +30,10 @@ int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t t
 int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *returned, weftpy_holds_t *holds, weft_value_t *values_out,
                        size_t *n_out);
 
-enum { WEFTPY_WRITABLE = 1, WEFTPY_LISTS = 2 };
+enum { WEFTPY_WRITABLE = 1, WEFTPY_LISTS = 2, WEFTPY_VIEWS = 4 };
 /* The object a value is: bool, int, float, str; bytes for [u8]; a Tensor for other vectors and for tensors (a list of Tensors for [tensor]). Views keep
- * `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists. */
+ * `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists.
+ * WEFTPY_VIEWS: [u8] as a Tensor too. */
 PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *value, PyObject *owner, unsigned flags);
 /* None for none, the object for one, a tuple for several. */
 PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, size_t n, PyObject *owner, unsigned flags);
@@ -44,6 +45,8 @@ PyObject *weftpy_as_value(PyObject *module, PyObject *args);
 extern PyType_Spec weftpy_tensor_spec;
 PyObject *weftpy_tensor_make(weftpy_state_t *st, const weft_tensor_t *tensor, PyObject *owner, unsigned flags);
 const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object); /* NULL, no exception: it is no Tensor of ours */
+/* Its elements, one after the other. -1: they are more than `cap` bytes. */
+int64_t weftpy_tensor_copy(const weft_tensor_t *tensor, void *to, size_t cap);
 const char *weftpy_tensor_format(const weft_tensor_t *tensor);               /* of the buffer protocol; NULL: it has none */
 
 /* DLPack, as far as we need it: the layout of its DLManagedTensor. */
