@@ -104,7 +104,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_u64(tries, "tries", UINT32_MAX, &n_tries) || weftpy_u64(instances, "instances", UINT32_MAX, &n_instances) ||
         weftpy_ns(timeout, "timeout", &opts.timeout_ns) || weftpy_ns(reconnect, "reconnect", &opts.reconnect_ns))
         return -1;
-    const char *text = PyUnicode_AsUTF8AndSize(uri, NULL);
+    const char *text = weftpy_str(uri, "uri");
     if (!text)
         return -1;
     opts.tries = (uint32_t)n_tries;

@@ -57,7 +57,7 @@ PyObject *weftpy_method_new(weftpy_link_t *link, PyObject *text)
 {
     weftpy_state_t *st = link->st;
     weft_method_t *method;
-    const char *chars = PyUnicode_AsUTF8AndSize(text, NULL);
+    const char *chars = weftpy_str(text, "the signature");
     if (!chars || weftpy_link_check(link))
         return NULL;
     weft_status_t status = weft_client_method(link->client, chars, &method);

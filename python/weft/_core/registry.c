@@ -92,12 +92,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     if (!PyArg_ParseTupleAndKeywords(args, kw, "O!|O$O:Registry", words, r->st->runtime, &runtime, &uri, &lease) ||
         weftpy_ns(lease, "lease", &opts.lease_ns))
         return -1;
-    if (uri != Py_None && !PyUnicode_Check(uri)) {
-        PyErr_Format(PyExc_TypeError, "uri is of type %R, where text such as \"dir:///run/weft\" is wanted",
-                     (PyObject *)Py_TYPE(uri));
-        return -1;
-    }
-    const char *text = uri == Py_None ? NULL : PyUnicode_AsUTF8AndSize(uri, NULL);
+    const char *text = uri == Py_None ? NULL : weftpy_str(uri, "uri");
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if ((uri != Py_None && !text) || weftpy_runtime_check(run) || (!run->blocking && weftpy_loop_before_post(run)))
         return -1;
@@ -162,11 +157,7 @@ static int text(PyObject *arg, const char *what, const char **out)
 {
     if (!arg || arg == Py_None)
         return 0;
-    if (!PyUnicode_Check(arg)) {
-        PyErr_Format(PyExc_TypeError, "%s is of type %R, where text is wanted", what, (PyObject *)Py_TYPE(arg));
-        return -1;
-    }
-    *out = PyUnicode_AsUTF8AndSize(arg, NULL);
+    *out = weftpy_str(arg, what);
     return *out ? 0 : -1;
 }
 
