@@ -43,10 +43,7 @@ class Core:
 
     def attach(self) -> asyncio.AbstractEventLoop | None:
         """Have the runtime driven by the loop that runs in this thread, which is returned, or by hand."""
-        try:
-            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
+        loop = asyncio._get_running_loop()  # which raises nothing: this is called for every look at what has come
         wanted = loop or self.hand
         if self.runtime.loop is not wanted:
             self.runtime._attach(wanted)
