@@ -13,7 +13,7 @@ from . import options
 from .objects import Feature, UCXObject
 
 if TYPE_CHECKING:
-    from .rma import UCXMemoryHandle
+    from .rma import UCXMemoryHandle  # which needs this file
 
 _FEATURES = (Feature.TAG, Feature.WAKEUP, Feature.STREAM, Feature.AM, Feature.RMA)
 SILENCE = 120.0  # seconds without a sign of life after which a peer is lost: programs that drive by hand may compute for a while

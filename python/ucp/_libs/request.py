@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..exceptions import UCXBaseException, UCXMsgTruncated
+from ..exceptions import UCXBaseException, UCXCanceled, UCXConnectionReset, UCXMsgTruncated
 from .exceptions import translated
 from .objects import Callback, _numbers, call_back
 
@@ -81,7 +81,10 @@ class UCXRequest:
 
     def _ended(self, op: Op[Any]) -> None:
         if op.cancelled() or op.exception() is not None:
-            self._finish(self._why or failure(op, self._name))
+            error = self._why or failure(op, self._name)
+            if self._ep is not None and not self._ep._open and isinstance(error, UCXConnectionReset):
+                error = UCXCanceled(str(error))  # it was closed here
+            self._finish(error)
         else:
             self._finish(None if self._expected < 0 else length(op, self._expected, self._name))
 

@@ -8,7 +8,7 @@
         worker.progress()
 
 An operation that completed at once gives None, and its callback is not called; else a UCXRequest, and cb_func(request, exception, *cb_args,
-**cb_kwargs) is called from progress(). docs/guide/ucx-py.md has more.
+**cb_kwargs) is called from progress(). docs/guide/ucx-api.md has more.
 """
 from .address import UCXAddress
 from .arr import Array

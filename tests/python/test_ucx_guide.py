@@ -1,0 +1,26 @@
+"""What docs/guide/ucx-api.md shows does what it says."""
+import os
+import re
+import socket
+import subprocess
+
+GUIDE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "guide", "ucx-api.md")
+
+
+def blocks():
+    with open(GUIDE, encoding="utf-8") as f:
+        return re.findall(r"```python\n(.*?)```", f.read(), re.S)
+
+
+def test_the_two_programs_talk(child):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    server, client = (b.replace("13337", port) for b in blocks())
+    server = child(server.replace("while not gone", "print('listening', flush=True)\nwhile not gone"), stderr=subprocess.STDOUT)
+    assert server.stdout.readline() == "listening\n"
+    client = child(client, stderr=subprocess.STDOUT)
+    out, _ = client.communicate(timeout=60)
+    assert (client.returncode, out) == (0, "b'hello'\n")
+    out, _ = server.communicate(timeout=60)
+    assert (server.returncode, out) == (0, "")
