@@ -1,0 +1,1 @@
+"""Benchmarks of ucp: `python -m ucp.benchmarks.send_recv`."""

@@ -1,0 +1,148 @@
+"""`python -m ucp.benchmarks.send_recv`, run as a user would."""
+import importlib.util
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ucp.benchmarks import report, send_recv
+from ucp.benchmarks.backends import base
+
+COMMAND = [sys.executable, "-m", "ucp.benchmarks.send_recv"]
+SHORT = ["--n-iter", "20", "--n-warmup-iter", "3"]
+
+
+def environment(**more):
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
+
+
+def bench(*args, **more):
+    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=120, env=environment(**more))
+
+
+def have(module):
+    return importlib.util.find_spec(module) is not None
+
+
+@pytest.mark.parametrize("args", [
+    ["-l", "ucp-async"], ["-l", "ucp-async", "--enable-am"], ["-l", "ucp-async", "--reuse-alloc"], ["-l", "ucp-async", "--no-error-handling"],
+    ["-l", "ucp-core"], ["-l", "ucp-core", "--enable-am"], ["-l", "ucp-core", "--max-outstanding", "5"],
+    ["-l", "ucp-core", "--max-outstanding", "4", "--reuse-alloc"], ["-l", "ucp-core", "--enable-am", "--max-outstanding", "3"], ["-l", "tornado"], ["-l", "tornado", "--reuse-alloc"]], ids=" ".join)
+@pytest.mark.parametrize("size", ["8", "100kB"])
+def test_every_backend_measures_what_it_was_asked_to(args, size):
+    if "tornado" in args and not have("tornado"):
+        pytest.skip("tornado is not installed")
+    done = bench("-n", size, *SHORT, "--json", *args)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    result = json.loads(done.stdout)
+    assert result["n_iter"] == len(result["latencies"]) == 20 and result["n_bytes"] == {"8": 8, "100kB": 100_000}[size]
+    assert result["transfer"] == ("AM" if "--enable-am" in args else "TAG") and result["backend"] == args[1]
+    assert 0 < result["latency_min"] <= result["latency_median"] <= result["latency_max"] < 60
+    assert result["bandwidth_median"] > 0
+
+
+def test_the_tables():
+    done = bench("-n", "1MiB", *SHORT, "-b", "0", "-c", "0")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    rows = dict(re.findall(r"^(.*?)\s+\| (.*)$", done.stdout, re.M))
+    assert rows["Iterations"] and rows["Bytes"] == "1.00 MiB" and rows["Object type"] == "numpy" and rows["Transfer API"] == "TAG"
+    assert rows["Server CPU"] == "0" and rows["Client CPU"] == "0" and rows["Progress mode"] == "blocking"
+    assert re.fullmatch(r"[\d.]+ .?i?B/s", rows["Bandwidth (average)"]) and re.fullmatch(r"\d+ ns", rows["Latency (median)"])
+    assert all(re.fullmatch(r"[\d.]+ .?i?B/s, \d+ ns", rows[str(i)]) for i in range(20)) and "20" not in rows
+    short = bench("-n", "8", *SHORT, "--no-detailed-report", "-v", UCXPY_NON_BLOCKING_MODE="1").stdout
+    assert "Latency (median)" in short and "\n19 " not in short and "non-blocking" in short
+
+
+def test_verbose_says_what_each_process_does():
+    said = bench("-n", "8", *SHORT, "-v", "--json").stderr
+    assert "listening on port" in said and "connecting to" in said and "server: done" in said
+
+
+def test_a_server_and_a_client_of_their_own():
+    server = subprocess.Popen([*COMMAND, "--server-only", "-n", "8", *SHORT], stdout=subprocess.PIPE, text=True, env=environment())
+    try:
+        address, port = re.fullmatch(r"listening on (\S+):(\d+)\n", server.stdout.readline()).groups()
+        done = bench("--client-only", "-s", "127.0.0.1", "-p", port, "-n", "8", *SHORT, "--json")
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["latencies"]) == 20
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_progress_is_for_a_terminal():
+    master, slave = pty.openpty()
+    process = subprocess.Popen([*COMMAND, "-n", "8", "--n-iter", "200000000"], stdout=slave, stderr=slave, stdin=slave, env=environment(),
+                               start_new_session=True)
+    os.close(slave)
+    try:
+        said, until = b"", time.monotonic() + 60
+        while b"round trips" not in said and time.monotonic() < until:
+            if select.select([master], [], [], 1)[0]:
+                said += os.read(master, 4096)
+        assert re.search(rb"\r\d+ of 200000010 round trips", said), said
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+        os.close(master)
+
+
+@pytest.mark.parametrize("args,word", [
+    (["-n", "many"], "many"), (["-n", "0"], "one byte"), (["--n-iter", "0"], "at least 1"), (["--n-warmup-iter", "-1"], "negative"),
+    (["--server-only", "--client-only"], "choose one"), (["--client-only"], "needs -s"), (["-l", "pigeon"], "pigeon"), (["-o", "tape"], "tape"),
+    (["-l", "ucp-async", "--max-outstanding", "2"], "ucp-core"), (["-l", "tornado", "--enable-am"], "tornado"), (["--no-such"], "no-such")])
+def test_what_makes_no_sense_is_said_so(args, word):
+    done = bench(*args)
+    assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_is_not_installed_is_said_so():
+    for module, args in (("cupy", ["-o", "cupy"]), ("rmm", ["-o", "rmm"]), ("matplotlib", ["--plot", "x.png"])):
+        if not have(module):
+            done = bench(*args)
+            assert done.returncode == 2 and "not installed" in done.stderr and "pip install" in done.stderr
+
+
+def test_a_cpu_that_is_not_there():
+    done = bench("-n", "8", *SHORT, "-c", "100000")
+    assert done.returncode != 0 and "CPU 100000" in done.stderr and "Traceback" not in done.stderr
+    done = bench("-n", "8", *SHORT, "-b", "100000")
+    assert done.returncode != 0 and "CPU 100000" in done.stderr
+
+
+def test_the_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.png"
+    done = bench("-n", "8", *SHORT, "--json", "--plot", str(path))
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 2000
+
+
+def test_a_plot_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(report.Missing, match="pip install matplotlib"):
+        report.plot(report.of(send_recv.parse_args(["-n", "8", "--n-iter", "2"]), [1e-6, 2e-6]), "x.png")
+
+
+def test_the_figures_are_right():
+    args = send_recv.parse_args(["-n", "1000", "--n-iter", "3"])
+    result = report.of(args, [2e-3, 4e-3, 8e-3])
+    assert result["latency_median"] == 2e-3 and result["latency_average"] == pytest.approx(7e-3 / 3)
+    assert result["bandwidth_median"] == pytest.approx(500_000) and result["bandwidth_average"] == pytest.approx(3 / (1e-6 + 2e-6 + 4e-6))
+    assert report.of(args, [2e-3, 4e-3, 8e-3], wall=1e-2)["bandwidth_average"] == pytest.approx(600_000)
+
+
+def test_what_came_back_is_looked_at():
+    memory = base.Memory(send_recv.parse_args(["-n", "600"]), None)
+    message, other = memory.message(), memory.message()
+    assert memory.same(message, other) and message.nbytes == memory.empty().nbytes == 600
+    other[599] += 1
+    assert not memory.same(message, other)
+    assert "not what was sent" in str(base.Wrong(4))
