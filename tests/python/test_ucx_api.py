@@ -282,6 +282,22 @@ def test_a_peer_that_is_killed(child, tls):
     worker.close()
 
 
+@pytest.mark.parametrize("tls", ["sm", "tcp"])
+def test_a_peer_that_stops(child, tls):
+    """It is not dead, and says nothing: lost after three intervals."""
+    worker = ucx_api.UCXWorker(ucx_api.UCXContext({"TLS": tls, "KEEPALIVE_INTERVAL": "150ms"}))
+    eps, calls = [], Calls()
+    listener = ucx_api.UCXListener(worker, 0, lambda request: eps.append(ucx_api.UCXEndpoint.create_from_conn_request(worker, request, True)))
+    process = child(PEER, str(listener.port), tls)
+    ucx_api.tag_recv_nb(worker, bytearray(4), 4, 1, calls)
+    until(lambda: calls, worker)
+    ucx_api.tag_recv_nb(worker, bytearray(4), 4, 2, calls, ep=eps[0])
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: len(calls) == 2, worker)
+    assert isinstance(calls[1][1], exceptions.UCXConnectionReset) and not eps[0].is_alive()
+    worker.close()
+
+
 def test_nobody_is_there():
     worker = ucx_api.UCXWorker(ucx_api.UCXContext())
     ep, calls, told = ucx_api.UCXEndpoint.create(worker, "127.0.0.1", 1, True), Calls(), []

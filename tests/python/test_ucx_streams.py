@@ -106,6 +106,19 @@ def test_closing_and_cancelling_a_stream(both):
         ucx_api.stream_recv_nb(both.b, bytearray(1), 1, calls)
 
 
+def test_a_stranger_does_not_say_how_much_memory_we_take(both):
+    from ucp._libs.worker import STREAM_ID
+    calls = Calls()
+    ucx_api.stream_recv_nb(both.b, bytearray(10), 10, calls)
+    sent = both.a.endpoint.am_send(STREAM_ID, bytes(PIECE + 1))
+    both.until(lambda: calls and sent.done())
+    assert isinstance(calls[0][1], exceptions.UCXError)
+    with pytest.raises(exceptions.UCXError):  # there is a hole in it now
+        ucx_api.stream_recv_nb(both.b, bytearray(10), 10, calls)
+    ucx_api.tag_send_nb(both.a, b"x", 1, 1, None)
+    both.until(lambda: both.right.tag_probe(1))
+
+
 def test_nothing_is_complete_at_once(both):
     assert ucx_api.stream_send_nb(both.a, b"", 0, None) is None
     assert ucx_api.stream_recv_nb(both.b, bytearray(0), 0, None) is None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 
-from ..exceptions import UCXBaseException, UCXCanceled
+from ..exceptions import UCXBaseException, UCXCanceled, UCXError
 from .request import UCXRequest, failure
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ class Stream:
         """The payload of a message: straight into the buffer, if it fits."""
         n = message.nbytes
         direct = n <= missing
+        if not direct and n > PIECE:  # no memory is made for what a stranger says
+            message.release()
+            self._broken(UCXError(f"the peer's stream has a piece of {n} bytes, and they have {PIECE} at most"))
+            return
         try:
             into = want._view[want._filled:want._filled + n] if direct else memoryview(bytearray(n))
             op = message.read_into(into)
