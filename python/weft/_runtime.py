@@ -5,14 +5,30 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._client import Client
-from ._core import Endpoint, Listener, Message, Op, Registry
+from ._core import Endpoint, Listener, Message, Op, Region, Registry
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
 MessageHandler = Callable[[Message], Awaitable[None] | None]
+
+
+class Notification(NamedTuple):
+    """A peer has written to a region of ours with write_notify(), and the bytes are there."""
+
+    region: Region
+    offset: int
+    nbytes: int
+    value: int
+    endpoint: Endpoint | None
+
+
+NotifyHandler = Callable[[Notification], Awaitable[None] | None]
 
 
 class Runtime(_core.Runtime):
@@ -57,6 +73,23 @@ class Runtime(_core.Runtime):
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
         """A registry: dir:///run/weft, redis://host, etcd://host:2379, memory://name; None is the configured one (WEFT_REGISTRY)."""
         return Registry(self, uri, lease=lease)
+
+    def region(self, memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+               max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
+        """Expose memory: so many bytes that the library makes, zeroed, or a buffer, which is held until the region is freed.
+
+        Peers attach it with a token(), or by `name`, if it has one. `rights` is the most they may get, made of the letters r (read), w (write)
+        and a (atomics), and `name_rights` what the name gives. What the library made can grow to `max_len`; peers on this host map it unless
+        `mapped` is false. `notify`, a function or coroutine function, gets a Notification for each write_notify().
+        """
+        called = None
+        if notify is not None:
+            if not callable(notify):
+                raise TypeError("notify is a function of a Notification, or None")
+            inner = self._called(notify)
+            called = lambda told: inner(Notification(*told))  # noqa: E731
+        region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped, notify=called)
+        return region
 
     async def close(self) -> None:
         """Close its endpoints and then the runtime itself. What is still under way after that completes with ClosedError."""
@@ -152,3 +185,9 @@ def client(uri: str, *, service: str | None = None, instance: str | None = None,
 def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
     """A registry with the loop's own runtime: see Runtime.registry()."""
     return runtime().registry(uri, lease=lease)
+
+
+def region(memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+           max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
+    """Expose memory with the loop's own runtime: see Runtime.region()."""
+    return runtime().region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped, notify=notify)

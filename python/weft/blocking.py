@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._client import BlockingClient as Client
@@ -23,7 +23,15 @@ from ._core import BlockingEndpoint as Endpoint
 from ._core import BlockingListener as Listener
 from ._core import Registry
 
-__all__ = ["Client", "Endpoint", "Listener", "Registry", "Runtime", "client", "connect", "listen", "registry", "runtime"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ._core import BlockingRegion as Region
+    from ._core import BlockingRemote as Remote
+else:
+    from ._core import Region, Remote  # the same types, whose calls wait
+
+__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region", "registry", "runtime"]
 
 
 class Runtime(_core.Runtime):
@@ -55,6 +63,12 @@ class Runtime(_core.Runtime):
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
         """A registry, whose calls wait: see weft.Runtime.registry()."""
         return Registry(self, uri, lease=lease)
+
+    def region(self, memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+               max_len: int | None = None, mapped: bool = True) -> Region:
+        """Expose memory: so many bytes that the library makes, or a buffer; see weft.Runtime.region()."""
+        region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped)
+        return region
 
     def close(self) -> None:
         """Close its endpoints and then the runtime itself. What other threads wait for completes with ClosedError."""
@@ -119,3 +133,9 @@ def client(uri: str, *, service: str | None = None, instance: str | None = None,
 def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
     """A registry with the process's own runtime: see Runtime.registry()."""
     return runtime().registry(uri, lease=lease)
+
+
+def region(memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+           max_len: int | None = None, mapped: bool = True) -> Region:
+    """Expose memory with the process's own runtime: see Runtime.region()."""
+    return runtime().region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped)

@@ -29,7 +29,9 @@ typedef struct weftpy_op weftpy_op_t;
     X(name) X(transports) X(interfaces) X(key) X(heartbeat) X(connect_timeout) X(close_timeout) X(recv_window) X(spin) X(loop) \
     X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(endpoint) X(address) X(shared) \
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
-    X(once) X(fresh) X(into) X(service) X(instance) X(tries) X(instances) X(reconnect) X(calls) X(return_exceptions) X(load) X(data) X(lease)
+    X(once) X(fresh) X(into) X(service) X(instance) X(tries) X(instances) X(reconnect) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
+    X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(token) X(path) X(width) X(compare) \
+    X(items) X(kind)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
     WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
@@ -53,6 +55,7 @@ struct weftpy_state {
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
     PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
     PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
+    PyTypeObject *region, *remote;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
     PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
@@ -101,6 +104,7 @@ static inline void weftpy_buf_release(weftpy_buf_t *buf)
 /* --- runtimes ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct weftpy_message weftpy_message_t;
+typedef struct weftpy_handle weftpy_handle_t;
 
 /* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL, once, unless it
  * left by itself. */
@@ -118,6 +122,8 @@ struct weftpy_runtime {
     PyObject *handlers;             /* id: function for active messages */
     weftpy_message_t *messages;     /* those that hold something of the runtime */
     weftpy_guest_t *guests;
+    weftpy_handle_t *handles;       /* the same of regions, remotes and their like: see handle.c */
+    PyObject *afterwards;           /* list of what is held until it is closed, or NULL */
     bool blocking;                  /* there is no event loop: calls wait */
     bool caller;                    /* and only they drive it */
     bool closing;
@@ -329,6 +335,41 @@ weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object);
 /* hand.c: the clock of a loop that is driven by hand */
 PyObject *weftpy_timerfd(PyObject *module, PyObject *unused);
 PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
+
+/* --- what else is the library's ------------------------------------------------------------------------------------------ */
+
+/* handle.c: how objects begin that hold something of the library's which must go before the runtime does. */
+struct weftpy_handle {
+    PyObject_HEAD
+    weftpy_runtime_t *run;
+    void *of;                /* the library's; NULL: not here yet, or gone */
+    weft_op_t *coming;       /* the operation that brings it in its buf */
+    PyObject *over;          /* what it needs alive: an endpoint, a store */
+    PyObject *weakrefs;
+    void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
+    weftpy_handle_t *next, **before; /* in run->handles */
+};
+/* A new object of a type whose struct begins with a handle; over may be NULL. */
+void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, void (*let_go)(weftpy_handle_t *, void *));
+int weftpy_handle_check(weftpy_handle_t *handle, const char *what); /* -1: it is gone, or its runtime is; "the region" */
+/* Post what brings it: an Op that has the handle, and gives it. Steals handle. */
+weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
+void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
+void *weftpy_handle_take(weftpy_handle_t *handle); /* it is the caller's from now on, who ends it */
+void weftpy_handles_end(weftpy_runtime_t *run);
+int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg);
+void weftpy_handle_dealloc(PyObject *self);
+extern PyMemberDef weftpy_handle_members[];
+PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value); /* what a call gives that is done at once: an Op, or the value. Steals value */
+weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const char *what, const weftpy_gives_t *gives); /* an Op on it, which holds it */
+
+/* remote memory: region.c, remote.c */
+extern PyType_Spec weftpy_region_spec, weftpy_remote_spec;
+PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_attach(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_find_name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+int weftpy_rights(weftpy_state_t *st, PyObject *arg, const char *what, uint32_t *rights_out); /* "rwa"; arg NULL or None: it stays */
+PyObject *weftpy_rights_text(uint32_t rights);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
 int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);

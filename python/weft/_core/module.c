@@ -119,7 +119,8 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_link_spec, &st->link) || add_type(module, &weftpy_method_spec, &st->method) ||
         add_type(module, &weftpy_call_spec, &st->call) || add_type(module, &weftpy_stream_spec, &st->stream) ||
         add_type(module, &weftpy_item_spec, &st->item) || add_type(module, &weftpy_registry_spec, &st->registry) ||
-        add_type(module, &weftpy_watch_spec, &st->watch) || add_type(module, &weftpy_wait_spec, &st->wait))
+        add_type(module, &weftpy_watch_spec, &st->watch) || add_type(module, &weftpy_wait_spec, &st->wait) ||
+        add_type(module, &weftpy_region_spec, &st->region) || add_type(module, &weftpy_remote_spec, &st->remote))
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
@@ -158,6 +159,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->watch);
     Py_VISIT(st->wait);
     Py_VISIT(st->entry);
+    Py_VISIT(st->region);
+    Py_VISIT(st->remote);
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
@@ -193,6 +196,8 @@ static int clear(PyObject *module)
     Py_CLEAR(st->watch);
     Py_CLEAR(st->wait);
     Py_CLEAR(st->entry);
+    Py_CLEAR(st->region);
+    Py_CLEAR(st->remote);
     Py_CLEAR(st->s_run);
     Py_CLEAR(st->cancelled_error);
     Py_CLEAR(st->invalid_state_error);

@@ -172,6 +172,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
             return WEFT_OK;                        /* another thread closed it meanwhile */
         weftpy_messages_release(run);              /* what those who waited got is among them */
         guests_leave(run);
+        weftpy_handles_end(run);
         run->rt = NULL;                            /* from here on nobody else finds it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = weft_runtime_close(rt);
@@ -180,11 +181,13 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         run->closing = true;
         weftpy_messages_release(run);
         guests_leave(run);
+        weftpy_handles_end(run);
         status = weft_runtime_close(rt);
     }
     run->rt = NULL;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
+    Py_CLEAR(run->afterwards);
     while (run->woken && weftpy_loop_wake(run, false) < 0)
         PyErr_Clear(); /* the loop is closed: nobody waits any more */
     weftpy_loop_call_rest(run);
@@ -382,6 +385,11 @@ static PyObject *listen(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     return weftpy_listen((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
+static PyObject *region(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    return weftpy_region((weftpy_runtime_t *)self, args, n, kwnames);
+}
+
 static PyObject *am_handle(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     return weftpy_am_handle((weftpy_runtime_t *)self, args, n, kwnames);
@@ -398,6 +406,7 @@ static PyMethodDef methods[] = {
     {"_connect", FAST(connect), "Open an endpoint."},
     {"_listen", FAST(listen), "Listen."},
     {"_am_handle", FAST(am_handle), "Set the function for an id of active messages; None takes it away."},
+    {"_region", FAST(region), "Expose memory."},
     {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
     {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},

@@ -1,0 +1,162 @@
+/* _core/handle.c - how objects begin that hold something of the library's: regions, remotes, stores, blocks, mirrors.
+ *
+ *     COMING -> HERE   the operation that brings it was asked for its value; one that nobody asks lets go of it
+ *     HERE -> GONE     it was dropped, closed or freed; or the object goes; or the runtime is closed, which ends all that are left, the
+ *                      youngest first, since what is younger may need what is older
+ *
+ * Every handle of a runtime is in its list while it is COMING or HERE.
+ *
+ * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us to it. */
+#include "core.h"
+
+static void unlist(weftpy_handle_t *h)
+{
+    if (!h->before)
+        return;
+    *h->before = h->next;
+    if (h->next)
+        h->next->before = h->before;
+    h->before = NULL;
+}
+
+void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, void (*let_go)(weftpy_handle_t *, void *))
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)PyType_GenericAlloc(type, 0);
+    if (!h)
+        return NULL;
+    h->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
+    h->over = over ? Py_NewRef(over) : NULL;
+    h->let_go = let_go;
+    h->next = run->handles;
+    h->before = &run->handles;
+    if (h->next)
+        h->next->before = &h->next;
+    run->handles = h;
+    return h;
+}
+
+int weftpy_handle_check(weftpy_handle_t *h, const char *what)
+{
+    if (h->of && h->run->rt && !(h->run->blocking && h->run->closing))
+        return 0;
+    weftpy_raise_text(h->run->st, WEFT_ERR_CLOSED, h->run->rt ? "%s is closed" : "the runtime of %s is closed", what);
+    return -1;
+}
+
+void *weftpy_handle_take(weftpy_handle_t *h)
+{
+    void *of = h->of;
+    if (!of && h->coming && weft_op_done(h->coming) && !h->coming->status) {
+        of = h->coming->buf; /* it came, and nobody has asked for it yet */
+        h->coming->buf = NULL;
+    }
+    h->of = NULL;
+    unlist(h);
+    return of;
+}
+
+void weftpy_handle_end(weftpy_handle_t *h)
+{
+    bool open = h->run && h->run->rt;
+    void *of = weftpy_handle_take(h);
+    if (of && open)
+        h->let_go(h, of);
+}
+
+void weftpy_handles_end(weftpy_runtime_t *run)
+{
+    while (run->handles)
+        weftpy_handle_end(run->handles);
+}
+
+/* --- coming -------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)made;
+    h->of = op->buf;
+    op->buf = NULL;
+    h->coming = NULL;
+    if (!h->of || weftpy_runtime_check(run)) {
+        weftpy_handle_end(h);
+        if (!PyErr_Occurred())
+            weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the runtime is closed");
+        return NULL;
+    }
+    return Py_NewRef(made);
+}
+
+static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)run;
+    (void)op;
+    weftpy_handle_end((weftpy_handle_t *)made);
+}
+
+static const weftpy_gives_t gives_handle = {.value = value, .drop = drop};
+
+weftpy_op_t *weftpy_handle_op(weftpy_handle_t *h)
+{
+    weftpy_op_t *op = weftpy_op_new(h->run, &gives_handle);
+    if (!op) {
+        Py_DECREF(h);
+        return NULL;
+    }
+    op->made = (PyObject *)h;
+    op->held = h->over ? Py_NewRef(h->over) : NULL;
+    op->op.buf = NULL;
+    h->coming = &op->op;
+    return op;
+}
+
+weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *h, const char *what, const weftpy_gives_t *gives)
+{
+    weftpy_op_t *op = weftpy_handle_check(h, what) || weftpy_loop_before_post(h->run) ? NULL : weftpy_op_new(h->run, gives);
+    if (op)
+        op->held = Py_NewRef((PyObject *)h);
+    return op;
+}
+
+PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *result)
+{
+    if (!result || run->blocking)
+        return result;
+    weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_none);
+    if (!op) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    return weftpy_op_complete(op, result);
+}
+
+/* --- life ---------------------------------------------------------------------------------------------------------------- */
+
+int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(h->run);
+    Py_VISIT(h->over);
+    return 0;
+}
+
+void weftpy_handle_dealloc(PyObject *self)
+{
+    weftpy_handle_t *h = (weftpy_handle_t *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (h->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    h->coming = NULL; /* the operation that has it is going, and has said what it left */
+    if (h->run)
+        weftpy_handle_end(h);
+    Py_CLEAR(h->over);
+    Py_CLEAR(h->run);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+PyMemberDef weftpy_handle_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_handle_t, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
