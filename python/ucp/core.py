@@ -207,6 +207,7 @@ class ApplicationContext:
         self.blocking_progress_mode = bool(blocking_progress_mode)
         self.progress_tasks: list[ProgressTask] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_running: Callable[[], bool] = lambda: False  # of its loop: in this thread, that is the loop which runs
         self._thread = 0
         self._keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._handlers: set[asyncio.Task[None]] = set()
@@ -239,7 +240,7 @@ class ApplicationContext:
             task.cancel()
         mode = BlockingMode if self.blocking_progress_mode else NonBlockingMode
         self.progress_tasks = [mode(self.worker, loop)]
-        self._loop, self._thread = loop, threading.get_ident()
+        self._loop, self._is_running, self._thread = loop, loop.is_running, threading.get_ident()
 
     async def _loop_ends(self) -> None:
         loop = asyncio.get_running_loop()
@@ -260,7 +261,7 @@ class ApplicationContext:
         for task in self.progress_tasks:
             task.cancel()
         self.progress_tasks = []
-        self._loop = None
+        self._loop, self._is_running = None, lambda: False
         if self.worker.initialized:
             self.worker.detach()
 

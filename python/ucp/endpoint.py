@@ -23,12 +23,13 @@ import collections
 import logging
 import struct
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import weft
 
 from . import comm
-from ._libs.arr import Array
+from ._libs.arr import Array, _foreign
 from ._libs.exceptions import translated
 from .exceptions import UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError, UCXMsgTruncated
 from .utils import get_ucxpy_logger, hash64bits
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from .core import ApplicationContext
 
 logger = get_ucxpy_logger()
-_debugs = logger.isEnabledFor
-_running = asyncio._get_running_loop
 _DEBUG = logging.DEBUG
 
 CTRL_ID = 0x75635043  # of active messages of the weft runtime: nobody else's on ucp's worker
@@ -57,21 +56,31 @@ class UCXPYTags(NamedTuple):
 
 
 def _memory(buffer: Any, writable: bool) -> Any:
-    """What the extension takes: the object itself, of an Array its memory, and of what has no buffer protocol what Array makes of it."""
-    if not isinstance(buffer, Array):
-        buffer = Array(buffer)
-    return buffer._memory(buffer.nbytes, writable)
+    """What the extension takes, of what it does not take by itself: an Array, or an object that has __array_interface__ alone."""
+    own = buffer if isinstance(buffer, Array) else Array(buffer)
+    return own._memory(own.nbytes, writable)
 
 
 def _type(buffer: Any) -> type:
     return type(buffer.obj if isinstance(buffer, Array) else buffer)
 
 
+def _raw(buffer: Any) -> memoryview:
+    """Its bytes as they lie, in whatever order its dimensions are."""
+    own = buffer if isinstance(buffer, Array) else Array(buffer)
+    own._memory(own.nbytes, True)  # it has to be in one piece, and not read-only
+    if own.cuda:
+        raise ValueError("the memory is on a GPU")
+    return memoryview(_foreign(own.ptr, own.nbytes, own)).cast("B")
+
+
 def _nbytes(buffer: Any) -> int:
+    if type(buffer) in (bytes, bytearray):
+        return len(buffer)
     try:
         return int(buffer.nbytes)
     except AttributeError:
-        return memoryview(buffer).nbytes
+        return Array(buffer).nbytes
 
 
 class Endpoint:
@@ -166,26 +175,29 @@ class Endpoint:
         if endpoint is None:
             raise UCXCloseError("Endpoint closed")
         wire = self._msg_send if tag is None and self._msg_send is not None else self._tag(self._msg_send, tag, force_tag)
-        if self._ctx._loop is not _running():
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
-        if _debugs(_DEBUG):
+        if logger.level <= _DEBUG:
             logger.debug("[Send #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._send_count, hex(self._uid), hex(wire), _nbytes(buffer),
                          _type(buffer))
         try:
-            op = endpoint.send(_memory(buffer, False) if isinstance(buffer, Array) else buffer, wire)
+            try:
+                op = endpoint.send(buffer, wire)
+            except TypeError:
+                op = endpoint.send(_memory(buffer, False), wire)
             self._send_count += 1
-            if op.done():
-                await op
-            else:
-                await self._sent(op)
+            if not op.done():
+                return await self._sent(op)
+            await op
         except weft.WeftError as error:
             raise self._failure(error, "send") from None
         return True
 
-    async def _sent(self, op: Any) -> None:
+    async def _sent(self, op: Any) -> bool:
         self._sends.add(op)
         try:
             await op
+            return True
         finally:
             self._sends.discard(op)
 
@@ -196,17 +208,16 @@ class Endpoint:
         """
         own = self._msg_recv
         wire = own if tag is None and own is not None else self._tag(own, tag, force_tag)
-        memory = _memory(buffer, True) if isinstance(buffer, Array) else buffer
         size = _nbytes(buffer)
         if self._kept and (kept := self._kept.get(wire)):
-            self._again(kept, memory, wire)
+            self._again(kept, buffer, wire)
             return True
         endpoint = self._weft
         if endpoint is None:
             raise UCXCloseError("Endpoint closed")
-        if self._ctx._loop is not _running():
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
-        if _debugs(_DEBUG):
+        if logger.level <= _DEBUG:
             logger.debug("[Recv #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._recv_count, hex(self._uid), hex(wire), size, _type(buffer))
         self._recv_count += 1
         if force_tag or own is None:
@@ -215,10 +226,14 @@ class Endpoint:
         else:
             late = bool(endpoint.closed)
             try:
-                op = endpoint.recv_into(memory, wire)
+                try:
+                    op = endpoint.recv_into(buffer, wire)
+                except TypeError:
+                    buffer = _memory(buffer, True)
+                    op = endpoint.recv_into(buffer, wire)
                 got = await op
             except asyncio.CancelledError:  # of the await: posting raises none
-                self._keep(op, memory, wire)
+                self._keep(op, buffer, wire)
                 raise
             except weft.WeftError as error:
                 raise await self._ended(error, late) from None
@@ -236,13 +251,19 @@ class Endpoint:
     def _keep(self, op: Any, memory: Any, wire: int) -> None:
         """A receive was cancelled. If its message had come already, it is the next receive's."""
         if op.done() and not op.cancelled() and op.exception() is None:
-            self._kept.setdefault(wire, collections.deque()).append(bytes(memoryview(memory).cast("B")[:op.result()]))
+            try:
+                data = bytes(_raw(memory)[:op.result()])
+            except ValueError as error:
+                logger.warning("[Recv] ep: %s, tag: %s: a message came as its receive was cancelled, and is lost: %s", hex(self._uid), hex(wire),
+                               error)
+                return
+            self._kept.setdefault(wire, collections.deque()).append(data)
 
-    def _again(self, kept: collections.deque[bytes], memory: Any, wire: int) -> None:
+    def _again(self, kept: collections.deque[bytes], buffer: Any, wire: int) -> None:
+        view = _raw(buffer)
         data = kept.popleft()
         if not kept:
             del self._kept[wire]
-        view = memoryview(memory).cast("B")
         self._recv_count += 1
         self._received()
         if len(data) != view.nbytes:
@@ -272,7 +293,7 @@ class Endpoint:
         self._open()
         if self.closed():
             raise UCXCloseError("Endpoint closed")
-        if self._ctx._loop is not _running():
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         own = buffer if isinstance(buffer, Array) else Array(buffer)
         name = f"[AM Send #{self._send_count:03d}] ep: {self._uid:#x}, nbytes: {own.nbytes}, type: {type(own.obj)}"
@@ -285,7 +306,7 @@ class Endpoint:
         self._open()
         if not self._ep.am_probe():
             self._raise_if_of_no_use()
-        if self._ctx._loop is not _running():
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         name = f"[AM Recv #{self._recv_count:03d}] ep: {self._uid:#x}"
         logger.debug(name)
@@ -369,7 +390,7 @@ class Endpoint:
             self.abort()
             return
         self._shutting_down_peer = True
-        if self._ctx._loop is not _running():
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         try:
             if self._tags is not None:
@@ -404,7 +425,7 @@ class Endpoint:
     async def flush(self) -> None:
         """Wait until everything that was sent before is in the hands of the network or of the peer: its buffers may be used again."""
         self._open()
-        if self._ctx._loop is not _running():
+        if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         if self._sends:
             await asyncio.wait(set(self._sends))

@@ -33,7 +33,8 @@ def have(module):
 @pytest.mark.parametrize("args", [
     ["-l", "ucp-async"], ["-l", "ucp-async", "--enable-am"], ["-l", "ucp-async", "--reuse-alloc"], ["-l", "ucp-async", "--no-error-handling"],
     ["-l", "ucp-core"], ["-l", "ucp-core", "--enable-am"], ["-l", "ucp-core", "--max-outstanding", "5"],
-    ["-l", "ucp-core", "--max-outstanding", "4", "--reuse-alloc"], ["-l", "ucp-core", "--enable-am", "--max-outstanding", "3"], ["-l", "tornado"], ["-l", "tornado", "--reuse-alloc"]], ids=" ".join)
+    ["-l", "ucp-core", "--max-outstanding", "4", "--reuse-alloc"], ["-l", "ucp-core", "--enable-am", "--max-outstanding", "3"],
+    ["-l", "tornado"], ["-l", "tornado", "--reuse-alloc"]], ids=" ".join)
 @pytest.mark.parametrize("size", ["8", "100kB"])
 def test_every_backend_measures_what_it_was_asked_to(args, size):
     if "tornado" in args and not have("tornado"):

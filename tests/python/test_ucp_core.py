@@ -45,6 +45,23 @@ def test_any_buffer_will_do(run, make):
     run(body())
 
 
+class OnlyAnInterface:
+    """An array of a library that knows numpy's interface and not the buffer protocol."""
+
+    def __init__(self, array):
+        self.array, self.__array_interface__ = array, array.__array_interface__
+
+
+def test_what_has_only_an_array_interface(run):
+    async def body():
+        p = await connected()
+        into = numpy.zeros(4)
+        await p.a.send(OnlyAnInterface(numpy.arange(4.0)))
+        await p.b.recv(OnlyAnInterface(into))
+        assert (into == numpy.arange(4.0)).all()
+    run(body())
+
+
 def test_what_is_no_memory_is_refused_with_a_sentence(run):
     async def body():
         p = await connected()
