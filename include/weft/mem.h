@@ -86,6 +86,13 @@ WEFT_API void weft_mem_free(const weft_mem_kind_t *kind, void *ptr, size_t n);
 WEFT_API weft_status_t weft_mem_copy(void *dst, const weft_mem_kind_t *dst_kind, const void *src, const weft_mem_kind_t *src_kind,
                                      size_t n);
 
+/* The number of the CUDA device that memory is on; -1: on none. */
+WEFT_API int weft_mem_device(const void *ptr);
+/* Wait until what the program gave to the default stream of the GPU at ptr is complete, and, with `all`, what it gave to any stream in the context that
+ * ptr belongs to: before a buffer is handed over that its kernels may still write to. WEFT_OK at once for memory of no GPU. Fails:
+ * WEFT_ERR_SYSTEM. */
+WEFT_API weft_status_t weft_mem_settle(const void *ptr, bool all);
+
 /* --- pools ------------------------------------------------------------------------------------------------------------ */
 
 /* Memory to be used again and again. It comes from the kind in large arenas, and goes back to it when the pool is freed or trimmed.

@@ -31,6 +31,7 @@ typedef unsigned long long cu_ptr_t;
 enum { CU_SUCCESS = 0, CU_OUT_OF_MEMORY = 2, CU_INVALID_CONTEXT = 201, CU_INVALID_HANDLE = 400, CU_CONTEXT_IS_DESTROYED = 709 };
 enum { CU_ATTR_CONTEXT = 1, CU_ATTR_MEMORY_TYPE = 2, CU_ATTR_IS_MANAGED = 8, CU_ATTR_DEVICE_ORDINAL = 9 };
 enum { CU_MEMORYTYPE_DEVICE = 2 };
+#define CU_STREAM_LEGACY ((uintptr_t)1) /* the default stream, by its own handle */
 enum { CU_DEVICE_MANAGED_MEMORY = 83, CU_STREAM_NON_BLOCKING = 1, CU_MEM_ATTACH_GLOBAL = 1, CU_MEMHOSTREGISTER_PORTABLE = 1 };
 
 /*    member              symbol                      arguments */
@@ -54,6 +55,7 @@ enum { CU_DEVICE_MANAGED_MEMORY = 83, CU_STREAM_NON_BLOCKING = 1, CU_MEM_ATTACH_
     X(stream_new, "cuStreamCreate", (cu_stream_t * out, unsigned flags)) \
     X(stream_free, "cuStreamDestroy_v2", (cu_stream_t stream)) \
     X(stream_wait, "cuStreamSynchronize", (cu_stream_t stream)) \
+    X(ctx_wait, "cuCtxSynchronize", (void)) \
     X(attribute, "cuPointerGetAttribute", (void *out, int attribute, cu_ptr_t ptr)) \
     X(attributes, "cuPointerGetAttributes", (unsigned n, int *attributes, void **outs, cu_ptr_t ptr))
 
@@ -335,6 +337,32 @@ static int sort_of(const void *ptr)
 static bool cuda_owns(const weft_mem_kind_t *kind, const void *ptr)
 {
     return wefti_cuda_in_use() && sort_of(ptr) == (kind == &wefti_mem_kind_managed ? MANAGED : DEVICE);
+}
+
+int wefti_cuda_device(const void *ptr)
+{
+    int ordinal = -1;
+    if (!wefti_cuda_in_use() || sort_of(ptr) == NOT_CUDA ||
+        cu.attribute(&ordinal, CU_ATTR_DEVICE_ORDINAL, (cu_ptr_t)(uintptr_t)ptr))
+        return -1;
+    return ordinal;
+}
+
+/* --- the program's own streams --------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_cuda_settle(const void *ptr, bool all)
+{
+    bool pushed;
+    if (!wefti_cuda_in_use() || sort_of(ptr) == NOT_CUDA)
+        return WEFT_OK;
+    cu_result_t r = enter_for(ptr, &pushed);
+    if (!r) {
+        r = all ? cu.ctx_wait() : cu.stream_wait((cu_stream_t)CU_STREAM_LEGACY);
+        leave(pushed);
+    }
+    if (r)
+        wefti_error("mem: waiting for the kernels of a GPU: %s", words(r));
+    return r ? wefti_fail(WEFT_ERR_SYSTEM, "waiting for the kernels of a GPU: %s", words(r)) : WEFT_OK;
 }
 
 /* --- allocating ------------------------------------------------------------------------------------------------------------------ */

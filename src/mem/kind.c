@@ -284,6 +284,16 @@ static weft_status_t copy_across(const weft_mem_kind_t *to, char *dst, const wef
     return st;
 }
 
+int weft_mem_device(const void *ptr)
+{
+    return wefti_cuda_device(ptr);
+}
+
+weft_status_t weft_mem_settle(const void *ptr, bool all)
+{
+    return wefti_cuda_settle(ptr, all);
+}
+
 weft_status_t weft_mem_copy(void *dst, const weft_mem_kind_t *dst_kind, const void *src, const weft_mem_kind_t *src_kind,
                             size_t n)
 {

@@ -258,6 +258,31 @@ TEST(any_thread_uses_memory_of_any_other)
 
 /* --- managed memory ---------------------------------------------------------------------------------------------------------------------- */
 
+TEST(what_the_program_gave_to_a_gpu_is_waited_for_where_its_memory_is)
+{
+    load("paper");
+    char local;
+    CHECK_EQ(weft_mem_device(&local), -1);
+    CHECK_OK(weft_mem_settle(&local, true));
+    CHECK_EQ(drv->inits, 0);
+    void *first = alloc(cuda(), 100), *second, *ctx = context_new(1);
+    CHECK_EQ(ctx_push(ctx), 0);
+    second = alloc(cuda(), 100);
+    CHECK_EQ(ctx_pop(&ctx), 0);
+    CHECK(weft_mem_device(first) == 0 && weft_mem_device(second) == 1 && weft_mem_device(&local) == -1);
+    CHECK_OK(weft_mem_settle(&local, true));
+    CHECK(!drv->default_waits && !drv->context_waits);
+    CHECK_OK(weft_mem_settle(first, false));
+    CHECK_OK(weft_mem_settle((char *)second + 99, false));
+    CHECK_OK(weft_mem_settle(second, true));
+    CHECK(drv->default_waits == 2 && drv->context_waits == 1 && stack_depth() == 0);
+    drv->push_fails = 999;
+    CHECK_EQ(weft_mem_settle(second, true), WEFT_ERR_SYSTEM);
+    drv->push_fails = 0;
+    weft_mem_free(cuda(), first, 100);
+    weft_mem_free(cuda(), second, 100);
+}
+
 TEST(managed_memory_is_the_processors_too)
 {
     load("paper");

@@ -21,6 +21,7 @@ typedef struct paper {
     unsigned inits, contexts, streams, live_streams, copies, live, registered, registers;
     size_t registered_bytes;
     int alloc_device; /* of the last allocation */
+    unsigned default_waits, context_waits; /* for the default stream; for everything in a context */
 } paper_t;
 
 extern paper_t paper;
