@@ -306,8 +306,11 @@ class Comm(_Comm):
         ep, self._ep, self._over = self._ep, None, True
         loop = self._home.loop
         ended: asyncio.Future[None] = loop.create_future()
+        patience: asyncio.TimerHandle | None = None
 
         def end(_: object = None) -> None:
+            if patience is not None:
+                patience.cancel()
             if not ended.done():
                 ended.set_result(None)
 
@@ -315,8 +318,9 @@ class Comm(_Comm):
             end()
         else:
             try:
-                self._home.close(ep).add_done_callback(end)
-                loop.call_later(_CLOSE_WAIT, end)
+                closing = self._home.close(ep)
+                patience = loop.call_later(_CLOSE_WAIT, end)
+                closing.add_done_callback(end)
             except WeftError:  # it is lost already
                 end()
         return ended

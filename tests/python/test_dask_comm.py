@@ -354,3 +354,33 @@ def test_a_word_of_the_configuration_that_nobody_knows(run):
             with pytest.raises(ValueError, match="transports"):
                 await listen("weft://127.0.0.1:0", print)
     run(body())
+
+
+def test_comms_that_come_and_go_leave_nothing_behind(run):
+    async def body():
+        async def serve(comm):
+            with contextlib.suppress(CommClosedError):
+                while True:
+                    await comm.read()
+                    await comm.write("taken")
+        async with listen("weft://127.0.0.1:0", serve) as listener:
+            async def once(how):
+                comm = await connect(listener.contact_address)
+                writing = asyncio.create_task(comm.write({"x": to_serialize(np.zeros(10_000))}))
+                await comm.read()
+                await writing
+                await comm.close() if how else comm.abort()
+            for i in range(20):
+                await once(i % 2)
+
+            async def counted():
+                while asyncio.get_running_loop()._weft_dask.runtime.endpoints() or asyncio.get_running_loop()._weft_dask.closing:
+                    await asyncio.sleep(0.001)
+                gc.collect()
+                return len(gc.get_objects())
+            before = await counted()
+            for i in range(60):
+                await once(i % 2)
+            while await counted() > before + 200:  # some of it until the loop has gone round
+                await asyncio.sleep(0.1)
+    run(body())

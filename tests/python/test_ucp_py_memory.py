@@ -1,4 +1,5 @@
 """`ucp_py`: memory of messages, ordinary and of a GPU."""
+import gc
 import sys
 
 import pytest
@@ -156,6 +157,29 @@ def test_objects_keep_their_memory(pair):
     del receive
     ucp_py.progress()  # whoever was to be told has been
     assert sys.getrefcount(into) <= before
+
+
+def test_messages_that_come_and_go_leave_nothing_behind(pair):
+    a, b = pair
+
+    def some(n):
+        for i in range(n):
+            request = a.send_msg(np.zeros(i % 7 * 1000), None)
+            b.recv_future().result()
+            request.result()
+            b.recv_future().cancel()
+            with pytest.raises(weft.TruncatedError):
+                a.send_msg(b"too long")
+                b.recv_msg(bytearray(1)).result()
+            a.send_msg(i)
+            assert b.recv_msg().result().get_obj() == i
+        for _ in range(10):
+            ucp_py.progress()
+        gc.collect()
+        assert not ucp_py._core._own.receiving and not ucp_py._core._own.runtime.under_way
+        return len(gc.get_objects())
+    before = some(50)
+    assert some(200) < before + 100
 
 
 def gpu():
