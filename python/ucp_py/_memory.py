@@ -49,9 +49,13 @@ class buffer_region:
         self._memory, self._note, self._nbytes, self._object, self._cuda = memory, note, nbytes, obj, cuda
 
     def alloc_host(self, len: int) -> None:
-        """Allocate that many bytes of ordinary memory, all of them zero; what it had is let go of."""
+        """Allocate that many bytes of ordinary memory, all of them zero; what it had is let go of. weft.NoMemoryError where there are not so many."""
         n = _length(len)
-        self._set(bytearray(n), b"raw", n)
+        try:
+            memory = bytearray(n)
+        except (MemoryError, OverflowError):
+            raise weft.NoMemoryError(f"there is no memory for {n} bytes") from None
+        self._set(memory, b"raw", n)
 
     def alloc_cuda(self, len: int) -> None:
         """Allocate that many bytes on the GPU; weft.UnsupportedError where there is none."""
