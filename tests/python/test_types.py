@@ -69,8 +69,8 @@ def mypy(where, *what):
     return done.stdout + done.stderr
 
 
-def test_mypy_accepts_the_package_strictly():
-    said = mypy(PACKAGES, "-p", "weft")
+def test_mypy_accepts_the_packages_strictly():
+    said = mypy(PACKAGES, "-p", "weft", "-p", "ucp", "-p", "ucp_py")
     assert said.startswith("Success"), said
 
 

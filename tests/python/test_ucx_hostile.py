@@ -18,11 +18,16 @@ def test_every_entry_point_survives_every_argument(seed):
     rng = random.Random(seed)
     both = Both()
     address = both.right.get_address()
-    things = [*THINGS, both.a, both.left, both.right, Array(b"abc"), Array(bytearray(9)), address, *both.contexts, ucx_api.Feature.TAG]
+    memory = both.contexts[1].alloc(4096)
+    rkey = both.a.unpack_rkey(memory.pack_rkey())
+    there = ucx_api.RemoteMemory(rkey, memory.address, 4096)
+    things = [*THINGS, memory, memory.pack_rkey(), rkey, memory.address, both.a, both.left, both.right, Array(b"abc"), Array(bytearray(9)), address, *both.contexts, ucx_api.Feature.TAG]
     functions = [ucx_api.tag_send_nb, ucx_api.tag_recv_nb, ucx_api.stream_send_nb, ucx_api.stream_recv_nb, ucx_api.am_send_nbx, ucx_api.am_recv_nb,
                  ucx_api.UCXContext, ucx_api.UCXAddress.from_buffer, ucx_api.UCXEndpoint.create_from_worker_address,
                  ucx_api.UCXEndpoint.create_from_conn_request, ucx_api.UCXListener, Array, both.left.tag_probe, both.left.request_cancel,
-                 both.left.flush, both.left.register_am_allocator, both.a.flush, both.a.set_close_callback, both.a.unpack_rkey]
+                 both.left.flush, both.left.register_am_allocator, both.a.flush, both.a.set_close_callback, both.a.unpack_rkey,
+                 ucx_api.put_nb, ucx_api.get_nb, ucx_api.put_nbi, ucx_api.get_nbi, ucx_api.RemoteMemory, ucx_api.UCXIO, ucx_api.PackedRemoteKey.from_buffer,
+                 both.contexts[0].map, there.put_nb, there.get_nb, there.put_nbi, there.get_nbi]
     for _ in range(1500):
         function = rng.choice(functions)
         args = [rng.choice(things) for _ in range(rng.randrange(7))]
@@ -60,6 +65,11 @@ def test_nothing_is_left_behind():
         ucx_api.am_recv_nb(both.b, calls)
         ucx_api.stream_recv_nb(both.b, bytearray(5000), 5000, calls)
         both.until(lambda: len(calls) >= 31)
+        memory = both.contexts[1].alloc(1 << 16)
+        there = ucx_api.RemoteMemory(both.a.unpack_rkey(memory.pack_rkey()), memory.address, 1 << 16)
+        there.put_nb(bytes(1000), calls)
+        there.get_nb(bytearray(1000), calls)
+        both.until(lambda: len(calls) >= 33)
         both.a.flush(calls)
         ucx_api.tag_recv_nb(both.right, bytearray(1), 1, 99, calls, ep=both.b)  # still waiting when it all ends
         both.left.init_blocking_progress_mode()

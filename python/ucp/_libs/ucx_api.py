@@ -17,9 +17,11 @@ from .endpoint import UCXConnRequest, UCXEndpoint, UCXListener
 from .exceptions import translated
 from .objects import AllocatorType, Feature, UCXObject
 from .request import UCXRequest, failure
+from .rma import UCXIO, PackedRemoteKey, RemoteMemory, UCXMemoryHandle, UCXRkey, get_nb, get_nbi, put_nb, put_nbi
 from .transfer import am_recv_nb, am_send_nbx, stream_recv_nb, stream_send_nb, tag_recv_nb, tag_send_nb
 from .worker import UCXWorker
 
-__all__ = ["AllocatorType", "Array", "Feature", "UCXAddress", "UCXConnRequest", "UCXContext", "UCXEndpoint", "UCXListener", "UCXObject", "UCXRequest",
-           "UCXWorker", "am_recv_nb", "am_send_nbx", "failure", "get_current_options", "get_ucx_version", "stream_recv_nb", "stream_send_nb",
-           "tag_recv_nb", "tag_send_nb", "translated"]
+__all__ = ["AllocatorType", "Array", "Feature", "PackedRemoteKey", "RemoteMemory", "UCXAddress", "UCXConnRequest", "UCXContext", "UCXEndpoint", "UCXIO",
+           "UCXListener", "UCXMemoryHandle", "UCXObject", "UCXRequest", "UCXRkey", "UCXWorker", "am_recv_nb", "am_send_nbx", "failure",
+           "get_current_options", "get_nb", "get_nbi", "get_ucx_version", "put_nb", "put_nbi", "stream_recv_nb", "stream_send_nb", "tag_recv_nb",
+           "tag_send_nb", "translated"]
