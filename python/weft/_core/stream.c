@@ -148,14 +148,19 @@ static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
     return value;
 }
 
-/* What the call came to says more than that a value of it is not to be had. */
+/* What the call came to says more than that a value of it is not to be had. False: it is not known, or went well. */
+static bool call_failed(const stream_t *s)
+{
+    const weft_op_t *whole = s && s->op ? &s->op->op : NULL;
+    if (!whole || !weft_op_done(whole) || !whole->status)
+        return false;
+    weftpy_raise_reply(s->st, whole->status, &((weftpy_call_t *)s->op->made)->reply);
+    return true;
+}
+
 static void item_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    const stream_t *s = ((item_t *)made)->stream;
-    const weft_op_t *whole = s && s->op ? &s->op->op : NULL;
-    if (s && s->op && whole && weft_op_done(whole) && whole->status)
-        weftpy_raise_reply(run->st, whole->status, &((weftpy_call_t *)s->op->made)->reply);
-    else
+    if (!call_failed(((item_t *)made)->stream))
         weftpy_raise_op(run->st, op);
 }
 
@@ -181,6 +186,17 @@ static weftpy_op_t *begin(stream_t *s, const weftpy_gives_t *gives, item_t *item
     return op;
 }
 
+/* As weftpy_op_posted(), where the library may refuse since the call is over. */
+static PyObject *posted(stream_t *s, weftpy_op_t *op, weft_status_t status)
+{
+    if (status && !s->run->blocking)
+        weftpy_progress(s->run); /* the call may be told of only now */
+    if (!status || !call_failed(s))
+        return weftpy_op_posted(op, status);
+    Py_DECREF(op);
+    return NULL;
+}
+
 /* --- receiving ----------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *next_value(PyObject *self)
@@ -190,7 +206,7 @@ static PyObject *next_value(PyObject *self)
         return weftpy_raise_text(s->st, WEFT_ERR_STATE, "%U gives no stream", s->method->text);
     item_t *item = check(s) ? NULL : item_new(s);
     weftpy_op_t *op = item ? begin(s, &gives_item, item) : NULL;
-    return op ? weftpy_op_posted(op, weft_stream_recv(s->s, &item->item, &op->op)) : NULL;
+    return op ? posted(s, op, weft_stream_recv(s->s, &item->item, &op->op)) : NULL;
 }
 
 static PyObject *next(PyObject *self)
@@ -241,7 +257,7 @@ static PyObject *send(PyObject *self, PyObject *object)
         return NULL;
     }
     weftpy_op_t *op = begin(s, &gives_sent, item);
-    return op ? weftpy_op_posted(op, weft_stream_send(s->s, &value, &op->op)) : NULL;
+    return op ? posted(s, op, weft_stream_send(s->s, &value, &op->op)) : NULL;
 }
 
 static PyObject *end(PyObject *self, PyObject *unused)
@@ -250,7 +266,7 @@ static PyObject *end(PyObject *self, PyObject *unused)
     (void)unused;
     item_t *item = takes(s) || check(s) ? NULL : item_new(s);
     weftpy_op_t *op = item ? begin(s, &gives_sent, item) : NULL;
-    return op ? weftpy_op_posted(op, weft_stream_end(s->s, &op->op)) : NULL;
+    return op ? posted(s, op, weft_stream_end(s->s, &op->op)) : NULL;
 }
 
 /* --- the call ------------------------------------------------------------------------------------------------------------------ */
