@@ -9,6 +9,7 @@
  *
  * tests/python/test_rpc_client.py holds us to it. */
 #include "calls.h"
+#include "registry.h"
 
 typedef struct client {
     PyObject_HEAD weftpy_state_t *st;
@@ -52,6 +53,8 @@ static void link_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     weftpy_runtime_t *run = l->run;
+    if (l->client)
+        weftpy_registry_used(l->held, -1);
     if (l->client && run->rt && !weftpy_runtime_forked(run)) {
         (void)weft_client_close(l->client, NULL);
         if (!run->blocking && !run->scheduled && run->thread == PyThread_get_thread_ident()) {
@@ -125,6 +128,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         Py_DECREF(l);
         return -1;
     }
+    weftpy_registry_used(l->held, 1);
     l->timeout_ns = opts.timeout_ns;
     c->link = l;
     return 0;
@@ -274,6 +278,7 @@ static PyObject *close_it(PyObject *self, PyObject *unused)
         return weftpy_op_complete(op, Py_NewRef(Py_None));
     op->held = Py_NewRef((PyObject *)l);
     l->client = NULL;
+    weftpy_registry_used(l->held, -1);
     return weftpy_op_posted(op, weft_client_close(client, &op->op));
 }
 

@@ -304,6 +304,10 @@ static PyObject *close_it(PyObject *self, PyObject *unused)
     weft_registry_t *registry = r->registry;
     if (!open || !registry)
         return weftpy_op_complete(op, Py_NewRef(Py_None));
+    if (r->users) {
+        Py_DECREF(op);
+        return weftpy_raise_text(r->st, WEFT_ERR_STATE, "%u clients or services use the registry: close them first", r->users);
+    }
     op->held = Py_NewRef(self);
     r->registry = NULL;
     return weftpy_op_posted(op, weft_registry_close(registry, &op->op));

@@ -10,11 +10,17 @@ typedef struct weftpy_registry {
     weftpy_runtime_t *run;      /* NULL: never opened */
     weft_registry_t *registry;  /* NULL: closed */
     PyObject *uri;
+    unsigned users;             /* clients and services, to which the library promised it: it is not closed under them */
 } weftpy_registry_t;
 
 extern PyType_Spec weftpy_registry_spec, weftpy_watch_spec, weftpy_wait_spec;
 
 int weftpy_registry_check(weftpy_registry_t *registry); /* -1: it is closed */
+static inline void weftpy_registry_used(PyObject *registry, int by) /* NULL and None: none */
+{
+    if (registry && registry != Py_None)
+        ((weftpy_registry_t *)registry)->users += (unsigned)by;
+}
 
 /* An entry as the library showed it: a copy, made wherever that was, with the GIL or without. */
 typedef struct weftpy_row {

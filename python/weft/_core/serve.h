@@ -90,6 +90,7 @@ struct weftpy_service {
     PyObject_HEAD
     weftpy_state_t *st;
     weftpy_runtime_t *run;
+    weftpy_guest_t guest;
     weft_service_t *service;   /* NULL: closed */
     weft_listener_t **listeners;
     size_t listeners_n;

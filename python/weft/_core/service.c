@@ -11,6 +11,7 @@
  *
  * Promise: when close() is complete no function of it runs and no request of it is left, unless its time was up.
  * tests/python/test_service.py and test_service_lost.py hold us to it. */
+#include "registry.h"
 #include "serve.h"
 
 #include <stdlib.h>
@@ -44,6 +45,8 @@ static int opened(weftpy_service_t *s)
     weftpy_raise_text(s->st, WEFT_ERR_STATE, "the service is open already, or was: make another");
     return -1;
 }
+
+static void leave(weftpy_guest_t *guest);
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
@@ -90,6 +93,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         return -1;
     }
     s->inbox->owner = s;
+    weftpy_guest_enter(run, &s->guest, leave);
     return 0;
 }
 
@@ -164,9 +168,8 @@ static PyObject *publish(FAST_ARGS)
     weft_status_t status = weft_service_publish(s->service, registry, address);
     if (status)
         return weftpy_raise(s->st, status);
-    PyObject *old = s->registry;
-    s->registry = registry ? Py_NewRef(arg[0]) : NULL;
-    Py_XDECREF(old);
+    s->registry = registry ? Py_NewRef(arg[0]) : NULL; /* once: the library refuses a second time */
+    weftpy_registry_used(s->registry, 1);
     Py_RETURN_NONE;
 }
 
@@ -354,7 +357,7 @@ static PyObject *take(PyObject *self, PyObject *unused)
     if (check_blocking(s))
         return NULL;
     while (more > 0) {
-        weftpy_arrival_t *a = s->run->rt ? weftpy_inbox_take(s->inbox) : NULL;
+        weftpy_arrival_t *a = s->run->rt && !s->run->closing ? weftpy_inbox_take(s->inbox) : NULL;
         if (!a) {
             more = wait_for(s, false);
             continue;
@@ -427,6 +430,26 @@ static PyObject *drain(FAST_ARGS)
     return posted(s, op, weft_service_drain(s->service, &op->op));
 }
 
+/* What goes before the service itself; the service, which nobody else finds from here on. */
+static weft_service_t *ending(weftpy_service_t *s)
+{
+    weft_service_t *service = s->service;
+    s->service = NULL;
+    weftpy_guest_leave(&s->guest);
+    weftpy_registry_used(s->registry, -1);
+    close_listeners(s);
+    weftpy_inbox_stop(s->inbox);
+    return service;
+}
+
+/* The runtime is closing, and nobody has asked us. */
+static void leave(weftpy_guest_t *guest)
+{
+    weftpy_service_t *s = (weftpy_service_t *)(void *)((char *)guest - offsetof(weftpy_service_t, guest));
+    if (s->service && s->inbox->pid == getpid())
+        weft_service_close(ending(s), NULL);
+}
+
 static PyObject *close_method(FAST_ARGS)
 {
     SELF;
@@ -439,12 +462,8 @@ static PyObject *close_method(FAST_ARGS)
     weftpy_op_t *op = weftpy_op_new(s->run, &weftpy_gives_none);
     if (!op)
         return NULL;
-    weft_service_t *service = s->service;
-    s->service = NULL; /* before others run while we wait */
-    close_listeners(s);
-    weftpy_inbox_stop(s->inbox);
     op->op.timeout_ns = timeout;
-    return posted(s, op, weft_service_close(service, &op->op));
+    return posted(s, op, weft_service_close(ending(s), &op->op));
 }
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
@@ -468,11 +487,10 @@ static void end(weftpy_service_t *s)
             weftpy_inbox_stop(q);
         else
             weftpy_inbox_forget(q);
-        if (s->service && s->run->rt) {
-            close_listeners(s);
-            weft_service_close(s->service, NULL);
-        }
+        if (s->service && s->run->rt)
+            weft_service_close(ending(s), NULL);
     }
+    weftpy_guest_leave(&s->guest);
     s->service = NULL;
     s->inbox = NULL;
     weftpy_inbox_unref(q);
