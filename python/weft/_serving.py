@@ -272,7 +272,7 @@ class Server(_Base):
         self._loop: asyncio.AbstractEventLoop = runtime.loop
         self._threads = threads
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._tasks: dict[asyncio.Task[None], bool] = {}  # may it be cancelled?
+        self._tasks: dict[asyncio.Task[None], tuple[Request, bool]] = {}  # may it be cancelled?
         super().__init__(runtime, name, functions, **limits)
 
     def _report(self, function: Function, error: BaseException) -> None:
@@ -308,13 +308,19 @@ class Server(_Base):
             request.release()
             return
         task = self._loop.create_task(self._run(function, request, threaded))
-        self._tasks[task] = not threaded
+        self._tasks[task] = (request, not threaded)
         task.add_done_callback(self._ended)
         if not threaded:
             request.on_cancel = lambda unused: task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        """Also of one that was cancelled before it began, and never came to its end."""
+        request, _ = self._tasks.pop(task)
+        request.on_cancel = None
+        try:
+            request.release()
+        except _core.WeftError:
+            pass  # with its runtime
         if not task.cancelled():
             task.exception()  # it was reported
 
@@ -342,18 +348,8 @@ class Server(_Base):
             fail(function, request, error)
             if not isinstance(error, asyncio.CancelledError) or not request.cancelled():
                 raise
-        finally:
-            request.on_cancel = None
-            self._let_go(request)
         if told is not None:
             self._report(function, told)
-
-    @staticmethod
-    def _let_go(request: Request) -> None:
-        try:
-            request.release()
-        except _core.WeftError:
-            pass  # with its runtime
 
     async def _values(self, function: Function, request: Request) -> tuple[Any, ...]:
         if function.fetch:
@@ -406,7 +402,7 @@ class Server(_Base):
             return
         own = asyncio.current_task()
         closing = self._core.close(timeout)
-        for task, may in tuple(self._tasks.items()):
+        for task, (_, may) in tuple(self._tasks.items()):
             if may and task is not own:
                 task.cancel()
         try:
@@ -426,7 +422,7 @@ class Server(_Base):
         super().abort()
         if not self._core.closed:
             self._core.close()
-        for task, may in tuple(self._tasks.items()):
+        for task, (_, may) in tuple(self._tasks.items()):
             if may:
                 task.cancel()
 
@@ -470,12 +466,8 @@ class BlockingServer(_Base):
                     if function.kind == "generator":
                         give(request, result)
                 told = answer(function, request, None if function.streams else result)
-            except Exception as error:
+            except BaseException as error:  # what would end a thread of the program's does not end one of ours
                 told = fail(function, request, error)
-            except BaseException as error:
-                told = fail(function, request, error)
-                if not isinstance(error, asyncio.CancelledError):
-                    log.error("weft: function %s of service %s ended its thread", function.name, name, exc_info=error)
             finally:
                 request.release()
             if told is not None:

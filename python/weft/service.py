@@ -144,6 +144,8 @@ class Service:
     def start(self, runtime: _core.Runtime, **options: Any) -> Server | BlockingServer:
         """Serve on a runtime: a Server in one of an event loop, a BlockingServer in one of weft.blocking. It answers over every endpoint of the
         runtime, and those of listen(). Options as for serve()."""
+        if not isinstance(runtime, _core.Runtime):
+            raise TypeError(f"{runtime!r} is no runtime: a weft.Runtime or a weft.blocking.Runtime is wanted")
         kind: Any = Server if runtime.loop is not None else BlockingServer
         made: Server | BlockingServer = kind(runtime, self.name, tuple(self._functions.values()), **options)
         return made
@@ -218,10 +220,14 @@ class Serving:
         try:
             if kind is None:
                 await server.drain(self._drain)
-        except _core.TimeoutError:
+        except _core.WeftError:
             pass  # they are cancelled now
         finally:
-            await server.close(self._drain)
+            try:
+                await server.close(self._drain)
+            except _core.WeftError:
+                if kind is None:  # else that is what to hear of
+                    raise
 
     def __enter__(self) -> BlockingServer:
         from .blocking import runtime
@@ -236,7 +242,11 @@ class Serving:
         try:
             if kind is None:
                 server.drain(self._drain)
-        except _core.TimeoutError:
-            pass
+        except _core.WeftError:
+            pass  # they are cancelled now
         finally:
-            server.close(self._drain)
+            try:
+                server.close(self._drain)
+            except _core.WeftError:
+                if kind is None:  # else that is what to hear of
+                    raise

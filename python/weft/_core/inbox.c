@@ -190,7 +190,8 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function)
     a->inbox = f->inbox;
     atomic_fetch_add(&f->inbox->refs, 1);
     a->index = f->index;
-    a->deadline = kept->left_ns == UINT64_MAX ? UINT64_MAX : weftpy_clock() + kept->left_ns;
+    uint64_t now = weftpy_clock();
+    a->deadline = kept->left_ns < UINT64_MAX - now ? now + kept->left_ns : UINT64_MAX; /* the caller says how long */
     if (f->peer)
         a->peer = peer_of(kept, f->inbox->rt);
     if (kept->fetch_len && !f->fetch)

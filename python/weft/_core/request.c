@@ -439,9 +439,12 @@ static PyObject *send(FAST_ARGS)
     return weftpy_op_posted(op, weft_stream_send(r->a->request->stream, &value, &op->op));
 }
 
+/* Whoever views the value has the capsule: it may go after the runtime. */
 static void free_item(PyObject *capsule)
 {
-    PyMem_Free(PyCapsule_GetPointer(capsule, NULL));
+    weft_item_t *item = PyCapsule_GetPointer(capsule, NULL);
+    weft_item_release(item);
+    PyMem_Free(item);
 }
 
 static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
@@ -451,20 +454,10 @@ static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
         PyErr_SetNone(run->blocking ? PyExc_StopIteration : PyExc_StopAsyncIteration);
         return NULL;
     }
-    if (weftpy_runtime_check(run)) /* its memory went with it */
-        return NULL;
-    PyObject *value = weftpy_value_make(run->st, &item->value, NULL, PyCapsule_GetContext(made) ? WEFTPY_LISTS : 0);
-    weft_item_release(item);
-    return value;
+    return weftpy_value_make(run->st, &item->value, made, WEFTPY_WRITABLE | (PyCapsule_GetContext(made) ? WEFTPY_LISTS : 0));
 }
 
-static void item_drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
-{
-    if (run->rt && op->len)
-        weft_item_release(PyCapsule_GetPointer(made, NULL));
-}
-
-static const weftpy_gives_t gives_item = {.value = item_value, .drop = item_drop};
+static const weftpy_gives_t gives_item = {.value = item_value};
 static const weftpy_sig_t sig_recv = {"recv", 2, 0, 1, {N_mask, N_timeout}};
 
 static PyObject *recv(FAST_ARGS)
@@ -476,7 +469,7 @@ static PyObject *recv(FAST_ARGS)
     if (weftpy_args(st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "mask", 1, &lists) ||
         weftpy_ns(arg[1], "timeout", &timeout) || !stream_type(r, false))
         return NULL;
-    weft_item_t *item = PyMem_Malloc(sizeof *item);
+    weft_item_t *item = PyMem_Calloc(1, sizeof *item);
     PyObject *capsule = item ? PyCapsule_New(item, NULL, free_item) : PyErr_NoMemory();
     weftpy_op_t *op = capsule ? weftpy_op_new(r->run, &gives_item) : NULL;
     if (!op) {
@@ -541,8 +534,10 @@ static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
         PyErr_SetString(PyExc_TypeError, "on_cancel is a function of the request, or None");
         return -1;
     }
-    if (!r->a && (!value || value == Py_None))
-        return 0; /* nobody will call it */
+    if ((!r->a || !r->run->rt) && (!value || value == Py_None)) { /* nobody will call it */
+        Py_CLEAR(r->on_cancel);
+        return 0;
+    }
     if (check(r))
         return -1;
     PyObject *old = r->on_cancel;
