@@ -127,7 +127,10 @@ async def _listener_handler_coroutine(conn_request: Any, ctx: ApplicationContext
 
 def _listener_handler(conn_request: Any, callback_func: EndpointHandler, ref: weakref.ref[ApplicationContext], error_handling: bool) -> None:
     ctx = ref()
-    if ctx is None or ctx._loop is None or ctx._loop.is_closed():
+    if ctx is None:
+        return
+    if ctx._loop is None or ctx._loop.is_closed():  # it came by progress(): the next loop takes it
+        ctx._callers.append((conn_request, callback_func, error_handling))
         return
     task = ctx._loop.create_task(_listener_handler_coroutine(conn_request, ctx, callback_func, error_handling))
     ctx._handlers.add(task)
@@ -211,6 +214,7 @@ class ApplicationContext:
         self._thread = 0
         self._keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._handlers: set[asyncio.Task[None]] = set()
+        self._callers: list[tuple[Any, EndpointHandler, bool]] = []  # who connected while no loop had us
         self._endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self.context = ucx_api.UCXContext(dict(config_dict))
@@ -230,7 +234,7 @@ class ApplicationContext:
                 keeper.__anext__().send(None)
             except StopIteration:
                 pass
-            self._keepers[loop] = keeper
+            self._keepers = {own: its for own, its in self._keepers.items() if not own.is_closed()} | {loop: keeper}
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and self._loop.is_running() and self._thread != threading.get_ident():
@@ -241,6 +245,9 @@ class ApplicationContext:
         mode = BlockingMode if self.blocking_progress_mode else NonBlockingMode
         self.progress_tasks = [mode(self.worker, loop)]
         self._loop, self._is_running, self._thread = loop, loop.is_running, threading.get_ident()
+        callers, self._callers = self._callers, []
+        for caller, function, error_handling in callers:
+            _listener_handler(caller, function, weakref.ref(self), error_handling)
 
     async def _loop_ends(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import threading
+import time
 
 import numpy
 import pytest
@@ -327,6 +328,34 @@ def test_a_listener_outlives_its_loop(run):
         ep = await ucp.create_endpoint("127.0.0.1", kept[0].port)
         await ep.send_obj(b"still")
         assert await ep.recv_obj() == b"still"
+    run(second())
+
+
+def test_who_connects_while_no_loop_runs_is_served_by_the_next(run, child):
+    kept = []
+
+    async def handler(ep):
+        await ep.send_obj(await ep.recv_obj())
+
+    async def first():
+        kept.append(ucp.create_listener(handler))
+    run(first())
+    client = child("""
+import asyncio, sys, ucp
+async def main():
+    ucp.init(connect_timeout=40)
+    ep = await ucp.create_endpoint("127.0.0.1", int(sys.argv[1]))
+    await ep.send_obj(b"patient")
+    print(bytes(await ep.recv_obj()), flush=True)
+asyncio.run(main())
+""", str(kept[0].port))
+    ctx, until = ucp.core._get_ctx(), time.monotonic() + 30
+    while not ctx._callers and time.monotonic() < until:
+        ucp.progress()
+
+    async def second():
+        ucp.continuous_ucx_progress()
+        assert await asyncio.to_thread(client.stdout.readline) == "b'patient'\n"
     run(second())
 
 
