@@ -15,9 +15,9 @@ except ImportError as error:  # the loader names the library, and people want to
     raise
 from . import codes
 from ._client import Client
-from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, ClosedError, CorruptError, Endpoint, ForkedError,
-                    InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, PeerError, ProtocolError,
-                    RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
+from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, Endpoint, ForkedError,
+                    InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, OwnedBuffer, PeerError,
+                    ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
                     WeftError, __version__)
 from ._core import Region, Remote
@@ -27,9 +27,9 @@ from ._runtime import Notification, Runtime, am_handler, client, connect, listen
 from ._serving import BlockingServer, Server
 from .service import Service
 
-__all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Client", "ClosedError",
+__all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim", "Client", "ClosedError",
            "CorruptError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",
-           "NoMemoryError", "NotFoundError", "Op", "PeerError", "ProtocolError", "RangeError", "RefusedError", "Registry", "RejectedError",
+           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "ProtocolError", "RangeError", "RefusedError", "Registry", "RejectedError",
            "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError", "Tensor",
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",

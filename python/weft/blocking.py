@@ -6,14 +6,17 @@
 
 A runtime here has a thread of its own that keeps connections alive (progress="thread"), or is driven by whoever waits (progress="caller"):
 that answers sooner, and must be called several times within the heartbeat bound, or peers take it for dead. Any thread may use any
-object.
+object. Functions that receive active messages, and on_close of endpoints, are called in threads of their own.
 """
 from __future__ import annotations
 
 import atexit
+import operator
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 else:
     from ._core import Region, Remote  # the same types, whose calls wait
 
+MessageHandler = Callable[[Any], object]
+
 __all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region", "registry", "runtime"]
 
 
@@ -42,6 +47,9 @@ class Runtime(_core.Runtime):
             raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
         super().__init__(progress=progress, **options)
         self._servers: set[Any] = set()
+        self._lock = threading.Lock()
+        self._handlers: dict[int, tuple[threading.Thread, threading.Event]] = {}
+        self._watcher: threading.Thread | None = None
         _all.add(self)
 
     def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
@@ -53,6 +61,41 @@ class Runtime(_core.Runtime):
         """Listen on an address; accept() waits for the next peer."""
         listener: Listener = self._listen(uri, None, backlog=backlog)
         return listener
+
+    def am_handler(self, id: int, handler: MessageHandler | None) -> None:
+        """Have active messages of an id given to `handler`, a function; None takes it away, and returns when it is not running any more.
+
+        It is called in a thread of its own, with one message after the other, in the order in which a peer sent them. It may wait, send and close,
+        as any thread may. Messages of different ids are handled side by side. What it raises goes to threading.excepthook. A runtime with such a
+        function lives until it is closed.
+        """
+        if not 0 <= operator.index(id) < 0xfff00000:
+            raise OverflowError(f"id is {id}, which is not between 0 and {0xfff00000 - 1}")
+        with self._lock:
+            old = self._handlers.get(id)
+            if handler is not None:
+                if old is not None:
+                    raise _core.StateError(f"id {id} has a handler: take it away first, with am_handler({id}, None)")
+                if not callable(handler):
+                    raise TypeError("handler is a function of a message, or None")
+                self.stats()  # which says so if it is closed
+                stop = threading.Event()
+                thread = threading.Thread(target=_serve, args=(self, id, handler, stop), name=f"weft-am-{id}", daemon=True)
+                self._handlers[id] = (thread, stop)
+                thread.start()
+                return
+            self._handlers.pop(id, None)
+        if old is not None:
+            old[1].set()
+            if old[0] is not threading.current_thread():
+                old[0].join()
+
+    def _watch(self) -> None:
+        """Called by the extension when an endpoint is given an on_close: from then on a thread calls them."""
+        with self._lock:
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=_watch, args=(self,), name="weft-on-close", daemon=True)
+                self._watcher.start()
 
     def client(self, uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None,
                tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
@@ -87,6 +130,38 @@ class Runtime(_core.Runtime):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _report() -> None:
+    """What a function of the program's raised in a thread of ours."""
+    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+
+
+def _serve(own: Runtime, id: int, handler: MessageHandler, stop: threading.Event) -> None:
+    """Give the messages of an id to a function, until it is taken away or the runtime closed."""
+    while not stop.is_set():
+        try:
+            message = own.am_recv_any(id, timeout=0.25)
+        except _core.TimeoutError:
+            continue  # to look whether it was taken away
+        except _core.WeftError:
+            return  # it is closed, or this is a forked child
+        try:
+            handler(message)
+        except BaseException:
+            _report()
+        del message  # which tells a sender who waits
+
+
+def _watch(own: Runtime) -> None:
+    """Call the on_close of endpoints that have ended."""
+    while (call := own._ended()) is not False:
+        if call:
+            try:
+                call[0](call[1])
+            except BaseException:
+                _report()
+        del call
 
 
 _lock = threading.Lock()

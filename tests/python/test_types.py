@@ -25,7 +25,7 @@ def classes():
         return {n.name: n for n in ast.parse(f.read()).body if isinstance(n, ast.ClassDef)}
 
 
-ONLY_TYPES = {"BlockingMessage", "BlockingRegion", "BlockingRemote"}  # the same types, seen from blocking runtimes
+ONLY_TYPES = {"BlockingClaim", "BlockingMessage", "BlockingRegion", "BlockingRemote"}  # the same types, seen from blocking runtimes
 
 
 @pytest.mark.parametrize("name", sorted(set(classes()) - ONLY_TYPES))

@@ -12,7 +12,8 @@
 #define SELF weftpy_runtime_t *run = (weftpy_runtime_t *)self
 #define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
-static const weftpy_sig_t sig_recv = {"recv_any", 4, 0, 2, {N_tag, N_mask, N_max_len, N_timeout}};
+static const weftpy_sig_t sig_recv = {"recv_any", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
+static const weftpy_sig_t sig_am_recv = {"am_recv_any", 2, 0, 1, {N_id, N_timeout}};
 static const weftpy_sig_t sig_recv_into = {"recv_any_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
 static const weftpy_sig_t sig_probe = {"probe_any", 2, 0, 2, {N_tag, N_mask}};
 static const weftpy_sig_t sig_address = {"_address", 1, 1, 1, {N_handler}};
@@ -25,13 +26,15 @@ static int ready(weftpy_runtime_t *run)
 PyObject *weftpy_any_recv(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[4];
+    PyObject *arg[5];
     uint64_t tag = 0, mask = WEFT_TAG_FULL, max_len = PY_SSIZE_T_MAX, timeout = 0;
+    int copy = 1;
     if (weftpy_args(run->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &tag) ||
         weftpy_u64(arg[1], "mask", UINT64_MAX, &mask) || weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &max_len) ||
-        weftpy_ns(arg[3], "timeout", &timeout) || ready(run)) /* last: numbers can run anything */
+        weftpy_ns(arg[3], "timeout", &timeout) || (arg[4] && (copy = PyObject_IsTrue(arg[4])) < 0) ||
+        ready(run)) /* last: numbers can run anything */
         return NULL;
-    weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_bytes);
+    weftpy_op_t *op = weftpy_op_new(run, copy ? &weftpy_gives_bytes : &weftpy_gives_owned);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -56,6 +59,21 @@ PyObject *weftpy_any_recv_into(FAST_ARGS)
     }
     op->op.timeout_ns = timeout;
     return weftpy_op_posted(op, weft_msg_recv_any(run->rt, op->buf.view.buf, (size_t)op->buf.view.len, tag, mask, &op->op));
+}
+
+PyObject *weftpy_any_am_recv(FAST_ARGS)
+{
+    SELF;
+    PyObject *arg[2];
+    uint64_t id = WEFT_AM_ANY_ID, timeout = 0;
+    if (weftpy_args(run->st, &sig_am_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
+        weftpy_ns(arg[1], "timeout", &timeout) || ready(run))
+        return NULL;
+    weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_message);
+    if (!op)
+        return NULL;
+    op->op.timeout_ns = timeout;
+    return weftpy_op_posted(op, weft_am_take(run->rt, NULL, (uint32_t)id, &op->op));
 }
 
 PyObject *weftpy_any_probe(FAST_ARGS)

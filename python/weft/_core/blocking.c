@@ -112,7 +112,8 @@ static PyObject *recv(FAST_ARGS)
     if (weftpy_recv_args(ep, args, n, kwnames, &a) || begin(ep))
         return NULL;
     op.timeout_ns = a.timeout;
-    return end(ep, &op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op), &weftpy_gives_bytes);
+    return end(ep, &op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op),
+               a.copy ? &weftpy_gives_bytes : &weftpy_gives_owned);
 }
 
 static PyObject *recv_into(FAST_ARGS)
@@ -129,6 +130,16 @@ static PyObject *recv_into(FAST_ARGS)
                                       &weftpy_gives_len);
     weftpy_buf_release(&buf);
     return value;
+}
+
+static PyObject *send_many(FAST_ARGS)
+{
+    return weftpy_many_send((weftpy_endpoint_t *)self, args, n, kwnames);
+}
+
+static PyObject *recv_many(FAST_ARGS)
+{
+    return weftpy_many_recv((weftpy_endpoint_t *)self, args, n, kwnames);
 }
 
 static PyObject *am_send(FAST_ARGS)
@@ -204,9 +215,17 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 static PyMethodDef methods[] = {
     {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message; returns when the buffer may be used again."},
-    {"recv", FAST(recv), "recv(tag=0, mask=all, *, max_len=None, timeout=None): receive a message, as bytes."},
+    {"recv", FAST(recv),
+     "recv(tag=0, mask=all, *, max_len=None, timeout=None, copy=True): receive a message, as bytes; without a copy as an "
+     "OwnedBuffer."},
     {"recv_into", FAST(recv_into),
      "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer; its length."},
+    {"send_many", FAST(send_many),
+     "send_many(buffers, tag=0, *, timeout=None): send each as a message; returns when all may be used again."},
+    {"recv_many", FAST(recv_many),
+     "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each; the list of lengths."},
+    {"claim", FAST(weftpy_endpoint_claim),
+     "claim(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
     {"probe", FAST(weftpy_endpoint_probe),
      "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
     {"am_send", FAST(am_send),
@@ -231,7 +250,7 @@ static PyType_Slot slots[] = {
     {Py_tp_clear, weftpy_endpoint_clear},
     {Py_tp_repr, weftpy_endpoint_repr},
     {Py_tp_methods, methods},
-    {Py_tp_getset, &weftpy_endpoint_getset[1]},
+    {Py_tp_getset, weftpy_endpoint_getset},
     {Py_tp_members, weftpy_endpoint_members},
     {0, NULL},
 };

@@ -27,7 +27,7 @@ typedef struct weftpy_op weftpy_op_t;
 #define WEFTPY_NAME_LIST(X) \
     X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) X(progress) \
     X(name) X(transports) X(interfaces) X(key) X(heartbeat) X(connect_timeout) X(close_timeout) X(recv_window) X(spin) X(loop) \
-    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(endpoint) X(address) X(shared) \
+    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(endpoint) X(address) X(shared) \
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
     X(once) X(fresh) X(into) X(service) X(instance) X(tries) X(instances) X(reconnect) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(token) X(path) X(width) X(compare) \
@@ -56,6 +56,7 @@ struct weftpy_state {
     PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
     PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
     PyTypeObject *region, *remote;
+    PyTypeObject *owned, *claim;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
     PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
@@ -104,6 +105,8 @@ static inline void weftpy_buf_release(weftpy_buf_t *buf)
 /* --- runtimes ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct weftpy_message weftpy_message_t;
+typedef struct weftpy_claim weftpy_claim_t;
+typedef struct weftpy_ends weftpy_ends_t;
 typedef struct weftpy_handle weftpy_handle_t;
 
 /* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL, once, unless it
@@ -124,6 +127,8 @@ struct weftpy_runtime {
     weftpy_guest_t *guests;
     weftpy_handle_t *handles;       /* the same of regions, remotes and their like: see handle.c */
     PyObject *afterwards;           /* list of what is held until it is closed, or NULL */
+    weftpy_claim_t *claims;         /* and so do these */
+    weftpy_ends_t *ends;            /* of a blocking runtime: endpoints that have ended, see ends.c */
     bool blocking;                  /* there is no event loop: calls wait */
     bool caller;                    /* and only they drive it */
     bool closing;
@@ -202,6 +207,7 @@ typedef struct weftpy_gives { /* the runtime may be closed by then (run->rt is N
 
 /* op.c: None; None even if it failed; op.len; the bytes at op.buf, which are freed; what was made before the post */
 extern const weftpy_gives_t weftpy_gives_none, weftpy_gives_none_ever, weftpy_gives_len, weftpy_gives_bytes, weftpy_gives_made;
+extern const weftpy_gives_t weftpy_gives_owned;    /* owned.c: the memory at op.buf, as an OwnedBuffer */
 extern const weftpy_gives_t weftpy_gives_endpoint; /* endpoint.c: the endpoint at op.buf */
 extern const weftpy_gives_t weftpy_gives_message;  /* message.c: the active message at op.buf */
 extern const weftpy_gives_t weftpy_gives_lens;     /* many.c: a list of their lengths */
@@ -272,6 +278,7 @@ extern PyType_Spec weftpy_endpoint_spec, weftpy_blocking_endpoint_spec;
 /* An object for an endpoint of the library, which it owns from then on; NULL: no memory, and the endpoint is aborted. */
 weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep);
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id); /* new reference, or NULL and no exception */
+weftpy_endpoint_t *weftpy_endpoint_find_any(weftpy_runtime_t *run, weft_ep_id_t id); /* closed ones, too */
 int weftpy_endpoint_check(weftpy_endpoint_t *ep); /* -1: it is closed. Last thing before a post: reading arguments can run anything */
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 void weftpy_endpoint_closed(weft_ep_t *ep, weft_status_t why, void *user);
@@ -291,6 +298,7 @@ typedef struct weftpy_send_args {
 typedef struct weftpy_recv_args {
     weftpy_buf_t *buf; /* of recv_into */
     uint64_t tag, mask, max_len, timeout;
+    bool copy; /* of recv: bytes, else an OwnedBuffer */
 } weftpy_recv_args_t;
 typedef struct weftpy_am_args {
     weftpy_buf_t *buf;
@@ -304,9 +312,24 @@ int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize
 int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out);
 int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out);
 
+/* claim.c: messages to be received by a handle */
+extern PyType_Spec weftpy_claim_spec, weftpy_owned_spec;
+void weftpy_claims_drop(weftpy_runtime_t *run);
+PyObject *weftpy_endpoint_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+
+/* ends.c: which endpoints of a blocking runtime have ended */
+weftpy_ends_t *weftpy_ends_new(void);
+void weftpy_ends_free(weftpy_ends_t *ends);
+void weftpy_ends_ended(weft_ep_t *wep, weft_status_t why, void *user); /* the hook of blocking endpoints; user is the weftpy_ends_t */
+void weftpy_ends_watch(weftpy_ends_t *ends);
+void weftpy_ends_over(weftpy_ends_t *ends);
+PyObject *weftpy_ends_next(PyObject *self, PyObject *unused);
+
 /* any.c: from whichever endpoint, and the address by which a peer finds the runtime */
 PyObject *weftpy_any_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_any_recv_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_am_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_any_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_any_address(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 

@@ -77,7 +77,7 @@ static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_endpoint = {.value = value, .drop = drop};
 
-static weftpy_endpoint_t *find_any(weftpy_runtime_t *run, weft_ep_id_t id)
+weftpy_endpoint_t *weftpy_endpoint_find_any(weftpy_runtime_t *run, weft_ep_id_t id)
 {
     PyObject *key = PyLong_FromUnsignedLongLong(id);
     PyObject *ref = key && run->endpoints ? PyDict_GetItemWithError(run->endpoints, key) : NULL;
@@ -90,7 +90,7 @@ static weftpy_endpoint_t *find_any(weftpy_runtime_t *run, weft_ep_id_t id)
 
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
 {
-    weftpy_endpoint_t *ep = find_any(run, id);
+    weftpy_endpoint_t *ep = weftpy_endpoint_find_any(run, id);
     if (!ep || ep->ep)
         return ep;
     Py_DECREF(ep); /* closed here: it is nobody's sender any more */
@@ -101,7 +101,7 @@ void weftpy_endpoint_closed(weft_ep_t *wep, weft_status_t why, void *user)
 {
     (void)why;
     weftpy_runtime_t *run = user;
-    weftpy_endpoint_t *ep = find_any(run, weft_ep_id(wep));
+    weftpy_endpoint_t *ep = weftpy_endpoint_find_any(run, weft_ep_id(wep));
     if (ep && ep->on_close) {
         PyObject *told = ep->on_close;
         ep->on_close = NULL;
@@ -157,7 +157,7 @@ void weftpy_endpoint_dealloc(PyObject *self)
 /* --- arguments ----------------------------------------------------------------------------------------------------------- */
 
 static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
-static const weftpy_sig_t sig_recv = {"recv", 4, 0, 2, {N_tag, N_mask, N_max_len, N_timeout}};
+static const weftpy_sig_t sig_recv = {"recv", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
 static const weftpy_sig_t sig_recv_into = {"recv_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
 static const weftpy_sig_t sig_am_send = {"am_send", 6, 1, 3, {N_id, N_buffer, N_header, N_timeout, N_confirm, N_urgent}};
 static const weftpy_sig_t sig_am_recv = {"am_recv", 2, 0, 1, {N_id, N_timeout}};
@@ -174,15 +174,17 @@ int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n,
 
 int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
 {
-    PyObject *arg[4];
+    PyObject *arg[5];
+    int copy = 1;
     out->tag = out->timeout = 0;
     out->mask = WEFT_TAG_FULL;
     out->max_len = PY_SSIZE_T_MAX;
-    return weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &out->tag) ||
-                   weftpy_u64(arg[1], "mask", UINT64_MAX, &out->mask) ||
-                   weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &out->max_len) || weftpy_ns(arg[3], "timeout", &out->timeout)
-               ? -1
-               : 0;
+    if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &out->tag) ||
+        weftpy_u64(arg[1], "mask", UINT64_MAX, &out->mask) || weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &out->max_len) ||
+        weftpy_ns(arg[3], "timeout", &out->timeout) || (arg[4] && (copy = PyObject_IsTrue(arg[4])) < 0))
+        return -1;
+    out->copy = copy;
+    return 0;
 }
 
 int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
@@ -271,6 +273,8 @@ static PyObject *recv(FAST_ARGS)
     weftpy_recv_args_t a = {0};
     if (!op || weftpy_recv_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
+    if (!a.copy)
+        op->gives = &weftpy_gives_owned;
     op->op.timeout_ns = a.timeout;
     return weftpy_op_posted(op, weft_msg_recv_alloc(ep->run->rt, ep->ep, a.max_len, a.tag, a.mask, &op->op));
 }
@@ -396,6 +400,7 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
         if (weftpy_runtime_check(run))
             return NULL;
         op.timeout_ns = timeout;
+        opts.hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
         weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
         if (status)
             return weftpy_raise(run->st, status);
@@ -550,7 +555,12 @@ static int set_on_close(PyObject *self, PyObject *value, void *unused)
     PyObject *old = ep->on_close;
     ep->on_close = value && value != Py_None ? Py_NewRef(value) : NULL;
     Py_XDECREF(old);
-    return 0;
+    if (!ep->run->blocking || !ep->on_close || weftpy_runtime_forked(ep->run))
+        return 0;
+    weftpy_ends_watch(ep->run->ends);
+    PyObject *r = PyObject_CallMethod((PyObject *)ep->run, "_watch", NULL); /* the package's: a thread that calls it */
+    Py_XDECREF(r);
+    return r ? 0 : -1;
 }
 
 PyObject *weftpy_endpoint_repr(PyObject *self)
@@ -566,7 +576,9 @@ PyObject *weftpy_endpoint_repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message. Gives None when the buffer may be used again."},
-    {"recv", FAST(recv), "recv(tag=0, mask=all, *, max_len=None, timeout=None): receive a message, as bytes."},
+    {"recv", FAST(recv),
+     "recv(tag=0, mask=all, *, max_len=None, timeout=None, copy=True): receive a message, as bytes; without a copy as an "
+     "OwnedBuffer."},
     {"recv_into", FAST(recv_into),
      "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer. Gives its length."},
     {"send_many", FAST(send_many),
@@ -575,6 +587,8 @@ static PyMethodDef methods[] = {
      "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each. Gives the list of lengths."},
     {"probe", FAST(weftpy_endpoint_probe),
      "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+    {"claim", FAST(weftpy_endpoint_claim),
+     "claim(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
     {"am_send", FAST(am_send),
      "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
     {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message that has no handler, as a Message."},
@@ -591,7 +605,6 @@ static PyMethodDef methods[] = {
 };
 
 PyGetSetDef weftpy_endpoint_getset[] = {
-    /* first, since a blocking endpoint has all but this */
     {"on_close", get_on_close, set_on_close,
      "A function that is called once with the endpoint when it is of no more use, whoever closed it.", NULL},
     {"id", get_id, NULL, "Its number: that of no other endpoint of the runtime, ever.", NULL},

@@ -79,6 +79,8 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
     if (!l)
         return NULL;
     weft_ep_hooks_t hooks = {.closed = weftpy_endpoint_closed, .user = run};
+    if (run->blocking)
+        hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
     l->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
     if ((handler && !(l->served = served_new(run, handler))) || weftpy_runtime_check(run)) { /* making objects can run anything */
         Py_DECREF(l);
@@ -87,7 +89,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
     opts.backlog = (uint32_t)backlog;
     opts.accept = handler ? accepted : NULL;
     opts.user = l->served;
-    opts.hooks = run->blocking ? NULL : &hooks;
+    opts.hooks = &hooks;
     weft_status_t status = weft_listen(run->rt, uri, &opts, &l->listener);
     if (status) {
         l->listener = NULL;

@@ -99,12 +99,45 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
             Py_DECREF(list);
             return NULL;
         }
-        one->op.fn = told;
+        one->op.fn = ep->run->blocking ? NULL : told; /* who waits needs no telling */
         one->op.user = many;
         one->op.timeout_ns = timeout;
     }
     Py_DECREF(list);
     return op;
+}
+
+/* In a blocking runtime: one after the other, since none is done with before all are. Steals op. */
+static PyObject *waited(weftpy_op_t *op, size_t n)
+{
+    weftpy_many_t *many = op->many;
+    weftpy_runtime_t *run = op->run;
+    PyObject *type = NULL, *error = NULL, *trace = NULL, *value = NULL;
+    for (size_t i = 0; i < n; i++) {
+        int interrupted = weftpy_wait(run, &many->of[i].op);
+        if (interrupted || run->closing) /* the others need not be waited for one by one */
+            for (size_t k = i + 1; k < n; k++)
+                weft_op_cancel(&many->of[k].op);
+        if (interrupted && !type)
+            PyErr_Fetch(&type, &error, &trace);
+        else if (interrupted)
+            PyErr_Clear(); /* the first is enough */
+        weftpy_buf_release(&many->of[i].buf);
+    }
+    weft_status_t status = many->status;
+    for (size_t i = 0; i < n && !status && !many->each; i++)
+        status = many->of[i].op.status;
+    if (status == WEFT_ERR_CANCELLED && run->closing)
+        status = WEFT_ERR_CLOSED;
+    op->op.status = status;
+    op->state = OP_DONE;
+    if (type)
+        PyErr_Restore(type, error, trace);
+    else
+        value = weftpy_op_value(run, &op->op, op->gives, op->made);
+    op->asked = 1;
+    Py_DECREF(op);
+    return value;
 }
 
 PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
@@ -113,6 +146,8 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
     if (!n && (status || !many->n)) {
         if (status)
             return weftpy_op_posted(op, status);
+        if (op->run->blocking)
+            return waited(op, 0);
         op->asked = 0;
         op->state = OP_DONE;
         op->op.status = WEFT_OK;
@@ -123,7 +158,7 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
             weft_op_cancel(&many->of[i].op);
     many->status = status;
     many->left = n;
-    return weftpy_op_posted(op, WEFT_OK);
+    return op->run->blocking ? waited(op, n) : weftpy_op_posted(op, WEFT_OK);
 }
 
 static const weftpy_sig_t sig_send = {"send_many", 3, 1, 2, {N_buffers, N_tag, N_timeout}};

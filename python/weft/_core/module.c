@@ -114,6 +114,7 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_op_spec, &st->op) || add_type(module, &weftpy_message_spec, &st->message) ||
         add_type(module, &weftpy_blocking_endpoint_spec, &st->blocking_endpoint) ||
         add_type(module, &weftpy_blocking_listener_spec, &st->blocking_listener) ||
+        add_type(module, &weftpy_owned_spec, &st->owned) || add_type(module, &weftpy_claim_spec, &st->claim) ||
         add_type(module, &weftpy_tensor_spec, &st->tensor) || add_type(module, &weftpy_service_spec, &st->service) ||
         add_type(module, &weftpy_request_spec, &st->request) || add_type(module, &weftpy_client_spec, &st->client) ||
         add_type(module, &weftpy_link_spec, &st->link) || add_type(module, &weftpy_method_spec, &st->method) ||
@@ -146,6 +147,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->message);
     Py_VISIT(st->blocking_endpoint);
     Py_VISIT(st->blocking_listener);
+    Py_VISIT(st->owned);
+    Py_VISIT(st->claim);
     Py_VISIT(st->tensor);
     Py_VISIT(st->service);
     Py_VISIT(st->request);
@@ -183,6 +186,8 @@ static int clear(PyObject *module)
     Py_CLEAR(st->message);
     Py_CLEAR(st->blocking_endpoint);
     Py_CLEAR(st->blocking_listener);
+    Py_CLEAR(st->owned);
+    Py_CLEAR(st->claim);
     Py_CLEAR(st->tensor);
     Py_CLEAR(st->service);
     Py_CLEAR(st->request);

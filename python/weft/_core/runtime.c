@@ -134,6 +134,10 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     if (!run->handlers)
         run->handlers = PyDict_New();
     run->pid = (int)getpid();
+    if (run->blocking && !run->ends && !(run->ends = weftpy_ends_new())) {
+        Py_XDECREF(running);
+        goto out;
+    }
     if (run->endpoints && run->handlers) {
         weft_status_t status = weft_runtime_open(&opts, &run->rt);
         if (status)
@@ -169,8 +173,9 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         if (!weftpy_wait_end_all(run))
             return WEFT_ERR_STATE;
         if (!run->rt)
-            return WEFT_OK;                        /* another thread closed it meanwhile */
-        weftpy_messages_release(run);              /* what those who waited got is among them */
+            return WEFT_OK;           /* another thread closed it meanwhile */
+        weftpy_messages_release(run); /* what those who waited got is among them */
+        weftpy_claims_drop(run);
         guests_leave(run);
         weftpy_handles_end(run);
         run->rt = NULL;                            /* from here on nobody else finds it */
@@ -182,6 +187,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         weftpy_messages_release(run);
         guests_leave(run);
         weftpy_handles_end(run);
+        weftpy_claims_drop(run);
         status = weft_runtime_close(rt);
     }
     run->rt = NULL;
@@ -191,6 +197,8 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     while (run->woken && weftpy_loop_wake(run, false) < 0)
         PyErr_Clear(); /* the loop is closed: nobody waits any more */
     weftpy_loop_call_rest(run);
+    if (!weftpy_runtime_forked(run)) /* where somebody may have held the lock */
+        weftpy_ends_over(run->ends);
     PyErr_Restore(type, error, trace);
     return status;
 }
@@ -269,6 +277,7 @@ static void dealloc(PyObject *self)
     if (run->weakrefs)
         PyObject_ClearWeakRefs(self);
     clear(self);
+    weftpy_ends_free(run->ends);
     Py_CLEAR(run->endpoints);
     PyObject_GC_Del(self);
     Py_DECREF(type);
@@ -420,6 +429,11 @@ static PyMethodDef methods[] = {
      "recv_any(tag=0, mask=all, *, max_len=None, timeout=None): a message from whichever endpoint has one, as bytes."},
     {"recv_any_into", FAST(weftpy_any_recv_into),
      "recv_any_into(buffer, tag=0, mask=all, *, timeout=None): the same into a buffer. Gives its length; the Op has its sender."},
+    {"am_recv_any", FAST(weftpy_any_am_recv),
+     "am_recv_any(id=any, *, timeout=None): the next active message from whichever endpoint, that has no handler, as a Message."},
+    {"claim_any", FAST(weftpy_any_claim),
+     "claim_any(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
+    {"_ended", weftpy_ends_next, METH_NOARGS, "For the thread that calls on_close of blocking endpoints: what to call next."},
     {"probe_any", FAST(weftpy_any_probe),
      "probe_any(tag=0, mask=all): (tag, length, endpoint) of a message that has arrived and waits, or None."},
     {"stats", stats, METH_NOARGS, "Counters since it was opened."},
