@@ -80,8 +80,8 @@ def test_memory_told_of_in_a_dict(cuda):
         assert bytes(part) == thing.memory.tobytes()[:8] and bytes(a._memory(96, True)) == thing.memory.tobytes()
 
 
-@pytest.mark.parametrize("bad", [{"shape": None}, {"shape": (-1,)}, {"shape": ("x",)}, {"typestr": "i"}, {"typestr": 4}, {"typestr": "<ix"}, {"data": None},
-                                 {"data": (1,)}, {"data": (0, False)}, {"data": "text"}, {"strides": (1,)}, {"strides": (1, 2, 3)}])
+@pytest.mark.parametrize("bad", [{"shape": None}, {"shape": (-1,)}, {"shape": ("x",)}, {"typestr": "i"}, {"typestr": 4}, {"typestr": "<ix"}, 
+                                 {"data": None}, {"data": (1,)}, {"data": (0, False)}, {"data": "text"}, {"strides": (1,)}, {"strides": (1, 2, 3)}])
 @pytest.mark.parametrize("cuda", [False, True])
 def test_dicts_that_lie(bad, cuda):
     with pytest.raises((ValueError, TypeError)):
@@ -100,6 +100,17 @@ def test_arrays_read_back_as_numpy():
         assert (np.array(a, copy=True) == np.asarray(source if not isinstance(source, bytearray) else np.frombuffer(source, "u1"))).all()
 
 
+@pytest.mark.parametrize("cuda", [False, True])
+def test_pieces(cuda):
+    a = Array(Interface(cuda))
+    pieces = list(a._pieces(90, 40))
+    if cuda:
+        told = [p.__cuda_array_interface__ for p in pieces]
+        assert [(t["data"][0] - a.ptr, t["shape"]) for t in told] == [(0, (40,)), (40, (40,)), (80, (10,))]
+    else:
+        assert b"".join(pieces) == np.arange(24, dtype="i4").tobytes()[:90]
+
+
 def test_asarray():
     a = Array(b"x")
     assert asarray(a) is a and asarray(b"y").nbytes == 1
@@ -107,7 +118,17 @@ def test_asarray():
 
 def test_parts_of_memory():
     a = Array(np.asfortranarray(np.arange(6, dtype="u1").reshape(2, 3)))
-    assert bytes(a._memory(2, False)) == b"\0\3" and a._memory(0, False) == b""
+    assert bytes(a._memory(2, False)) == b"\0\3" and bytes(a._memory(0, False)) == b""
+    odd = np.zeros(3, dtype=[("a", "<i4"), ("b", ">f8")])
+    odd["a"] = 1, 2, 3
+    assert bytes(Array(odd)._memory(16, False)) == odd.tobytes()[:16] and bytes(Array(odd)._flat(36)) == odd.tobytes()
+    assert bytes(Array(np.array(7, "i4"))._flat(4)) == b"\7\0\0\0"
+    assert bytes(Array(np.arange(3, dtype="c16"))._flat(48)) == np.arange(3, dtype="c16").tobytes()
+    growing = bytearray(b"abcd")
+    part = Array(growing)._memory(2, True)
+    with pytest.raises(BufferError):
+        growing.extend(b"more")  # it is held as long as the part is
+    del part
     with pytest.raises(ValueError):
         a._memory(7, False)
     with pytest.raises(ValueError, match="read-only"):
@@ -126,8 +147,8 @@ def test_format_time():
 
 
 @pytest.mark.parametrize("text, n", [("100", 100), ("100 MB", 100_000_000), ("100M", 100_000_000), ("5kB", 5000), ("5.4 kB", 5400), ("1kiB", 1024),
-                                     ("1KiB", 1024), ("1Mi", 1 << 20), ("1e6", 1_000_000), ("1e6 kB", 10**9), ("MB", 10**6), (123, 123), ("5GB", 5 * 10**9),
-                                     ("2 TiB", 2 << 40), (".5 GB", 5 * 10**8), (1.9, 1), ("1B", 1)])
+                                     ("1KiB", 1024), ("1Mi", 1 << 20), ("1e6", 1_000_000), ("1e6 kB", 10**9), ("MB", 10**6), (123, 123), 
+                                     ("5GB", 5 * 10**9), ("2 TiB", 2 << 40), (".5 GB", 5 * 10**8), (1.9, 1), ("1B", 1)])
 def test_parse_bytes(text, n):
     assert utils.parse_bytes(text) == n
 

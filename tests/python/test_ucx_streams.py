@@ -83,6 +83,16 @@ def test_what_nobody_asks_for_is_bounded(both):
     both.until(lambda: len(sent) == posted)
 
 
+def test_arrays_of_any_sort_in_a_stream(both):
+    np = pytest.importorskip("numpy")
+    for source in (np.asfortranarray(np.arange(600_000, dtype="f8").reshape(300, 2000)), np.arange(9, dtype=">i4"), np.array(3.5),
+                   np.array([(1, 2.5)], dtype=[("a", "<i2"), ("b", "<f8")])):
+        into, calls = np.empty_like(source), Calls()
+        ucx_api.stream_send_nb(both.a, source, source.nbytes, None)
+        wait(both, ucx_api.stream_recv_nb(both.b, into, into.nbytes, calls), calls)
+        assert (into == source).all()
+
+
 def test_the_end_of_a_stream(both):
     ucx_api.stream_send_nb(both.a, b"last words", 10, None)
     both.a.close()

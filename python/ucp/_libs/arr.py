@@ -8,6 +8,7 @@ tests/python/test_ucp_libs.py holds us to it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["Array", "asarray"]
@@ -190,23 +191,33 @@ class Array:
         if not 0 <= nbytes < self.nbytes:
             raise ValueError(f"nbytes is {nbytes}, and the array has {self.nbytes}")
         if self.cuda:
-            return _Part(self, nbytes)
-        if nbytes == 0:
-            return b"" if not writable else bytearray()
-        if isinstance(self._exposed, memoryview) and self._exposed.c_contiguous:
-            return self._exposed.cast("B")[:nbytes]
-        return _foreign(self.ptr, nbytes, self)
+            return _Part(self, 0, nbytes)
+        return self._flat(nbytes)
+
+    def _flat(self, nbytes: int) -> memoryview:
+        """The first bytes as they lie, whatever they are; on the host."""
+        if self._format == "B" and self.ndim == 1 and self.strides == (1,):
+            return memoryview(self._exposed)[:nbytes]
+        return memoryview(_foreign(self.ptr, nbytes, self)).cast("B")
+
+    def _pieces(self, nbytes: int, most: int) -> Iterator[Any]:
+        """The first bytes again, in pieces."""
+        self._memory(nbytes, False)
+        view = None if self.cuda else self._flat(nbytes)
+        for at in range(0, nbytes, most):
+            n = min(most, nbytes - at)
+            yield _Part(self, at, n) if view is None else view[at:at + n]
 
     def __repr__(self) -> str:
         return f"<ucp Array of {self.nbytes} bytes{' on a GPU' if self.cuda else ''}>"
 
 
 class _Part:
-    """The first bytes of memory on a GPU."""
+    """Some bytes of memory on a GPU."""
 
-    def __init__(self, whole: Array, nbytes: int) -> None:
+    def __init__(self, whole: Array, at: int, nbytes: int) -> None:
         self.whole = whole
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "strides": None, "typestr": "|u1", "data": (whole.ptr, whole.readonly),
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "strides": None, "typestr": "|u1", "data": (whole.ptr + at, whole.readonly),
                                          "version": 3, "stream": getattr(whole.obj, "__cuda_array_interface__", {}).get("stream")}
 
 

@@ -3,8 +3,9 @@
     connecting, up -> lost     the peer closed, died, refused, or was never reached: is_alive() is False, raise_on_error() says why
                    -> closed   close() was called here
 
-Either ends the receives that were posted for the endpoint: with UCXConnectionReset (or why it was not reached), with UCXCanceled after close(). What had arrived
-before is still received. close() does not wait: what was sent is finished in the background, and the worker waits for it before it is closed itself.
+Either ends the receives that were posted for the endpoint: with UCXConnectionReset (or why it was not reached), with UCXCanceled after
+close(). What had arrived before is still received. close() does not wait: what was sent is finished in the background, and the worker waits
+for it before it is closed itself.
 
 Promise: the close callback is called once. tests/python/test_ucx_api.py holds us to it.
 """

@@ -35,8 +35,9 @@ MAX_COMPONENT_MDS number 16 | CONNECT_ALL_TO_ALL bool n | EXTRA_OP_ATTR_FLAGS te
 """
 
 # what belongs to a part of UCX: its transports, its services, its memory hooks, its log
-_FAMILIES = ("IB_", "RC_", "UD_", "DC_", "TCP_", "SELF_", "SYSV_", "POSIX_", "MM_", "CMA_", "KNEM_", "XPMEM_", "CUDA_", "GDR_", "ROCM_", "ZE_", "RDMA_",
-             "GGA_", "UGNI_", "MEM_", "LOG_", "STATS_", "PROFILE_", "VFS_", "ASYNC_", "RCACHE_", "MODULE", "ERROR_", "DEBUG_", "GDB_", "HANDLE_ERRORS",
+_FAMILIES = ("IB_", "RC_", "UD_", "DC_", "TCP_", "SELF_", "SYSV_", "POSIX_", "MM_", "CMA_", "KNEM_", "XPMEM_", "CUDA_", "GDR_", "ROCM_", "ZE_",
+             "RDMA_", "GGA_", "UGNI_", "MEM_", "LOG_", "STATS_", "PROFILE_", "VFS_", "ASYNC_", "RCACHE_", "MODULE", "ERROR_", "DEBUG_", "GDB_",
+             "HANDLE_ERRORS",
              "WARN_UNUSED_ENV_VARS", "MEMTRACK_", "BUILTIN_MEMCPY_", "TOPO_", "ARCH_", "GLOBAL_OPTS", "SYS_", "INT_", "SOCKCM_", "FUSE_", "MAX_LOG")
 
 _OURS = ("tcp",)

@@ -27,8 +27,8 @@ _ITSELF = object()
 class UCXRequest:
     """Under way, or over. `info["status"]` says which."""
 
-    __slots__ = ("__weakref__", "_args", "_ep", "_expected", "_followers", "_function", "_kwargs", "_name", "_number", "_op", "_out", "_pending", "_why",
-                 "_worker")
+    __slots__ = ("__weakref__", "_args", "_ep", "_expected", "_followers", "_function", "_kwargs", "_name", "_number", "_op", "_out", "_pending",
+                 "_why", "_worker")
 
     def __init__(self, worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: tuple[Any, ...] | None,
                  kwargs: dict[str, Any] | None, name: str | None, out: bool) -> None:

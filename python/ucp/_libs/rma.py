@@ -1,11 +1,11 @@
 """Remote memory: UCXMemoryHandle exposes it, a PackedRemoteKey travels to whoever may use it, UCXRkey and RemoteMemory are what they use.
 
-Memory belongs to a context, and is exposed by each of its workers: a packed key has a token for every worker there is when it is packed, with where the memory
-begins. The tokens are Weft's: nobody else can make one, and every access is checked against what it names. Addresses are the owner's, as in
-UCX, and an access outside of the memory is an error.
+Memory belongs to a context, and is exposed by each of its workers: a packed key has a token for every worker there is when it is packed,
+with where the memory begins. The tokens are Weft's: nobody else can make one, and every access is checked against what it names. Addresses
+are the owner's, as in UCX, and an access outside of the memory is an error.
 
-A key is unpacked without waiting; what is posted before the owner has answered waits for that. An access that is complete has happened: after put_nb()
-the bytes are in the owner's memory, after get_nb() in ours; flush() of the endpoint or the worker tells when all are.
+A key is unpacked without waiting; what is posted before the owner has answered waits for that. An access that is complete has happened:
+after put_nb() the bytes are in the owner's memory, after get_nb() in ours; flush() of the endpoint or the worker tells when all are.
 
 Packed keys come from other processes: they are checked before they are one. tests/python/test_ucx_api_rma.py holds us to it.
 """

@@ -104,19 +104,14 @@ def stream_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback 
     worker = ep._worker
     worker._context._need(Feature.STREAM)
     name = name or "stream_send_nb"
-    memory = _memory(buffer, nbytes, False)
+    array = asarray(buffer)
+    memory = array._memory(nbytes, False)
     if not nbytes:
         return None
-    if nbytes > PIECE and asarray(buffer).cuda:
-        raise UCXError(f"more than {PIECE} bytes of GPU memory at once cannot go to a stream: send them with a tag")
     ops = []
     try:
-        if nbytes <= PIECE:
-            ops.append(ep._endpoint.am_send(STREAM_ID, memory))
-        else:
-            view = memoryview(memory).cast("B")
-            for at in range(0, nbytes, PIECE):
-                ops.append(ep._endpoint.am_send(STREAM_ID, view[at:at + PIECE]))
+        for piece in (memory,) if nbytes <= PIECE else array._pieces(nbytes, PIECE):
+            ops.append(ep._endpoint.am_send(STREAM_ID, piece))
     except weft.WeftError as error:
         if not ops:
             raise translated(error, name) from error
@@ -144,12 +139,12 @@ def stream_recv_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback 
     array = asarray(buffer)
     if array.cuda:
         raise UCXError("a stream cannot be received into GPU memory: receive into memory of the host, or use tags")
-    memory = array._memory(nbytes, True)
+    array._memory(nbytes, True)
     if not nbytes:
         return None
     result: list[UCXBaseException | None] = []
     want = Want(worker, ep, lambda _, error: result.append(error), None, None, name or "stream_recv_nb", False)
-    want._view, want._filled = memoryview(memory).cast("B"), 0
+    want._view, want._filled = array._flat(nbytes), 0
     ep._streamed().want(want)
     if result:
         if result[0] is not None:
@@ -229,7 +224,8 @@ def _allocated(worker: UCXWorker, message: weft.Message) -> Any:
     return made
 
 
-def am_recv_nb(ep: UCXEndpoint, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
+def am_recv_nb(ep: UCXEndpoint, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
+               name: str | None = None) -> UCXRequest | None:
     """Receive the next active message of an endpoint: cb_func(message, exception, *cb_args, **cb_kwargs) is called with what the allocator
     gave, here and now if one waits (then the result is None), else later. An endpoint that is lost, and has none, raises why."""
     ep._check()

@@ -21,7 +21,7 @@ from .rma import UCXIO, PackedRemoteKey, RemoteMemory, UCXMemoryHandle, UCXRkey,
 from .transfer import am_recv_nb, am_send_nbx, stream_recv_nb, stream_send_nb, tag_recv_nb, tag_send_nb
 from .worker import UCXWorker
 
-__all__ = ["AllocatorType", "Array", "Feature", "PackedRemoteKey", "RemoteMemory", "UCXAddress", "UCXConnRequest", "UCXContext", "UCXEndpoint", "UCXIO",
-           "UCXListener", "UCXMemoryHandle", "UCXObject", "UCXRequest", "UCXRkey", "UCXWorker", "am_recv_nb", "am_send_nbx", "failure",
+__all__ = ["AllocatorType", "Array", "Feature", "PackedRemoteKey", "RemoteMemory", "UCXAddress", "UCXConnRequest", "UCXContext", "UCXEndpoint",
+           "UCXIO", "UCXListener", "UCXMemoryHandle", "UCXObject", "UCXRequest", "UCXRkey", "UCXWorker", "am_recv_nb", "am_send_nbx", "failure",
            "get_current_options", "get_nb", "get_nbi", "get_ucx_version", "put_nb", "put_nbi", "stream_recv_nb", "stream_send_nb", "tag_recv_nb",
            "tag_send_nb", "translated"]

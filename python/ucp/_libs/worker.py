@@ -1,12 +1,12 @@
 """UCXWorker: one runtime of Weft with its endpoints, listeners and requests, driven by hand or by an event loop.
 
 By hand, which is how it begins: progress() drives it and calls what there is to call, callbacks included; arm() and a wait on
-`epoll_file_descriptor` put a program to sleep. attach() gives it to an asyncio loop, which then drives it: operations of its runtime can be awaited, and
-progress() only helps. detach() takes it back.
+`epoll_file_descriptor` put a program to sleep. attach() gives it to an asyncio loop, which then drives it: operations of its runtime can be
+awaited, and progress() only helps. detach() takes it back.
 
 What arrives for nobody yet is kept within the window that its sender has: active messages and bytes of streams that come before the
-endpoint is made from its request. Connections that come by the worker's address are kept until their peer closes them; their messages are received at the
-worker, like all others, and their active messages and streams at the endpoint that was made to the same peer.
+endpoint is made from its request. Connections that come by the worker's address are kept until their peer closes them; their messages are
+received at the worker, like all others, and their active messages and streams at the endpoint that was made to the same peer.
 
 Promise: callbacks are called in progress() (or by the loop), never inside a post. tests/python/test_ucx_api.py holds us to it.
 """
