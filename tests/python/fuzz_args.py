@@ -252,6 +252,23 @@ class World:
                 self.look("_close", error)
 
 
+def offer(world, runtime):
+    """A service whose requests are among what is called."""
+    service = _core.Service(runtime, "fuzz")
+    service.add("both(a: i64, b: tensor, c: string, d: [f64]) -> (i64, tensor)", world.keep, peer=True)
+    service.add("own(b: tensor) -> i64", world.keep, fetch=True)
+    service.add("talk(v: stream i64) -> stream [u8]", world.keep)
+    return service
+
+
+def ask(client):
+    """A call that nobody answers but by chance."""
+    kind = random.randrange(3)
+    if kind == 0:
+        return client.both(1, bytes(random.choice([10, 100_000])), "text", [1.5, 2.5])
+    return client.own(bytes(200_000)) if kind == 1 else client.talk.stream()
+
+
 async def loop_episode(rng, threads):
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: World.look(None, str(context), context.get("exception")))
@@ -270,6 +287,15 @@ async def loop_episode(rng, threads):
     for thing in (left, right, listener, accepting, a, b, m, n, sending, cancelled, b.recv(tag=1), b.recv_into(bytearray(100), tag=2),
                   right.listen("tcp://127.0.0.1:0", world.keep)):
         world.keep(thing)
+    service, client = offer(world, right), None
+    try:
+        client = left.client(service.listen("tcp://127.0.0.1:0"), service="fuzz", timeout=HANG)
+        await client.ready()
+        calls = [ask(client) for _ in range(4)]
+        for thing in (service, client, *calls):
+            world.keep(thing)
+    except weft.WeftError as error:
+        world.look("calls", error)
     stop = threading.Event()
 
     def other():
@@ -311,8 +337,25 @@ def blocking_episode(rng):
     b = listener.accept(timeout=HANG)
     a.am_send(1, b"small", header=b"head")
     m = b.am_recv(timeout=HANG)
-    for thing in (left, right, listener, a, b, m):
+    service = offer(world, right)
+    client = left.client(service.listen("tcp://127.0.0.1:0"), service="fuzz", timeout=0.05)
+    for thing in (left, right, listener, a, b, m, service, client):
         world.keep(thing)
+
+    def asks():
+        """Calls of which a few become requests, taken here and answered by nobody but by chance."""
+        for _ in range(3):
+            try:
+                world.keep(ask(client))
+            except (Exception, asyncio.CancelledError) as error:
+                world.look("ask", error)
+
+    def takes():
+        try:
+            while (taken := service.take()) is not None:
+                world.keep(taken[1])
+        except Exception as error:
+            world.look("take", error)
 
     def calls(seed):
         mine = World(random.Random(seed), weft.blocking.Runtime)
@@ -320,6 +363,7 @@ def blocking_episode(rng):
         for _ in range(EPISODE_CALLS // 2):
             mine.call_one()
     threads = [threading.Thread(target=calls, args=(rng.random(),)) for _ in range(3)]
+    threads += [threading.Thread(target=asks), threading.Thread(target=takes)]
     for thread in threads:
         thread.start()
     until = time.monotonic() + rng.choice([0.05, 0.2, 0.5])
