@@ -12,7 +12,7 @@ from ._client import Client
 from ._core import Endpoint, Listener, Message, Op, Region, Registry
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from ._buffers import AnyBuffer
 
 EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
 MessageHandler = Callable[[Message], Awaitable[None] | None]
@@ -74,7 +74,7 @@ class Runtime(_core.Runtime):
         """A registry: dir:///run/weft, redis://host, etcd://host:2379, memory://name; None is the configured one (WEFT_REGISTRY)."""
         return Registry(self, uri, lease=lease)
 
-    def region(self, memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
                max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
         """Expose memory: so many bytes that the library makes, zeroed, or a buffer, which is held until the region is freed.
 
@@ -187,7 +187,7 @@ def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
     return runtime().registry(uri, lease=lease)
 
 
-def region(memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+def region(memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
            max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
     """Expose memory with the loop's own runtime: see Runtime.region()."""
     return runtime().region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped, notify=notify)

@@ -27,7 +27,7 @@ from ._core import BlockingListener as Listener
 from ._core import Registry
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from ._buffers import AnyBuffer
 
     from ._core import BlockingRegion as Region
     from ._core import BlockingRemote as Remote
@@ -107,7 +107,7 @@ class Runtime(_core.Runtime):
         """A registry, whose calls wait: see weft.Runtime.registry()."""
         return Registry(self, uri, lease=lease)
 
-    def region(self, memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
                max_len: int | None = None, mapped: bool = True) -> Region:
         """Expose memory: so many bytes that the library makes, or a buffer; see weft.Runtime.region()."""
         region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped)
@@ -210,7 +210,7 @@ def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:
     return runtime().registry(uri, lease=lease)
 
 
-def region(memory: int | Buffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
+def region(memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
            max_len: int | None = None, mapped: bool = True) -> Region:
     """Expose memory with the process's own runtime: see Runtime.region()."""
     return runtime().region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped)

@@ -1,7 +1,7 @@
 /* _core/buffer.c - memory of any object: the one place that makes a pointer and a length of one.
  *
- * An object has memory if it has the buffer protocol. What is on a GPU will come here, by DLPack and __cuda_array_interface__: both
- * fill in the same struct, with the kind of memory, and its owner in view.obj.
+ * An object has memory if it has the buffer protocol; else foreign.c asks for DLPack and __cuda_array_interface__. Both fill in the same
+ * struct, with the kind of memory, and its owner in view.obj.
  *
  * Held until it is complete: the exporter cannot move or resize it meanwhile (a bytearray refuses with BufferError).
  *
@@ -57,11 +57,20 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
     }
     out->view.obj = NULL;
     bool has = PyObject_CheckBuffer(object);
+    if (has && weftpy_memory_get(st, object, out)) {
+        PyErr_Clear();
+        return 0;
+    }
     if (has && !PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
         return -1; /* the exporter's own trouble */
     PyErr_Clear();
     if (!has) {
-        PyErr_Format(PyExc_TypeError, "%R has no memory to send from or receive into: it lacks the buffer protocol",
+        int foreign = weftpy_foreign_get(st, object, writable, out);
+        if (foreign)
+            return foreign < 0 ? -1 : 0;
+        PyErr_Format(PyExc_TypeError,
+                     "%R has no memory to send from or receive into: it has neither the buffer protocol nor "
+                     "__dlpack__ nor __cuda_array_interface__",
                      (PyObject *)Py_TYPE(object));
         return -1;
     }

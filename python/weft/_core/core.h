@@ -55,7 +55,7 @@ struct weftpy_state {
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
     PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
     PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
-    PyTypeObject *region, *remote;
+    PyTypeObject *region, *remote, *memory;
     PyTypeObject *owned, *claim;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
@@ -385,6 +385,13 @@ void weftpy_handle_dealloc(PyObject *self);
 extern PyMemberDef weftpy_handle_members[];
 PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value); /* what a call gives that is done at once: an Op, or the value. Steals value */
 weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const char *what, const weftpy_gives_t *gives); /* an Op on it, which holds it */
+
+/* foreign.c: what has no buffer protocol. 1: it is had, 0: the object has no memory, -1 with an exception */
+int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
+/* memory.c: 1: it is a Memory that the processor cannot touch */
+int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
+extern PyType_Spec weftpy_memory_spec;
+PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
 
 /* remote memory: region.c, remote.c */
 extern PyType_Spec weftpy_region_spec, weftpy_remote_spec;

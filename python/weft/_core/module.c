@@ -76,6 +76,7 @@ static PyMethodDef functions[] = {
     {"_timerfd", weftpy_timerfd, METH_NOARGS, "A file descriptor that is readable from a moment on. Yours to close."},
     {"_timerfd_set", weftpy_timerfd_set, METH_VARARGS, "_timerfd_set(fd, seconds): from then on; 0 is never."},
     {"_as_value", weftpy_as_value, METH_VARARGS, "An object as a peer would get it where a type is wanted, for tests."},
+    {"memory_kinds", weftpy_memory_kinds, METH_NOARGS, "The kinds of memory this machine has, by name. Looks for a GPU."},
     {"_noop", (PyCFunction)(void (*)(void))noop, METH_FASTCALL, "Nothing, for measuring what a call costs."},
     {NULL, NULL, 0, NULL},
 };
@@ -121,7 +122,8 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_call_spec, &st->call) || add_type(module, &weftpy_stream_spec, &st->stream) ||
         add_type(module, &weftpy_item_spec, &st->item) || add_type(module, &weftpy_registry_spec, &st->registry) ||
         add_type(module, &weftpy_watch_spec, &st->watch) || add_type(module, &weftpy_wait_spec, &st->wait) ||
-        add_type(module, &weftpy_region_spec, &st->region) || add_type(module, &weftpy_remote_spec, &st->remote))
+        add_type(module, &weftpy_region_spec, &st->region) || add_type(module, &weftpy_remote_spec, &st->remote) ||
+        add_type(module, &weftpy_memory_spec, &st->memory))
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
@@ -164,6 +166,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->entry);
     Py_VISIT(st->region);
     Py_VISIT(st->remote);
+    Py_VISIT(st->memory);
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
@@ -203,6 +206,7 @@ static int clear(PyObject *module)
     Py_CLEAR(st->entry);
     Py_CLEAR(st->region);
     Py_CLEAR(st->remote);
+    Py_CLEAR(st->memory);
     Py_CLEAR(st->s_run);
     Py_CLEAR(st->cancelled_error);
     Py_CLEAR(st->invalid_state_error);

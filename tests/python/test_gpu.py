@@ -1,0 +1,256 @@
+"""Arrays and tensors of cupy and torch on a real GPU: messages, active messages, remote memory, and memory of ours that they see.
+
+Skipped, with the reason, where there is no GPU; test_foreign.py has the same with a driver made of paper.
+"""
+import asyncio
+
+import numpy
+import pytest
+
+import weft
+import weft.blocking
+
+if "cuda" not in weft.memory_kinds():
+    pytest.skip("there is no GPU here", allow_module_level=True)
+
+try:
+    import torch
+    if not torch.cuda.is_available():
+        torch = None
+except ImportError:
+    torch = None
+try:
+    import cupy
+except ImportError:
+    cupy = None
+
+
+class Cupy:
+    name = "cupy"
+
+    @staticmethod
+    def put(array):
+        return cupy.asarray(array)
+
+    @staticmethod
+    def get(array):
+        return cupy.asnumpy(array)
+
+    @staticmethod
+    def busy(array):
+        """Work that is still under way when this returns, and ends with every element one more."""
+        with cupy.cuda.Stream(non_blocking=False):
+            for _ in range(50):
+                array += 2
+                array -= 2
+            array += 1
+        return array
+
+
+class Torch:
+    name = "torch"
+
+    @staticmethod
+    def put(array):
+        return torch.from_numpy(array).cuda()
+
+    @staticmethod
+    def get(tensor):
+        return tensor.cpu().numpy()
+
+    @staticmethod
+    def busy(tensor):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                tensor += 2
+                tensor -= 2
+            tensor += 1
+            return tensor
+
+
+class CudaInterface(Cupy):
+    """cupy's arrays by __cuda_array_interface__ alone."""
+    name = "interface"
+
+    class Only:
+        def __init__(self, array):
+            self.array = array
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+    @staticmethod
+    def put(array):
+        return CudaInterface.Only(cupy.asarray(array))
+
+    @staticmethod
+    def get(only):
+        return cupy.asnumpy(only.array)
+
+    @staticmethod
+    def busy(only):
+        with cupy.cuda.Stream(non_blocking=True):
+            for _ in range(50):
+                only.array += 2
+                only.array -= 2
+            only.array += 1
+            return CudaInterface.Only(only.array)
+
+
+class Ours:
+    name = "weft"
+
+    @staticmethod
+    def put(array):
+        memory = weft.Memory(array.nbytes, "cuda")
+        memory.copy_from(array)
+        return memory
+
+    @staticmethod
+    def get(memory):
+        return numpy.frombuffer(memory.tobytes(), "f4")
+
+    busy = None
+
+
+PACKAGES = [p for p, there in ((Cupy, cupy), (Torch, torch), (CudaInterface, cupy), (Ours, True)) if there]
+SIZES = [1, 1000, 100_000, 8 << 20]
+
+
+@pytest.fixture(params=PACKAGES, ids=lambda p: p.name)
+def package(request):
+    return request.param
+
+
+def some(n, seed=1):
+    return numpy.random.default_rng(seed).random(n, "f4")
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_messages(pair, package, n):
+    async def body(p):
+        data = some(n)
+        out, into = package.put(data), package.put(numpy.zeros(n, "f4"))
+        sending = p.a.send(out, tag=1)
+        assert await p.b.recv_into(into, tag=1) == data.nbytes
+        await sending
+        assert (package.get(into) == data).all()
+        sending = p.a.send(out, tag=2)  # to the host, and back
+        here = numpy.zeros(n, "f4")
+        await p.b.recv_into(here, tag=2)
+        await sending
+        assert (here == data).all()
+        into = package.put(numpy.zeros(n, "f4"))
+        sending = p.a.send(here, tag=3)
+        await p.b.recv_into(into, tag=3)
+        await sending
+        assert (package.get(into) == data).all()
+    pair(body)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_active_messages(pair, package, n):
+    async def body(p):
+        data = some(n, 2)
+        out, into = package.put(data), package.put(numpy.zeros(n, "f4"))
+        sending = p.a.am_send(1, out, header=b"head")
+        message = await p.b.am_recv(1)
+        assert message.header == b"head" and await message.read_into(into) == data.nbytes
+        await sending
+        assert (package.get(into) == data).all()
+    pair(body)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_remote_memory(pair, package, n, mapped):
+    async def body(p):
+        data = some(n, 3)
+        out, into = package.put(data), package.put(numpy.zeros(n, "f4"))
+        region = p.right.region(data.nbytes, mapped=mapped)
+        remote = await p.a.attach(region.token())
+        await remote.write(out)
+        assert (numpy.frombuffer(region, "f4") == data).all()
+        assert await remote.read_into(into) == data.nbytes and (package.get(into) == data).all()
+        target = package.put(numpy.zeros(n, "f4"))
+        exposed = p.right.region(target)
+        there = await p.a.attach(exposed.token())
+        await there.write(data)
+        assert (package.get(target) == data).all() and await there.read() == data.tobytes()
+        await exposed.free()
+    pair(body)
+
+
+def test_what_its_kernels_still_write_is_waited_for(pair, package):
+    if package.busy is None:
+        pytest.skip("memory of ours has no kernels")
+
+    async def body(p):
+        n = 16 << 20
+        for i in range(3):
+            out = package.put(numpy.full(n, i, "f4"))
+            sending = p.a.send(package.busy(out), tag=1)
+            into = numpy.zeros(n, "f4")
+            await p.b.recv_into(into, tag=1)
+            await sending
+            assert (into == i + 1).all()
+    pair(body)
+
+
+def test_what_is_not_contiguous_is_refused(pair, package):
+    if package is Ours:
+        pytest.skip("memory of ours is in one piece")
+
+    async def body(p):
+        array = package.put(some(10_000).reshape(100, 100))
+        if package is CudaInterface:
+            array = CudaInterface.Only(array.array[:, ::2])
+        else:
+            array = array[:, ::2]
+        with pytest.raises(weft.InvalidError, match="not contiguous"):
+            p.a.send(array)
+        assert p.left.under_way == 0
+    pair(body)
+
+
+def test_many_at_once(pair, package):
+    async def body(p):
+        data = [some(1000, i) for i in range(64)]
+        out, into = [package.put(d) for d in data], [package.put(numpy.zeros(1000, "f4")) for _ in data]
+        receiving = [p.b.recv_into(b, tag=i) for i, b in enumerate(into)]
+        await asyncio.gather(*[p.a.send(b, tag=i) for i, b in enumerate(out)])
+        await asyncio.gather(*receiving)
+        assert all((package.get(b) == d).all() for b, d in zip(into, data))
+        await p.a.send_many(out, tag=99)
+        assert await p.b.recv_many(into, tag=99) == [4000] * 64
+    pair(body)
+
+
+def test_memory_of_ours_is_theirs_to_see():
+    data = some(1000)
+    memory = Ours.put(data)
+    if cupy:
+        for array in (cupy.asarray(memory), cupy.from_dlpack(memory)):
+            assert array.data.ptr == memory.ptr and (cupy.asnumpy(array.view("f4")) == data).all()
+        array[:4] = 7
+        cupy.cuda.runtime.deviceSynchronize()
+        assert memory.tobytes(0, 5)[:4] == b"\7" * 4
+        memory.copy_from(data)
+    if torch:
+        tensor = torch.from_dlpack(memory)
+        assert tensor.data_ptr() == memory.ptr and (tensor.view(torch.float32).cpu().numpy() == data).all()
+    managed = weft.Memory(100, "cuda-managed")
+    managed.fill(5)
+    assert bytes(managed) == b"\5" * 100
+    memory = weft.Memory(100, "cuda")
+    memory.fill(9)
+    assert memory.tobytes() == b"\t" * 100
+
+
+def test_without_a_loop(package):
+    with weft.blocking.Runtime() as left, weft.blocking.Runtime() as right:
+        listener = right.listen("tcp://127.0.0.1:0")
+        a = left.connect(listener.uri, timeout=30)
+        b = listener.accept(timeout=30)
+        data = some(10_000)
+        into = package.put(numpy.zeros(10_000, "f4"))
+        a.send(package.put(data), tag=1)
+        assert b.recv_into(into, tag=1) == data.nbytes and (package.get(into) == data).all()
