@@ -158,3 +158,29 @@ def test_what_was_sent_before_the_end_of_a_program_arrives(child, tls):
     until(lambda: process.poll() is not None, worker)
     assert process.returncode == 0
     worker.close()
+
+
+@pytest.mark.parametrize("what", ["message", "listener", "close", "am"])
+def test_closing_everything_from_inside_a_callback(what):
+    both, told = Both(), []
+
+    def end(*unused):
+        both.right.close()
+        told.append(1)
+        with pytest.raises(exceptions.UCXCloseError):
+            both.right.progress()
+    if what == "message":
+        ucx_api.tag_recv_nb(both.right, bytearray(1), 1, 1, end, ep=both.b)
+        ucx_api.tag_send_nb(both.a, b"x", 1, 1, None)
+    elif what == "listener":
+        listener = ucx_api.UCXListener(both.right, 0, end)
+        ucx_api.UCXEndpoint.create(both.left, "127.0.0.1", listener.port, True)
+    elif what == "close":
+        both.b.set_close_callback(end)
+        both.a.close()
+    else:
+        ucx_api.am_recv_nb(both.b, end)
+        ucx_api.am_send_nbx(both.a, b"x", 1, None)
+    until(lambda: told or both.left.progress() < 0 or (not both.right.closed() and both.right.progress() < 0))
+    assert told == [1] and both.b.closed()
+    both.close()

@@ -288,7 +288,7 @@ class UCXWorker(UCXObject):
         while time.monotonic() < until and (self._later or not all(op.done() for op in self._leaving)):
             for op in [op for op in self._later if op.done()]:
                 self._connected(op)
-            busy = self._runtime._progress() + self._hand.run()
+            busy = self._runtime._progress() + self._runtime._drive() + self._hand.run()  # inside of a callback only _drive() does something
             for other in tuple(_workers):
                 if other is not self and other._open:
                     busy += other._runtime._drive()
