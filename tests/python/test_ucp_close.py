@@ -61,6 +61,21 @@ def test_a_receive_under_way_when_the_peer_closes(pair):  # noqa: F811
     pair(body)
 
 
+def test_a_receive_under_way_when_the_peer_closes_and_other_messages_wait(pair):  # noqa: F811
+    async def body(p):
+        await p.a.send(b"waits", tag="other")
+        receiving = asyncio.ensure_future(p.b.recv(bytearray(10)))
+        await asyncio.sleep(0.01)
+        await p.a.close()
+        with pytest.raises(UCXCanceled):
+            await receiving
+        with pytest.raises(UCXCloseError):
+            await p.b.recv(bytearray(10))
+        await p.b.recv(into := bytearray(5), tag="other")
+        assert into == b"waits" and p.b._ctx is None  # that was the last
+    pair(body)
+
+
 def test_a_receive_under_way_when_we_close(run):
     async def body():
         for end in ("close", "abort"):
@@ -88,8 +103,9 @@ def test_abort_ends_a_send_that_nobody_takes(run):
         await asyncio.sleep(0.05)
         assert not sending.done()
         p.a.abort()
-        with pytest.raises(UCXCanceled):
-            await sending
+        async with asyncio.timeout(5):  # and not when the library gives closing up
+            with pytest.raises(UCXCanceled):
+                await sending
     run(body())
 
 
@@ -108,16 +124,18 @@ def test_abort_flushes_what_was_sent_and_tells_nobody(pair):  # noqa: F811
 
 
 def test_a_program_that_aborts_and_ends_has_sent_everything(run, child):
-    for how in ("ep.abort()", "await ep.close()", "pass"):
+    plain = "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"
+    for how, end in (("ep.abort()", ""), ("await ep.close()", ""), ("pass", ""), ("ep.abort()", plain), ("await ep.close()", plain), ("pass", plain)):
         client = child("""
 import asyncio, sys, ucp
 async def main():
+    global ep
     ep = await ucp.create_endpoint("127.0.0.1", int(sys.stdin.readline()))
     for i in range(200):
         await ep.send(b"%%08d" %% i)
     %s
-asyncio.run(main())
-""" % how)
+%s
+""" % (how, end or "asyncio.run(main())"))
 
         async def body():
             accepted = asyncio.get_running_loop().create_future()

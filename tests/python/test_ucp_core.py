@@ -314,6 +314,26 @@ async def second_of_many():
     assert await p.b.recv_obj() == b"again"
 
 
+def test_loops_that_take_turns(run):
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    try:
+        p = loops[0].run_until_complete(asyncio.wait_for(connected(), 30))
+
+        async def talk(i):
+            receiving = asyncio.ensure_future(p.b.recv(into := bytearray(4)))
+            await asyncio.sleep(0.001)
+            await p.a.send(b"%04d" % i)
+            await receiving
+            assert into == b"%04d" % i and ucp.core._get_ctx().worker.runtime.loop is asyncio.get_running_loop()
+        for i in range(6):
+            loops[i % 2].run_until_complete(asyncio.wait_for(talk(i), 30))
+        loops[1].close()
+        loops[0].run_until_complete(asyncio.wait_for(talk(9), 30))
+    finally:
+        for loop in loops:
+            loop.close()
+
+
 def test_a_listener_outlives_its_loop(run):
     kept = []
 
@@ -473,6 +493,21 @@ def test_flush_and_fence(run):
         await ucp.flush()
         for i in range(50):
             await p.b.recv(bytearray(1000))
+    run(body())
+
+
+def test_flush_waits_for_what_is_being_sent(run):
+    async def body():
+        p = await connected()
+        for flush in (p.a.flush, ucp.flush):
+            sending = asyncio.ensure_future(p.a.send(bytes(5_000_000)))
+            await asyncio.sleep(0)
+            flushing = asyncio.ensure_future(flush())
+            await asyncio.sleep(0.02)
+            assert not sending.done() and not flushing.done()
+            await p.b.recv(bytearray(5_000_000))
+            await flushing
+            await sending
     run(body())
 
 

@@ -43,8 +43,8 @@ def test_whatever_the_arguments(run, seed):
         functions += [ucp.comm.tag_send, ucp.comm.tag_recv, ucp.comm.am_send, ucp.comm.am_recv, ucp.comm.stream_send, ucp.comm.stream_recv,
                       ucp.comm.flush_ep, ucp.comm.flush_worker]
         for _ in range(400):
-            functions_of_p = [p.a.send, p.a.recv, p.a.am_send, p.a.am_recv, p.a.send_obj, p.a.recv_obj, p.a.close_after_n_recv, p.a.set_close_callback,
-                              p.b.send, p.b.recv, p.a.flush, p.b.close_after_n_recv]
+            functions_of_p = [p.a.send, p.a.recv, p.a.am_send, p.a.am_recv, p.a.send_obj, p.a.recv_obj, p.a.close_after_n_recv,
+                              p.a.set_close_callback, p.b.send, p.b.recv, p.a.flush, p.b.close_after_n_recv]
             await one(rng.choice(functions + functions_of_p), odd(rng))
             if p.a.closed() or p.b.closed():
                 p = await connected()
