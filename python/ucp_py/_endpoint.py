@@ -19,6 +19,7 @@ import weft
 
 from . import _types
 from ._core import CLOSE_WAIT, Core, core
+from ._cuda import part
 from ._memory import _length, buffer_region, ucp_msg
 
 ID = 0x75637079  # of our active messages
@@ -145,8 +146,10 @@ class _Receive(_Communication):
         if self._memory is None:
             self._memory = value
         region = self._msg._region
-        obj = region._object if self._into is not None else None
-        region._set(self._memory, note, n if not region.is_cuda else region._nbytes, obj, region.is_cuda)
+        if self._into is not None:
+            region._received(note, n)
+        else:
+            region._set(self._memory, note, n)
         self._msg._length = n
         self._memory = self._into = None
         self._end()
@@ -266,12 +269,11 @@ class ucp_py_ep:
         region, n = msg._region, _length(len)
         if region._memory is None:
             raise weft.StateError("the message has no memory: alloc_host(), alloc_cuda() or populate_ptr() gives it some")
-        if region._note == b"raw" and n > region._nbytes:
-            raise weft.InvalidError(f"len is {n}, and the message has {region._nbytes} bytes of memory")
-        if region.is_cuda and n < region._nbytes:
-            from ._cuda import part
-            return _Send(self._open(), msg, region._note, part(region._memory, n), n)
-        data, n = _types.cut(region._note, region._memory, region._nbytes, n)
+        if region._note == b"raw":
+            if n > region._capacity:
+                raise weft.InvalidError(f"len is {n}, and the message has {region._capacity} bytes of memory")
+            region._nbytes = region._capacity
+        data, n = _types.cut(region._note, region._memory, region._nbytes, n, region.is_cuda)
         return _Send(self._open(), msg, region._note, data, n)
 
     def _recv(self, msg: ucp_msg, len: int) -> _Receive:
@@ -281,8 +283,8 @@ class ucp_py_ep:
         if region._memory is None:
             return _Receive(self._open(), msg, None, n or None)
         if region.is_cuda:
-            from ._cuda import part
-            return _Receive(self._open(), msg, part(region._memory, min(n, region._nbytes)), min(n, region._nbytes))
+            n = min(n, region._capacity)
+            return _Receive(self._open(), msg, part(region._memory, n), n)
         view = memoryview(region._memory).cast("B")
         if view.readonly:
             raise weft.InvalidError("the memory belongs to an object that cannot be written to: receive into a bytearray or an array, or into memory of alloc_host()")

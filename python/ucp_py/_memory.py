@@ -35,10 +35,12 @@ class buffer_region:
 
     def __init__(self) -> None:
         self._memory: Any = None     # with the buffer protocol, or of a GPU
-        self._note = b"raw"
-        self._nbytes = 0
-        self._object: Any = None     # whose memory it is
+        self._capacity = 0           # its bytes,
+        self._nbytes = 0             # and how many of them are what was received
+        self._note = b"raw"          # what those are
+        self._object: Any = None     # whose memory it is, or what was made of it
         self._cuda = False
+        self._own = True             # it is nobody's object
 
     @property
     def is_cuda(self) -> bool:
@@ -46,7 +48,19 @@ class buffer_region:
         return self._cuda
 
     def _set(self, memory: Any, note: bytes, nbytes: int, obj: Any = None, cuda: bool = False) -> None:
-        self._memory, self._note, self._nbytes, self._object, self._cuda = memory, note, nbytes, obj, cuda
+        self._memory, self._note, self._nbytes, self._capacity, self._object, self._cuda = memory, note, nbytes, nbytes, obj, cuda
+        self._own = obj is None
+
+    def _received(self, note: bytes, nbytes: int) -> None:
+        """A message has been put into its memory."""
+        self._note, self._nbytes = note, nbytes
+        if self._own:
+            self._object = None
+
+    def _raw(self) -> None:
+        """Its memory is nothing but memory, all of it."""
+        if self._own:
+            self._note, self._nbytes, self._object = b"raw", self._capacity, None
 
     def alloc_host(self, len: int) -> None:
         """Allocate that many bytes of ordinary memory, all of them zero; what it had is let go of. weft.NoMemoryError where there are not so many."""
@@ -80,14 +94,15 @@ class buffer_region:
         self._set(data, note, n, pyobj, hasattr(data, "__cuda_array_interface__"))
 
     def return_obj(self) -> Any:
-        """The object whose memory it is, or that was received into it."""
-        if self._object is None and self._memory is not None and not self._cuda:
+        """The object whose memory it is, or that was received into it; memory of a GPU is a weft.Memory, which arrays can be made of."""
+        if self._object is None and self._memory is not None:
+            if self._cuda:
+                return self._memory
             memory = self._memory
-            if self._nbytes < memoryview(memory).nbytes:
-                memory = memoryview(memory).cast("B")[:self._nbytes]
-                memory = bytes(memory) if self._note == b"bytes" else bytearray(memory)
+            if self._nbytes < self._capacity:
+                memory = bytearray(memoryview(memory).cast("B")[:self._nbytes])
             self._object = _types.decode(self._note, memory)
-        return self._object if self._object is not None or not self._cuda else self._memory
+        return self._object
 
     # --- for trying things out
 
@@ -102,8 +117,8 @@ class buffer_region:
     def _device(self, n: int) -> Any:
         if not self._cuda:
             raise weft.StateError("there is no memory of a GPU here: call alloc_cuda() first")
-        if n > self._nbytes:
-            raise weft.InvalidError(f"len is {n}, and the memory has {self._nbytes} bytes")
+        if n > self._capacity:
+            raise weft.InvalidError(f"len is {n}, and the memory has {self._capacity} bytes")
         return self._memory
 
     def set_host_buffer(self, c: Any, len: int) -> None:
@@ -113,6 +128,7 @@ class buffer_region:
         if view.readonly:
             raise weft.InvalidError("the memory belongs to an object that cannot be written to")
         view[:] = bytes([_char(c)]) * n
+        self._raw()
 
     def check_host_buffer(self, c: Any, len: int) -> int:
         """How many of the first bytes are not that character."""
@@ -122,7 +138,8 @@ class buffer_region:
     def set_cuda_buffer(self, c: Any, len: int) -> None:
         """Fill the first bytes on the GPU with a character."""
         n = _length(len)
-        _cuda.write(self._device(n), bytes([_char(c)]) * n)
+        _cuda.fill(self._device(n), _char(c), n)
+        self._raw()
 
     def check_cuda_buffer(self, c: Any, len: int) -> int:
         """How many of the first bytes on the GPU are not that character."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import weft
 
+from ._cuda import part
+
 try:
     import numpy
 except ImportError:
@@ -77,14 +79,16 @@ def encode(obj: Any) -> tuple[bytes, Any, int]:
     return b"raw", obj, view.nbytes
 
 
-def cut(note: bytes, data: Any, nbytes: int, most: int) -> tuple[Any, int]:
+def cut(note: bytes, data: Any, nbytes: int, most: int, cuda: bool) -> tuple[Any, int]:
     """The first `most` bytes, where an object can be cut; of others a part would be no object, and they go whole.
 
     (Programs give sys.getsizeof(), which is less than the bytes of an array that is a view.)
     """
-    if most >= nbytes or note not in (b"raw", b"bytes", b"bytearray"):
+    if note in (b"raw", b"bytes", b"bytearray"):
+        nbytes = min(nbytes, most)
+    elif not cuda and isinstance(data, bytes) and len(data) == nbytes:
         return data, nbytes
-    return memoryview(data).cast("B")[:most], most
+    return part(data, nbytes) if cuda else memoryview(data).cast("B")[:nbytes], nbytes
 
 
 def check(note: bytes, nbytes: int) -> None:

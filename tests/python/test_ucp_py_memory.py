@@ -1,6 +1,8 @@
 """`ucp_py`: memory of messages, ordinary and of a GPU."""
 import gc
+import os
 import random
+import subprocess
 import sys
 
 import pytest
@@ -231,3 +233,90 @@ def test_whatever_the_arguments_there_is_an_exception_at_most(pair, seed):
     with pytest.raises(weft.ClosedError):
         while True:
             b.recv_future().result()
+
+
+# with a real GPU, or with the driver of paper that the tests of the library have
+ON_A_GPU = """
+import ucp_py, weft
+assert ucp_py.init() == 0
+other = []
+listener = ucp_py.start_listener(other.append, 0)
+a = ucp_py.get_endpoint(b"127.0.0.1", listener.port)
+while not other:
+    ucp_py.progress()
+b = other[0]
+
+for n in (1, 5000, 3_000_000):
+    for where in ("cuda", "host"):
+        send, receive = ucp_py.ucp_msg(None), ucp_py.ucp_msg(None)
+        (send.alloc_cuda if where == "cuda" else send.alloc_host)(n)
+        (receive.alloc_cuda if where == "host" else receive.alloc_host)(n)  # to the other kind
+        assert send.is_cuda != receive.is_cuda
+        send.set_mem("g", n)
+        assert send.check_mem("g", n) == 0 and send.check_mem("h", n) == n
+        receive.set_mem("-", n)
+        request = b.recv_fast(receive, n)
+        a.send(send, n).result()
+        assert request.result().get_comm_len() == n and receive.check_mem("g", n) == 0
+        half = n // 2
+        receive.set_mem("-", n)
+        request = b.recv_fast(receive, n)
+        a.send(send, half).result()
+        assert request.result().get_comm_len() == half
+        assert receive.check_mem("g", half) == 0 and receive.check_mem("-", n) == half
+        send.free_mem()
+        receive.free_mem()
+
+region = ucp_py.buffer_region()
+region.alloc_cuda(100)
+assert region.is_cuda and isinstance(region.return_obj(), weft.Memory)
+region.set_cuda_buffer("x", 100)
+region.set_cuda_buffer("y", 40)
+assert region.check_cuda_buffer("x", 100) == 40 and region.check_cuda_buffer("y", 40) == 0
+for wrong in (lambda: region.set_host_buffer("x", 1), lambda: region.check_host_buffer("x", 1), region.free_host):
+    try:
+        wrong()
+    except weft.StateError:
+        continue
+    raise AssertionError(wrong)
+try:
+    region.set_cuda_buffer("x", 101)
+    raise AssertionError("too many")
+except weft.InvalidError:
+    pass
+a.send_msg(region.return_obj(), 100)  # as an object of its own, which arrives in ordinary memory
+got = ucp_py.get_obj_from_msg(b.recv_msg().result())
+assert bytes(got) == b"y" * 40 + b"x" * 60, got
+request = b.recv_msg(region.return_obj(), 100)  # and into one
+a.send_msg(b"z" * 100).result()
+request.result()
+assert region.check_cuda_buffer("z", 100) == 0
+region.free_cuda()
+
+import ctypes
+count = ctypes.c_int()
+ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count))
+for dev in (*range(count.value), 0):
+    assert ucp_py.set_cuda_dev(dev) == 0
+    region.alloc_cuda(10)
+    assert region.return_obj().__dlpack_device__() == (2, dev), dev
+for wrong in (-1, count.value, "0", True):
+    try:
+        ucp_py.set_cuda_dev(wrong)
+    except (weft.InvalidError, TypeError):
+        continue
+    raise AssertionError(wrong)
+ucp_py.fin()
+print("all of it")
+"""
+
+
+def test_on_a_gpu(child, monkeypatch):
+    if not gpu():
+        paper = os.path.join(os.path.dirname(weft.__file__), "..", "..", "tests", "paper")
+        if not os.path.exists(os.path.join(paper, "libcuda.so.1")):
+            pytest.skip("there is neither a GPU nor, in this build, a driver of paper")
+        monkeypatch.setenv("LD_LIBRARY_PATH", os.path.abspath(paper))
+    process = child(ON_A_GPU, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "all of it\n"), err
