@@ -25,6 +25,7 @@ from ._hints import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from ._registry import Change, Entry
 from ._runtime import Notification, Runtime, am_handler, client, connect, listen, region, registry, runtime
 from ._serving import BlockingServer, Server
+from .array import RemoteArray
 from .service import Service
 
 __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim", "Client", "ClosedError",
@@ -34,7 +35,7 @@ __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallErr
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",
            "runtime", "u16", "u32", "u64", "u8"]
-__all__ += ["Memory", "Notification", "Region", "Remote", "memory_kinds", "region"]
+__all__ += ["Memory", "Notification", "Region", "Remote", "RemoteArray", "memory_kinds", "region"]
 
 
 def config() -> dict[str, tuple[str, str]]:
