@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -58,7 +59,8 @@ class ServerFuture:
         self._stopped: list[asyncio.Future[None]] = []
         self._awaited = 0
         port = PORT if server_port == -1 else _length(server_port, "server_port")
-        self._door: Any = own.runtime._listen(f"tcp://0.0.0.0:{port}", self._came)
+        where = os.environ.get("UCXPY_IFNAME") or "0.0.0.0"
+        self._door: Any = own.runtime._listen(f"tcp://{where}:{port}", self._came)
         own.servers.append(self)
 
     @property
@@ -176,7 +178,9 @@ class ListenerFuture(ServerFuture):
 
 
 def start_server(py_func: Callable[..., Any], server_port: int = -1, is_coroutine: bool = False) -> Coroutine[Any, Any, None] | int:
-    """Listen at a port of every IPv4 address, at 13337 with -1, at one that is free with 0, and call py_func with the endpoint of each peer.
+    """Listen at a port, at 13337 with -1, at one that is free with 0, and call py_func with the endpoint of each peer.
+
+    It listens at the addresses of the network device that UCXPY_IFNAME in the environment names, such as lo or eth0; without it at every IPv4 address.
 
     Of a coroutine function it returns a coroutine, to be awaited or run: it is over when stop_server() was called and everybody has been served. Of a
     function it returns 0, and progress() calls it. Which of them it is, is seen; is_coroutine says so where it cannot be.

@@ -265,6 +265,18 @@ def test_the_port_of_old_and_one_in_use():
             ucp_py.start_server(answer, bad)
 
 
+def test_where_it_listens_can_be_said(monkeypatch):
+    every = ucp_py.start_listener(answer, 0)
+    assert every._door.uri == f"tcp://0.0.0.0:{every.port}"
+    monkeypatch.setenv("UCXPY_IFNAME", "lo")
+    local = ucp_py.start_listener(answer, 0)
+    assert "127.0.0.1" in local._door.uri and "0.0.0.0" not in local._door.uri
+    assert ucp_py.get_endpoint(b"127.0.0.1", local.port).close() == 0
+    monkeypatch.setenv("UCXPY_IFNAME", "no-such-device")
+    with pytest.raises(weft.AddressError, match="no-such-device"):
+        ucp_py.start_server(answer, 0)
+
+
 def test_fin_stops_servers(child):
     listener = ucp_py.start_listener(answer, 0)
     port = listener.port
