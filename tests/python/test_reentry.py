@@ -438,3 +438,16 @@ def test_turns_are_the_loops(pair):
         with weft.blocking.Runtime() as runtime:
             assert runtime._turn() is None and runtime._timer() is None
     pair(body)
+
+
+def test_a_registry_that_is_closed_under_its_watch(run):
+    async def body():
+        async with weft.Runtime() as runtime:
+            registry = runtime.registry("memory://watched")
+            watches = [registry.watch("service") for _ in range(3)]
+            await registry.close()
+            assert [change async for change in watches[0]] == []
+            del watches[1]
+            gc.collect()
+        assert watches
+    run(body())

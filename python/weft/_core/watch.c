@@ -161,6 +161,16 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+void weftpy_watches_end(weftpy_registry_t *r)
+{
+    for (weftpy_guest_t *guest = r->run->guests, *next; guest; guest = next) {
+        watch_t *w = (watch_t *)(void *)((char *)guest - offsetof(watch_t, guest));
+        next = guest->next;
+        if (guest->leave == leave && w->registry == (PyObject *)r)
+            end(w);
+    }
+}
+
 PyObject *weftpy_watch_new(weftpy_registry_t *r, const char *service)
 {
     watch_t *w = r->st->watch ? (watch_t *)PyType_GenericAlloc(r->st->watch, 0) : NULL;
