@@ -112,7 +112,7 @@ static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *w
             return st;
         }
         for (const wefti_piece_t *p = in->decoded.first; p; p = p->next)
-            in->room += piece_room(p->len);
+            in->room = piece_room(in->room) + p->len; /* nothing comes behind the last: memory of exactly its length will do */
     }
     in->missing = am->len;
     f->am = weft_am_keep(am);

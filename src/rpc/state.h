@@ -150,7 +150,7 @@ struct rpc_in {
     const wefti_codec_t *codec;
     weft_value_t *values;        /* valid when it is ready; before that the data of pieces is NULL, and with RPC_F_BYTES there is nothing */
     uint64_t missing;            /* bytes that are still at the sender; 0: ready */
-    uint64_t room;               /* for a buffer of the caller's: with each piece aligned to 64 */
+    uint64_t room;               /* for a buffer of the caller's: with each piece aligned to 64, and none behind the last */
     uint64_t held;               /* bytes of memory it takes now, without a buffer of the caller's */
     void *payload;               /* of the pool's; NULL: none, or the caller's buffer */
     weft_pool_t *pool;           /* that one */

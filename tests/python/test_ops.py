@@ -198,3 +198,20 @@ def test_it_is_an_iterator_for_those_who_ask(pair):
         assert stop.value.value == b"x"
         assert "WEFT_OK" in repr(op)
     pair(body)
+
+
+def test_gather_takes_what_was_cancelled(pair):
+    async def body(p):
+        ops = [p.a.recv(tag=9) for _ in range(3)]
+        ops[0].cancel("why")
+        results = asyncio.gather(*ops, return_exceptions=True)
+        ops[1].cancel()
+        await p.b.send(b"x", tag=9)
+        results = await results
+        assert [type(r) for r in results] == [asyncio.CancelledError, asyncio.CancelledError, bytes] and results[0].args == ("why",)
+        op = p.a.recv(tag=9)
+        both = asyncio.gather(op)
+        op.cancel("why")
+        with pytest.raises(asyncio.CancelledError):
+            await both
+    pair(body)

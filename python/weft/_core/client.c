@@ -216,6 +216,10 @@ static PyObject *method(PyObject *self, PyObject *text)
 static PyObject *learn(PyObject *self, PyObject *lines)
 {
     SELF;
+    if (!PyUnicode_Check(lines)) {
+        PyErr_SetString(PyExc_TypeError, "_learn() takes lines of text");
+        return NULL;
+    }
     PyObject *all = weftpy_link_check(c->link) ? NULL : PyObject_CallMethod(lines, "splitlines", NULL);
     Py_ssize_t n = all && PyList_Check(all) ? PyList_Size(all) : -1, known = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -248,8 +252,7 @@ static PyObject *learn(PyObject *self, PyObject *lines)
         known++;
     }
     Py_XDECREF(all);
-    return n < 0 ? (PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "lines of text are wanted"))
-                 : PyLong_FromSsize_t(known);
+    return n < 0 ? NULL : PyLong_FromSsize_t(known);
 }
 
 static PyObject *functions(PyObject *self, PyObject *service)

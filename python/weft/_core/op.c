@@ -516,6 +516,21 @@ static PyObject *ask_to_end(PyObject *self, PyObject *unused)
     Py_RETURN_TRUE;
 }
 
+/* gather() asks what was cancelled for these two, which every future of asyncio has. */
+static PyObject *get_cancel_message(PyObject *self, void *unused)
+{
+    (void)unused;
+    PyObject *message = ((weftpy_op_t *)self)->message;
+    return Py_NewRef(message ? message : Py_None);
+}
+
+static PyObject *make_cancelled_error(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    weftpy_op_t *op = (weftpy_op_t *)self;
+    return PyObject_CallFunctionObjArgs(op->run->st->cancelled_error, op->message, NULL);
+}
+
 static PyObject *get_blocking(PyObject *self, void *unused)
 {
     (void)unused;
@@ -578,6 +593,7 @@ static PyMethodDef methods[] = {
      "End it early. Whoever awaits it gets CancelledError now; its buffer is held until the library has let go of it."},
     {"_end", ask_to_end, METH_NOARGS,
      "Ask it to end early: it completes as cancelled once its buffer is free, or as it would have."},
+    {"_make_cancelled_error", make_cancelled_error, METH_NOARGS, "For asyncio."},
     {"get_loop", get_loop, METH_NOARGS, "The event loop of its runtime."},
     {"add_done_callback", (PyCFunction)(void (*)(void))add_done_callback, METH_FASTCALL | METH_KEYWORDS,
      "Have the loop call a function with this operation when it is complete."},
@@ -587,6 +603,7 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getset[] = {
     {"_asyncio_future_blocking", get_blocking, set_blocking, NULL, NULL},
+    {"_cancel_message", get_cancel_message, NULL, NULL, NULL},
     {"tag", get_tag, NULL, "Of the message received; of an active message its id.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of the message.", NULL},
     {"_made", get_made, NULL, "What it will give, where that was made before the post; else None.", NULL},
