@@ -545,6 +545,11 @@ def test_the_c_command_calls_a_service_of_python(run, tmp_path):
     run(body())
 
 
+async def enter(serving):
+    async with serving:
+        pass
+
+
 def test_python_and_the_registry_find_each_other(run, tmp_path):
     service = weft.Service("found")
 
@@ -556,8 +561,21 @@ def test_python_and_the_registry_find_each_other(run, tmp_path):
         async with weft.Runtime() as left, weft.Runtime() as right:
             registry = right.registry(f"dir://{tmp_path}")
             async with service.serve(runtime=right, registry=registry):
-                async with left.client("weft://found", registry=left.registry(f"dir://{tmp_path}")) as client:
+                other = left.registry(f"dir://{tmp_path}")
+                async with left.client("weft://found", registry=other) as client:
                     assert await client.who(timeout=30) == "me"
+                    for used in (registry, other):
+                        with pytest.raises(weft.StateError, match="close them first"):
+                            used.close()
+                await other.close()
+            await registry.close()
+            with pytest.raises(weft.InvalidError, match="another runtime"):
+                await enter(service.serve(runtime=right, registry=left.registry(f"dir://{tmp_path}")))
+            with pytest.raises((TypeError, weft.InvalidError)):
+                await enter(service.serve(runtime=right, registry=7))
+            with pytest.raises(weft.UnsupportedError):
+                await enter(service.serve(runtime=right, registry="nonsense://"))
+            assert not right._servers
     run(body())
 
 

@@ -1,4 +1,7 @@
 """Type hints become signatures, or a sentence that names the parameter."""
+import os
+import subprocess
+import sys
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
 from typing import Annotated, Any, NamedTuple, NewType, Optional
@@ -234,3 +237,43 @@ def test_signatures_are_read_by_the_library():
     assert _core.Service.parse("a.b(x:[f64],y:stream u8)->(one:i8,string)") == (
         "a.b(x: [f64], y: stream u8) -> (one: i8, string)", "a.b", [("x", "[f64]", False), ("y", "u8", True)],
         [("one", "i8", False), ("", "string", False)])
+
+
+USES = """
+from collections.abc import AsyncIterator
+import weft
+import weft.blocking
+
+service = weft.Service("typed")
+
+@service.function
+def add(a: weft.i32, b: weft.f32) -> weft.u8:
+    return int(a + b)
+
+@service.function(idempotent=True)
+async def count(n: int, request: weft.Request) -> AsyncIterator[weft.u64]:
+    print(request.left, request.peer)
+    yield n
+
+async def main() -> None:
+    async with service.serve(threads=2) as server:
+        print(server.uri, server.stats()["requests"])
+        await server.drain(1.0)
+    with service.serve() as blocking:
+        blocking.drain(1.0)
+    raise weft.codes.NotFound("x")
+
+reveal_type(add(1, 2.0))
+reveal_type(count)
+add("x", 1)
+"""
+
+
+def test_type_checkers_see_the_function_as_it_was(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "uses.py").write_text(USES)
+    env = {**os.environ, "LD_PRELOAD": "", "MYPYPATH": os.path.dirname(os.path.dirname(os.path.realpath(weft.__file__)))}
+    said = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, "uses.py"], cwd=tmp_path, env=env, text=True,
+                          capture_output=True, timeout=170, check=False).stdout
+    assert 'Revealed type is "int"' in said or 'Revealed type is "builtins.int"' in said, said
+    assert "AsyncIterator[" in said and said.count("error:") == 1 and 'incompatible type "str"; expected "int"' in said, said
