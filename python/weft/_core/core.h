@@ -113,7 +113,7 @@ typedef struct weftpy_handle weftpy_handle_t;
  * left by itself. */
 typedef struct weftpy_guest {
     void (*leave)(struct weftpy_guest *guest);
-    struct weftpy_guest *next, **before; /* in run->guests; before NULL: in none */
+    struct weftpy_guest *next, **before; /* in run->guests, or those of a registry; before NULL: in none */
 } weftpy_guest_t;
 
 struct weftpy_runtime {
@@ -192,7 +192,8 @@ static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 extern PyType_Spec weftpy_runtime_spec;
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
-void weftpy_guest_enter(weftpy_runtime_t *run, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest));
+void weftpy_guest_enter(weftpy_guest_t **guests, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest));
+void weftpy_guests_leave(weftpy_guest_t **guests); /* all of them */
 void weftpy_guest_leave(weftpy_guest_t *guest); /* also one that is nowhere */
 
 /* --- operations ---------------------------------------------------------------------------------------------------------- */

@@ -2,6 +2,8 @@
  *
  *     open -> closed   close(), or the object goes, or its runtime: its entries are taken away
  *
+ * Watches end before it. It is not closed under clients and services that use it.
+ *
  * Entries are shown by the library in progress, in a blocking runtime without the GIL: they are copied there, and become objects when somebody
  * asks for them. tests/python/test_registry.py holds us to it. */
 #include "registry.h"
@@ -36,6 +38,32 @@ weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object)
     if (r->run != run)
         return (weft_registry_t *)weftpy_raise_text(run->st, WEFT_ERR_INVALID, "the registry belongs to another runtime");
     return r->registry;
+}
+
+/* Without waiting for its end, from any thread. */
+static void close_unwatched(weftpy_registry_t *r)
+{
+    weft_registry_t *registry = r->registry;
+    r->registry = NULL;
+    weftpy_guests_leave(&r->watches);
+    weftpy_guest_leave(&r->guest);
+    if (!registry || !r->run->rt || weftpy_runtime_forked(r->run))
+        return;
+    (void)weft_registry_close(registry, NULL);
+    if (!r->run->blocking && !r->run->scheduled && r->run->thread == PyThread_get_thread_ident()) {
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        if (weftpy_loop_schedule(r->run))
+            PyErr_Clear(); /* the loop is closed: the runtime will be, too */
+        PyErr_Restore(kind, error, trace);
+    }
+}
+
+static void leave_runtime(weftpy_guest_t *guest)
+{
+    weftpy_registry_t *r = (weftpy_registry_t *)(void *)((char *)guest - offsetof(weftpy_registry_t, guest));
+    weftpy_guests_leave(&r->watches);
+    r->registry = NULL; /* the runtime closes it */
 }
 
 /* --- entries ------------------------------------------------------------------------------------------------------------------- */
@@ -104,6 +132,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     }
     r->run = (weftpy_runtime_t *)Py_NewRef(runtime);
     r->uri = Py_NewRef(uri);
+    weftpy_guest_enter(&run->guests, &r->guest, leave_runtime);
     return 0;
 }
 
@@ -120,18 +149,8 @@ static void dealloc(PyObject *self)
     SELF;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    if (r->run) {
-        if (r->registry && r->run->rt && !weftpy_runtime_forked(r->run))
-            (void)weft_registry_close(r->registry, NULL);
-        if (r->registry && r->run->rt && !r->run->blocking && !r->run->scheduled &&
-            r->run->thread == PyThread_get_thread_ident()) {
-            PyObject *kind, *error, *trace;
-            PyErr_Fetch(&kind, &error, &trace);
-            if (weftpy_loop_schedule(r->run))
-                PyErr_Clear(); /* the loop is closed: the runtime will be, too */
-            PyErr_Restore(kind, error, trace);
-        }
-    }
+    if (r->run)
+        close_unwatched(r);
     Py_CLEAR(r->uri);
     Py_CLEAR(r->run);
     PyObject_GC_Del(self);
@@ -311,6 +330,8 @@ static PyObject *close_it(PyObject *self, PyObject *unused)
     op->held = Py_NewRef(self);
     weftpy_watches_end(r);
     r->registry = NULL;
+    weftpy_guests_leave(&r->watches);
+    weftpy_guest_leave(&r->guest);
     return weftpy_op_posted(op, weft_registry_close(registry, &op->op));
 }
 

@@ -10,6 +10,8 @@ typedef struct weftpy_registry {
     weftpy_runtime_t *run;      /* NULL: never opened */
     weft_registry_t *registry;  /* NULL: closed */
     PyObject *uri;
+    weftpy_guest_t guest;       /* of the runtime */
+    weftpy_guest_t *watches;    /* which end before it */
     unsigned users;             /* clients and services, to which the library promised it: it is not closed under them */
 } weftpy_registry_t;
 

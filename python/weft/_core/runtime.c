@@ -23,14 +23,14 @@ bool weftpy_runtime_forked(const weftpy_runtime_t *run)
     return run->pid != (int)getpid();
 }
 
-void weftpy_guest_enter(weftpy_runtime_t *run, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest))
+void weftpy_guest_enter(weftpy_guest_t **guests, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest))
 {
     guest->leave = leave;
-    guest->next = run->guests;
-    guest->before = &run->guests;
+    guest->next = *guests;
+    guest->before = guests;
     if (guest->next)
         guest->next->before = &guest->next;
-    run->guests = guest;
+    *guests = guest;
 }
 
 void weftpy_guest_leave(weftpy_guest_t *guest)
@@ -43,9 +43,9 @@ void weftpy_guest_leave(weftpy_guest_t *guest)
     guest->before = NULL;
 }
 
-static void guests_leave(weftpy_runtime_t *run)
+void weftpy_guests_leave(weftpy_guest_t **guests)
 {
-    for (weftpy_guest_t *guest; (guest = run->guests);) {
+    for (weftpy_guest_t *guest; (guest = *guests);) {
         weftpy_guest_leave(guest);
         guest->leave(guest);
     }
@@ -176,7 +176,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
             return WEFT_OK;           /* another thread closed it meanwhile */
         weftpy_messages_release(run); /* what those who waited got is among them */
         weftpy_claims_drop(run);
-        guests_leave(run);
+        weftpy_guests_leave(&run->guests);
         weftpy_handles_end(run);
         run->rt = NULL;                            /* from here on nobody else finds it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
@@ -185,7 +185,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     } else {
         run->closing = true;
         weftpy_messages_release(run);
-        guests_leave(run);
+        weftpy_guests_leave(&run->guests);
         weftpy_handles_end(run);
         weftpy_claims_drop(run);
         status = weft_runtime_close(rt);

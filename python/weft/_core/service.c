@@ -93,7 +93,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         return -1;
     }
     s->inbox->owner = s;
-    weftpy_guest_enter(run, &s->guest, leave);
+    weftpy_guest_enter(&run->guests, &s->guest, leave);
     return 0;
 }
 

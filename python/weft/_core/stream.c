@@ -101,7 +101,7 @@ PyObject *weftpy_stream_open(weftpy_method_t *m, weftpy_call_t *c)
         Py_DECREF(s);
         return NULL;
     }
-    weftpy_guest_enter(run, &s->guest, leave);
+    weftpy_guest_enter(&run->guests, &s->guest, leave);
     return (PyObject *)s;
 }
 
@@ -148,10 +148,12 @@ static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
     return value;
 }
 
-/* What the call came to says more than that a value of it is not to be had. False: it is not known, or went well. */
-static bool call_failed(const stream_t *s)
+/* What the call came to says more than that a value of it is not to be had. False: it is not known yet, or came to nothing bad. */
+static bool raise_call(const stream_t *s, weft_status_t status)
 {
-    const weft_op_t *whole = s && s->op ? &s->op->op : NULL;
+    weft_op_t *whole = s && s->op ? &s->op->op : NULL;
+    if (whole && s->run->blocking && status == WEFT_ERR_CALL && s->run->rt && weftpy_wait(s->run, whole))
+        return true; /* it was answered: another thread is about to say so. Here a signal was sooner */
     if (!whole || !weft_op_done(whole) || !whole->status)
         return false;
     weftpy_raise_reply(s->st, whole->status, &((weftpy_call_t *)s->op->made)->reply);
@@ -160,7 +162,7 @@ static bool call_failed(const stream_t *s)
 
 static void item_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    if (!call_failed(((item_t *)made)->stream))
+    if (!raise_call(((item_t *)made)->stream, op->status))
         weftpy_raise_op(run->st, op);
 }
 
@@ -186,15 +188,22 @@ static weftpy_op_t *begin(stream_t *s, const weftpy_gives_t *gives, item_t *item
     return op;
 }
 
-/* As weftpy_op_posted(), where the library may refuse since the call is over. */
+/* As weftpy_op_posted(); what was refused was refused since the call is over, mostly. */
 static PyObject *posted(stream_t *s, weftpy_op_t *op, weft_status_t status)
 {
-    if (status && !s->run->blocking)
-        weftpy_progress(s->run); /* the call may be told of only now */
-    if (!status || !call_failed(s))
-        return weftpy_op_posted(op, status);
-    Py_DECREF(op);
-    return NULL;
+    if (__builtin_expect(status != WEFT_OK, 0)) {
+        if (!s->run->blocking)
+            weftpy_progress(s->run); /* of which we are told in progress only */
+        if (raise_call(s, status)) {
+            Py_DECREF(op);
+            return NULL;
+        }
+        if (status == WEFT_ERR_CALL) { /* it was answered, and we are about to hear of it */
+            Py_DECREF(op);
+            return weftpy_raise_reply(s->st, status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN, .ran = WEFT_RAN});
+        }
+    }
+    return weftpy_op_posted(op, status);
 }
 
 /* --- receiving ----------------------------------------------------------------------------------------------------------------- */

@@ -43,6 +43,8 @@ typedef struct watch {
 typedef struct wait {
     PyObject_HEAD watch_t *watch;
     waiting_t at;
+    weftpy_row_t *row; /* what came for it */
+    bool lost;
 } wait_t;
 
 #define SELF watch_t *w = (watch_t *)self
@@ -71,13 +73,11 @@ static void unlink_it(waiting_t *at)
     at->before = NULL;
 }
 
-/* With the lock. The last in the list has waited longest. */
-static void wake(changes_t *c, bool all)
+/* With the lock: all of them. Who finds nothing waits again. */
+static void wake(changes_t *c)
 {
-    waiting_t *at = c->waiting;
-    while (at && at->next && !all)
-        at = at->next;
-    for (; at; at = all ? c->waiting : NULL) {
+    while (c->waiting) {
+        waiting_t *at = c->waiting;
         unlink_it(at);
         weft_op_cancel(at->op);
     }
@@ -94,7 +94,7 @@ static void changed(weft_change_t change, const weft_entry_t *entry, void *user)
     } else {
         c->lost = true;
     }
-    wake(c, false);
+    wake(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -137,7 +137,7 @@ static void end(watch_t *w)
     }
     pthread_mutex_lock(&c->lock);
     c->over = true;
-    wake(c, true);
+    wake(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -194,7 +194,7 @@ PyObject *weftpy_watch_new(weftpy_registry_t *r, const char *service)
         Py_DECREF(w);
         return NULL;
     }
-    weftpy_guest_enter(w->run, &w->guest, leave);
+    weftpy_guest_enter(&r->watches, &w->guest, leave);
     return (PyObject *)w;
 }
 
@@ -235,9 +235,17 @@ static void wait_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     if (t->watch) {
-        pthread_mutex_lock(&t->watch->c->lock);
+        changes_t *c = t->watch->c;
+        pthread_mutex_lock(&c->lock);
         unlink_it(&t->at);
-        pthread_mutex_unlock(&t->watch->c->lock);
+        if (t->row) { /* nobody asked for it: it is the next one's */
+            t->row->next = c->first;
+            if (!c->first)
+                c->end = &t->row->next;
+            c->first = t->row;
+            wake(c);
+        }
+        pthread_mutex_unlock(&c->lock);
     }
     Py_CLEAR(t->watch);
     free_it(self);
@@ -292,22 +300,33 @@ static PyObject *next(PyObject *self)
 
 static PyObject *wait_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
+    wait_t *t = (wait_t *)made;
+    weftpy_row_t *row = t->row;
     (void)op;
-    PyObject *change = next_now(((wait_t *)made)->watch);
-    if (!change && !PyErr_Occurred()) /* another task took it first */
-        weftpy_raise_text(run->st, WEFT_ERR_AGAIN, "another task took the change: ask for the next");
-    return change;
+    t->row = NULL;
+    if (row)
+        return change_of(run->st, row);
+    if (t->lost)
+        return PyErr_NoMemory();
+    PyErr_SetNone(PyExc_StopAsyncIteration);
+    return NULL;
 }
 
 static const weftpy_gives_t gives_change = {.value = wait_value};
 
-/* The timer was cancelled: by us, since something came, or by whoever awaits. */
+/* The timer was cancelled: by us, since something came, or by whoever awaits; or the runtime closes. */
 static void woken(weft_op_t *wop, void *user)
 {
     weftpy_op_t *op = user;
-    if (wop->status == WEFT_ERR_CANCELLED)
-        wop->status = WEFT_OK;
+    wait_t *t = (wait_t *)op->made;
+    bool over = wop->status != WEFT_ERR_CANCELLED;
+    if (!op->cancelled)
+        t->row = take(t->watch->c, &over, &t->lost);
+    if (!op->cancelled && !t->row && !over && !t->lost && !weft_timer_start(op->run->rt, LONG_NS, wop)) {
+        wait_for_more(t->watch->c, &t->at, wop); /* another was sooner */
+        return;
+    }
+    wop->status = WEFT_OK;
     weftpy_op_told(op);
 }
 
