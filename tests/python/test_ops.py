@@ -215,3 +215,16 @@ def test_gather_takes_what_was_cancelled(pair):
         with pytest.raises(asyncio.CancelledError):
             await both
     pair(body)
+
+
+def test_who_goes_through_one_that_is_under_way_is_told(pair):
+    """list() would never end, nor let others run meanwhile."""
+    async def body(p):
+        op = p.a.recv(tag=9)
+        with pytest.raises(RuntimeError, match="await it"):
+            list(op)
+        with pytest.raises(RuntimeError, match="await it"):
+            p.a.send_many(op)
+        await p.b.send(b"x", tag=9)
+        assert await op == b"x"
+    pair(body)

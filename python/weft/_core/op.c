@@ -339,6 +339,12 @@ static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_o
         *result_out = weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has nothing to await");
         return PYGEN_ERROR;
     }
+    if (op->blocking) { /* a task would have said that it waits; list() and its like would take it again and again, for ever */
+        PyErr_SetString(PyExc_RuntimeError, "the operation is under way: await it; nothing else can go through it");
+        op->blocking = 0;
+        *result_out = NULL;
+        return PYGEN_ERROR;
+    }
     op->blocking = op->yielded = 1;
     run->credit = CREDIT;
     *result_out = Py_NewRef(self);
