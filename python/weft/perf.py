@@ -65,7 +65,8 @@ def plan_of(data: bytes) -> Plan:
     except (ValueError, TypeError, KeyError) as error:
         raise Failed(f"the other side sent a plan that is none: {error}") from None
     numbers = ((plan.size, 0, MOST_SIZE), (plan.n, 1, MOST_N), (plan.window, 1, MOST_WINDOW))
-    if not isinstance(plan.test, str) or plan.test not in SIZES or not all(type(value) is int and least <= value <= most for value, least, most in numbers):
+    known = isinstance(plan.test, str) and plan.test in SIZES
+    if not known or not all(type(value) is int and least <= value <= most for value, least, most in numbers):
         raise Failed(f"the other side wants what cannot be measured: {plan}")
     return plan
 
@@ -477,8 +478,8 @@ def main(argv: list[str] | None = None) -> int:
             return
         if len(rows) == 1:
             print(f"{'test':10}{'bytes':>12}{'avg us':>12}{'p50':>12}{'p99':>12}{'max':>12}{'MiB/s':>12}{'msg/s':>14}", flush=True)
-        print(f"{row['test']:10}{row['size']:12}{row['avg_us']:12.3f}{row['p50_us']:12.3f}{row['p99_us']:12.3f}{row['max_us']:12.1f}{row['mb_s']:12.1f}"
-              f"{row['msg_s']:14.0f}", flush=True)
+        print(f"{row['test']:10}{row['size']:12}{row['avg_us']:12.3f}{row['p50_us']:12.3f}{row['p99_us']:12.3f}{row['max_us']:12.1f}"
+              f"{row['mb_s']:12.1f}{row['msg_s']:14.0f}", flush=True)
     server = None
     try:
         if args.plot:

@@ -128,12 +128,13 @@ class World:
         return rng.choice(choices)
 
     def number(self):
-        return self.rng.choice([0, 1, 2, 3, 7, 12345, -1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 10**5000, True, 1.5, -0.5, 1e-9,
-                                1e308, float("nan"), float("inf"), float("-inf"), self.rng.getrandbits(64)])
+        return self.rng.choice([0, 1, 2, 3, 7, 12345, -1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 10**5000, True, 1.5, -0.5,
+                                1e-9, 1e308, float("nan"), float("inf"), float("-inf"), self.rng.getrandbits(64)])
 
     def text(self):
-        return self.rng.choice(["", "text", "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", "unix://@weft-fuzz", "\ud800", "a\0b", "é" * 300, "tcp://" + "9" * 300,
-                                ",,", "tcp://[::1]:0", "loop", "caller", "nonsense", "x" * 100_000, "i32", "(str) -> str", "host", "__name__"])
+        return self.rng.choice(["", "text", "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", "unix://@weft-fuzz", "\ud800", "a\0b", "é" * 300,
+                                "tcp://" + "9" * 300, ",,", "tcp://[::1]:0", "loop", "caller", "nonsense", "x" * 100_000, "i32",
+                                "(str) -> str", "host", "__name__"])
 
     def value(self):
         rng = self.rng

@@ -21,8 +21,8 @@ def test_whatever_is_passed_there_is_an_exception_and_no_crash(kind):
     left, seed = SECONDS, SEED
     while left > 0:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "WEFT_INTERFACES": "lo", "WEFT_LOG": "none"}
-        child = subprocess.run([sys.executable, "-X", "dev", PROGRAM, str(seed), str(min(left, PIECE)), kind], env=env, capture_output=True, text=True,
-                               timeout=PIECE + 200, check=False)
+        child = subprocess.run([sys.executable, "-X", "dev", PROGRAM, str(seed), str(min(left, PIECE)), kind], env=env,
+                               capture_output=True, text=True, timeout=PIECE + 200, check=False)
         assert child.returncode == 0, f"{kind}, seed {seed}: status {child.returncode}\n{child.stdout[-3000:]}\n{child.stderr[-6000:]}"
         assert "episodes" in child.stdout
         left, seed = left - PIECE, seed + 1

@@ -10,13 +10,13 @@ import pytest
 from conftest import BOUND
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-FIELDS = {"test", "size", "tls", "transport", "mode", "endpoints", "seconds", "window", "outstanding", "iterations", "avg_us", "p50_us", "p90_us", "p99_us",
-          "p99_9_us", "max_us", "mb_s", "msg_s"}
+FIELDS = {"test", "size", "tls", "transport", "mode", "endpoints", "seconds", "window", "outstanding", "iterations", "avg_us", "p50_us", "p90_us",
+          "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s"}
 
 
 def perf(*words, status=0):
-    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-m", "weft.perf", "--no-pin", *words], env=ENV, capture_output=True, text=True,
-                          timeout=3 * BOUND, check=False)
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-m", "weft.perf", "--no-pin", *words], env=ENV, text=True,
+                          capture_output=True, timeout=3 * BOUND, check=False)
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done
 
@@ -49,8 +49,8 @@ def test_a_server_and_a_client(tmp_path):
         uri = json.loads(server.stdout.readline())["listening"]
         for _ in range(2):
             assert len(perf("--connect", uri, "--json", "--iters", "20", "--test", "tag_lat").stdout.splitlines()) == 3
-        client = subprocess.Popen([sys.executable, "-m", "weft.perf", "--connect", uri, "--seconds", "100", "--test", "tag_lat", "--size", "8"], env=ENV,
-                                  stderr=subprocess.PIPE, text=True)
+        client = subprocess.Popen([sys.executable, "-m", "weft.perf", "--connect", uri, "--seconds", "100", "--test", "tag_lat", "--size", "8"],
+                                  env=ENV, stderr=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):
             client.wait(1)
         server.send_signal(signal.SIGKILL)
@@ -70,8 +70,9 @@ def test_what_a_hostile_client_asks_for():
             module.plan_of(bad)
 
 
-@pytest.mark.parametrize("words, says", [(["--test", "nonsense"], "no test 'nonsense'"), (["--size", "many"], "no size"), (["--size", "9999G"], "more than"),
-                                         (["--seconds", "nan"], "seconds"), (["--iters", "0"], "between"), (["--window", "100000"], "at most"),
+@pytest.mark.parametrize("words, says", [(["--test", "nonsense"], "no test 'nonsense'"), (["--size", "many"], "no size"),
+                                         (["--size", "9999G"], "more than"), (["--seconds", "nan"], "seconds"), (["--iters", "0"], "between"),
+                                         (["--window", "100000"], "at most"),
                                          (["--mode", "thread", "--test", "awaits"], "event loop")])
 def test_what_is_not_understood(words, says):
     assert says in perf(*words, status=2).stderr
@@ -89,5 +90,6 @@ def test_the_plot(tmp_path):
         assert "matplotlib, which is not installed" in perf("--plot", str(path), status=1).stderr
         assert not path.exists()
         return
-    subprocess.run([sys.executable, "-m", "weft.perf", "--iters", "20", "--plot", str(path)], env=ENV, check=True, timeout=BOUND, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "weft.perf", "--iters", "20", "--plot", str(path)], env=ENV, check=True, timeout=BOUND,
+                   stdout=subprocess.DEVNULL)
     assert path.read_bytes().startswith(b"\x89PNG")

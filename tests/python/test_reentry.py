@@ -101,7 +101,8 @@ def test_a_runtime_that_was_never_opened(run):
     async def body():
         bare = _core.Runtime.__new__(_core.Runtime)
         assert bare.closed and bare.name == "" and bare.endpoints() == [] and "closed" in repr(bare)
-        for act in (bare.stats, lambda: bare._connect("tcp://127.0.0.1:1"), lambda: bare._listen("tcp://127.0.0.1:0"), lambda: bare._am_handle(1, print)):
+        for act in (bare.stats, lambda: bare._connect("tcp://127.0.0.1:1"), lambda: bare._listen("tcp://127.0.0.1:0"),
+                    lambda: bare._am_handle(1, print)):
             with pytest.raises(weft.ClosedError):
                 act()
         bare._turn()
