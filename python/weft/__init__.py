@@ -20,7 +20,7 @@ from ._core import (AddressError, AgainError, AuthError, CallError, CancelledErr
                     ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
                     WeftError, __version__)
-from ._core import Memory, Region, Remote, memory_kinds
+from ._core import Block, Memory, Mirror, Region, Remote, Store, StoreServer, memory_kinds
 from ._hints import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from ._registry import Change, Entry
 from ._runtime import Notification, Runtime, am_handler, client, connect, listen, region, registry, runtime
@@ -35,7 +35,7 @@ __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallErr
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",
            "runtime", "u16", "u32", "u64", "u8"]
-__all__ += ["Memory", "Notification", "Region", "Remote", "RemoteArray", "memory_kinds", "region"]
+__all__ += ["Block", "Memory", "Mirror", "Notification", "Region", "Remote", "RemoteArray", "Store", "StoreServer", "memory_kinds", "region"]
 
 
 def config() -> dict[str, tuple[str, str]]:

@@ -25,7 +25,8 @@ def classes():
         return {n.name: n for n in ast.parse(f.read()).body if isinstance(n, ast.ClassDef)}
 
 
-ONLY_TYPES = {"BlockingClaim", "BlockingMessage", "BlockingRegion", "BlockingRemote"}  # the same types, seen from blocking runtimes
+ONLY_TYPES = {"BlockingClaim", "BlockingMessage", "BlockingRegion", "BlockingRemote",
+              "BlockingStoreServer", "BlockingStore", "BlockingBlock", "BlockingMirror"}  # the same types, seen from blocking runtimes
 
 
 @pytest.mark.parametrize("name", sorted(set(classes()) - ONLY_TYPES))

@@ -235,6 +235,8 @@ static PyMethodDef methods[] = {
      "attach(token, *, path=None, timeout=None): the peer's memory that a token names, as a Remote."},
     {"find", FAST(weftpy_endpoint_find_name),
      "find(name, *, path=None, timeout=None): a region of the peer's by its name, as a Remote."},
+    {"store", FAST(weftpy_endpoint_store),
+     "store(*, lease=None, id=None, renew=True, timeout=None): a lease at the peer, which is a memory server, as a Store."},
     {"close", FAST(close_method),
      "close(*, timeout=None): finish what was sent and close; how many messages the peer has not received."},
     {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},

@@ -31,7 +31,8 @@ typedef struct weftpy_op weftpy_op_t;
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
     X(once) X(fresh) X(into) X(service) X(instance) X(tries) X(instances) X(reconnect) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(token) X(path) X(width) X(compare) \
-    X(items) X(kind)
+    X(items) X(kind) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) X(write) X(force) \
+    X(checksums)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
     WEFTPY_NAME_LIST(WEFTPY_NAME_ENUM)
@@ -55,7 +56,7 @@ struct weftpy_state {
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
     PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
     PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
-    PyTypeObject *region, *remote, *memory;
+    PyTypeObject *region, *remote, *memory, *store_server, *store, *block, *mirror;
     PyTypeObject *owned, *claim;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
@@ -393,6 +394,12 @@ int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weft
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
 extern PyType_Spec weftpy_memory_spec;
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
+
+/* memory servers: server.c, store.c, block.c, mirror.c */
+extern PyType_Spec weftpy_store_server_spec, weftpy_store_spec, weftpy_block_spec, weftpy_mirror_spec;
+PyObject *weftpy_store_serve(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_mirror(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_store(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* remote memory: region.c, remote.c */
 extern PyType_Spec weftpy_region_spec, weftpy_remote_spec;

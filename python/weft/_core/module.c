@@ -123,7 +123,9 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_item_spec, &st->item) || add_type(module, &weftpy_registry_spec, &st->registry) ||
         add_type(module, &weftpy_watch_spec, &st->watch) || add_type(module, &weftpy_wait_spec, &st->wait) ||
         add_type(module, &weftpy_region_spec, &st->region) || add_type(module, &weftpy_remote_spec, &st->remote) ||
-        add_type(module, &weftpy_memory_spec, &st->memory))
+        add_type(module, &weftpy_memory_spec, &st->memory) || add_type(module, &weftpy_store_server_spec, &st->store_server) ||
+        add_type(module, &weftpy_store_spec, &st->store) || add_type(module, &weftpy_block_spec, &st->block) ||
+        add_type(module, &weftpy_mirror_spec, &st->mirror))
         return -1;
     if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
         !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
@@ -167,6 +169,10 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->region);
     Py_VISIT(st->remote);
     Py_VISIT(st->memory);
+    Py_VISIT(st->store_server);
+    Py_VISIT(st->store);
+    Py_VISIT(st->block);
+    Py_VISIT(st->mirror);
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
@@ -207,6 +213,10 @@ static int clear(PyObject *module)
     Py_CLEAR(st->region);
     Py_CLEAR(st->remote);
     Py_CLEAR(st->memory);
+    Py_CLEAR(st->store_server);
+    Py_CLEAR(st->store);
+    Py_CLEAR(st->block);
+    Py_CLEAR(st->mirror);
     Py_CLEAR(st->s_run);
     Py_CLEAR(st->cancelled_error);
     Py_CLEAR(st->invalid_state_error);

@@ -8,7 +8,7 @@
  *
  * Promise: a buffer is held for as long as bytes may come into it; whatever the token, the offset or the owner, an exception at worst.
  * tests/python/test_rma.py holds us to it. */
-#include "core.h"
+#include "store.h"
 
 #include <string.h>
 
@@ -27,6 +27,20 @@ static void let_go(weftpy_handle_t *h, void *of)
 {
     (void)h;
     weft_remote_drop(of);
+}
+
+static void leave_it(weftpy_handle_t *h, void *of)
+{
+    (void)h;
+    (void)of; /* it is a block's */
+}
+
+PyObject *weftpy_remote_borrow(weftpy_handle_t *block, weft_remote_t *remote)
+{
+    weftpy_handle_t *h = weftpy_handle_new(block->run->st->remote, block->run, (PyObject *)block, leave_it);
+    if (h)
+        h->of = remote;
+    return (PyObject *)h;
 }
 
 /* --- attaching ----------------------------------------------------------------------------------------------------------- */
@@ -532,7 +546,11 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
 {
     (void)unused;
     SELF;
-    return Py_NewRef(r->h.over ? r->h.over : Py_None);
+    weftpy_state_t *st = r->h.run->st;
+    PyObject *over = r->h.over;
+    while (over && (Py_TYPE(over) == st->block || Py_TYPE(over) == st->store))
+        over = ((weftpy_handle_t *)over)->over;
+    return Py_NewRef(over ? over : Py_None);
 }
 
 static PyObject *get_blocking(PyObject *self, void *unused)

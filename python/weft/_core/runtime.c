@@ -399,6 +399,16 @@ static PyObject *region(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     return weftpy_region((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
+static PyObject *store_server(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    return weftpy_store_serve((weftpy_runtime_t *)self, args, n, kwnames);
+}
+
+static PyObject *mirror(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+{
+    return weftpy_mirror((weftpy_runtime_t *)self, args, n, kwnames);
+}
+
 static PyObject *am_handle(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     return weftpy_am_handle((weftpy_runtime_t *)self, args, n, kwnames);
@@ -416,6 +426,12 @@ static PyMethodDef methods[] = {
     {"_listen", FAST(listen), "Listen."},
     {"_am_handle", FAST(am_handle), "Set the function for an id of active messages; None takes it away."},
     {"_region", FAST(region), "Expose memory."},
+    {"store_server", FAST(store_server),
+     "store_server(size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, mapped=True): give out so many "
+     "bytes of this process's memory to clients, over every endpoint."},
+    {"mirror", FAST(mirror),
+     "mirror(name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None): open a mirror on one to "
+     "three stores, or make it: `size` says how long. Gives a Mirror."},
     {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
     {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},

@@ -1,0 +1,24 @@
+/* _core/store.h - what servers, stores, blocks and mirrors share. */
+#ifndef WEFT_PY_STORE_H
+#define WEFT_PY_STORE_H
+
+#include "core.h"
+
+/* A name as the library takes it, borrowed from its object: -1 with an exception. arg NULL or None: *name_out stays. */
+int weftpy_store_name(weftpy_state_t *st, PyObject *arg, const char **name_out);
+/* The statistics of a server, as a dict. */
+PyObject *weftpy_store_stats(const weft_store_stats_t *stats);
+/* An operation on a handle that only takes time. */
+PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *what, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
+                              PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+/* What `with` needs of a handle that is let go of without waiting. */
+PyObject *weftpy_store_enter(PyObject *self, PyObject *unused);
+PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused);
+PyObject *weftpy_store_closed(PyObject *self, void *unused);
+
+/* block.c: the operation that brings a block of a store; store.c posts it. */
+weftpy_op_t *weftpy_block_coming(weftpy_handle_t *store, uint64_t timeout);
+/* remote.c: a Remote whose memory is a block's; gone when weftpy_handle_take() is called on it. */
+PyObject *weftpy_remote_borrow(weftpy_handle_t *block, weft_remote_t *remote);
+
+#endif
