@@ -31,6 +31,6 @@ void wefti_rpc_registry_put(rpc_state_t *rs)
         rs->registry = NULL;
     }
     pthread_mutex_unlock(&rs->finding);
-    if (last)
-        (void)weft_registry_close(last, NULL); /* it fails if the runtime closes, which closes it too */
+    if (last && !rs->rt->closing) /* else the runtime closes it, or has: it may be gone */
+        (void)weft_registry_close(last, NULL);
 }
