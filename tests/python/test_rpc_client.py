@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -546,3 +547,17 @@ with weft.blocking.client(sys.argv[1]) as client:
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted 3\n"
+
+
+# --- GPUs --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_tensors_of_a_gpu_with_a_driver_made_of_paper():
+    here = os.path.dirname(os.path.abspath(__file__))
+    paper = os.path.join(os.path.dirname(weft.__file__), "..", "..", "tests", "paper")
+    if not os.path.exists(os.path.join(paper, "libcuda.so.1")):
+        pytest.skip("the CUDA driver made of paper is not built")
+    env = {**os.environ, "LD_LIBRARY_PATH": paper, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, "-X", "dev", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", os.path.join(here, "paper_calls.py")],
+                         env=env, capture_output=True, text=True, timeout=150, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

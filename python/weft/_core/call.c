@@ -184,22 +184,34 @@ static PyObject *result_into(weftpy_call_t *c, PyObject *self)
     weft_tensor_t t;
     if (v.type == WEFT_T_TENSOR) {
         t = *v.tensors.at;
-    } else { /* a vector: only its place and its length matter here */
+    } else {
         n = (int64_t)v.view.n;
-        t = (weft_tensor_t){
-            .data = (void *)(uintptr_t)v.view.data, .device_type = 1, .ndim = 1, .code = 1, .lanes = 1, .shape = &n};
-        t.bits = (uint8_t)(weft_type_size(v.type & ~(uint32_t)WEFT_T_VECTOR) * 8);
+        t = weftpy_vector_tensor(&v, &n);
     }
-    if (!t.data || inside(&c->into, t.data))
-        return weftpy_value_make(st, &c->reply.values[0], self, WEFTPY_WRITABLE | WEFTPY_VIEWS);
-    int64_t bytes = weftpy_tensor_copy(&t, c->into.view.buf, (size_t)c->into.view.len);
+    const weft_mem_kind_t *kind = c->into.kind;
+    bool device = kind && !(kind->flags & WEFT_MEM_CPU);
+    if (!t.data || inside(&c->into, t.data)) {
+        t.device_type = device && t.data ? 2 : t.device_type; /* a vector does not say where it is */
+        return weftpy_tensor_make(st, &t, self, WEFTPY_WRITABLE);
+    }
+    uint64_t own = 0;
+    int64_t bytes = -1;
+    if (!device) {
+        bytes = weftpy_tensor_copy(&t, c->into.view.buf, (size_t)c->into.view.len);
+    } else if (!weft_tensor_compact(&t)) {
+        return weftpy_value_make(st, &v, self,
+                                 WEFTPY_WRITABLE | WEFTPY_VIEWS); /* as it came: there is nothing to gather it with */
+    } else if (!weft_tensor_bytes(&t, &own) && own <= (uint64_t)c->into.view.len) {
+        weft_status_t status =
+            weft_mem_copy(c->into.view.buf, kind, (const char *)t.data + t.byte_offset, weft_mem_host(), (size_t)own);
+        if (status)
+            return weftpy_raise(st, status);
+        bytes = (int64_t)own;
+    }
     if (bytes < 0)
         return weftpy_raise_text(st, WEFT_ERR_TRUNCATED, "%s: the buffer has %zd bytes, and its result is longer", c->method->fn,
                                  c->into.view.len);
-    if (v.type != WEFT_T_TENSOR) {
-        v.view.data = c->into.view.buf;
-        return weftpy_value_make(st, &v, self, WEFTPY_WRITABLE | WEFTPY_VIEWS);
-    }
+    t.device_type = device ? 2 : 1;
     t.data = c->into.view.buf;
     t.byte_offset = 0;
     t.strides = NULL;

@@ -364,3 +364,14 @@ int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weft
     }
     return 0;
 }
+
+const weft_tensor_t *weftpy_foreign_tensor(const weftpy_buf_t *buf)
+{
+    PyObject *owner = buf->view.obj;
+    for (int v = 0; v < 2 && owner; v++)
+        if (PyCapsule_IsValid(owner, held[v])) {
+            void *foreign = PyCapsule_GetPointer(owner, held[v]);
+            return v ? &((versioned_t *)foreign)->tensor : &((weftpy_dlpack_t *)foreign)->tensor;
+        }
+    return NULL;
+}

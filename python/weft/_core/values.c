@@ -1,7 +1,7 @@
 /* _core/values.c - objects of Python as values of the library, by the type that a signature wants, and back.
  *
  * Numbers, text and bytes are taken from what they are in Python; a vector from a buffer of exactly its items, without a copy, or else from
- * any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a copy.
+ * any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a copy, on a GPU too.
  *
  * Nothing is guessed: text is no number, a float no whole number, bytes are no text, and what does not fit into its type is refused. The
  * sentence names the function and the argument.
@@ -17,7 +17,7 @@
 /* One thing that is held: a buffer, an object, memory of ours, a tensor by DLPack; and what describes a tensor. */
 struct weftpy_hold {
     struct weftpy_hold *next;
-    Py_buffer view;           /* view.obj NULL: none */
+    weftpy_buf_t buf;         /* buf.view.obj NULL: none */
     PyObject *object;         /* NULL: none */
     weftpy_dlpack_t *foreign; /* NULL: none */
     weft_tensor_t tensor;
@@ -32,7 +32,7 @@ static struct weftpy_hold *hold(weftpy_holds_t *holds, size_t bytes)
         PyErr_NoMemory();
         return NULL;
     }
-    h->view.obj = NULL;
+    h->buf.view.obj = NULL;
     h->object = NULL;
     h->foreign = NULL;
     h->next = holds->first;
@@ -48,8 +48,7 @@ void weftpy_holds_release(weftpy_holds_t *holds)
     PyErr_Fetch(&type, &error, &trace); /* exporters may run code of Python's */
     for (struct weftpy_hold *h; (h = holds->first);) {
         holds->first = h->next;
-        if (h->view.obj)
-            PyBuffer_Release(&h->view);
+        weftpy_buf_release(&h->buf);
         if (h->foreign && h->foreign->deleter)
             h->foreign->deleter(h->foreign);
         Py_XDECREF(h->object);
@@ -285,19 +284,19 @@ static int get_vector(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type
         struct weftpy_hold *h = hold(holds, 0);
         if (!h)
             return -1;
-        if (PyObject_GetBuffer(object, &h->view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) {
-            if (h->view.ndim == 1 && items_are(&h->view, of) && PyBuffer_IsContiguous(&h->view, 'C')) {
-                out->view.data = h->view.buf;
-                out->view.n = (uint64_t)(h->view.len / h->view.itemsize);
+        if (PyObject_GetBuffer(object, &h->buf.view, PyBUF_STRIDED_RO | PyBUF_FORMAT) == 0) {
+            if (h->buf.view.ndim == 1 && items_are(&h->buf.view, of) && PyBuffer_IsContiguous(&h->buf.view, 'C')) {
+                out->view.data = h->buf.view.buf;
+                out->view.n = (uint64_t)(h->buf.view.len / h->buf.view.itemsize);
                 return 0;
             }
-            PyBuffer_Release(&h->view); /* others are taken item by item */
+            PyBuffer_Release(&h->buf.view); /* others are taken item by item */
         } else if (passes()) {
-            h->view.obj = NULL;
+            h->buf.view.obj = NULL;
             return -1;
         }
         PyErr_Clear();
-        h->view.obj = NULL;
+        h->buf.view.obj = NULL;
     }
     if (PyUnicode_Check(object) || !PySequence_Check(object) || PyDict_Check(object))
         return not_wanted(w, -1, object, type);
@@ -349,7 +348,7 @@ static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type,
 static int tensor_of_buffer(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
 {
     weft_tensor_t *t = &h->tensor;
-    const Py_buffer *v = &h->view;
+    const Py_buffer *v = &h->buf.view;
     memset(t, 0, sizeof *t);
     if (v->suboffsets)
         return wrong(w, item, object, PyExc_TypeError, "whose %s is not in one piece: copy it first", "memory");
@@ -377,8 +376,38 @@ static int tensor_of_buffer(const weftpy_where_t *w, Py_ssize_t item, PyObject *
     return 0;
 }
 
-static int tensor_of_dlpack(const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
+/* On a device? 1, 0, or -1 with an exception. */
+static int on_device(PyObject *object)
 {
+    PyObject *pair = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    PyObject *type = pair && PyTuple_Check(pair) && PyTuple_Size(pair) == 2 ? PyNumber_Long(PyTuple_GetItem(pair, 0)) : NULL;
+    long number = type ? PyLong_AsLong(type) : 0;
+    bool failed = PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception));
+    Py_XDECREF(pair);
+    Py_XDECREF(type);
+    if (failed)
+        return -1;
+    PyErr_Clear(); /* what it gives will show */
+    return number == 2 || number == 13;
+}
+
+/* foreign.c has looked at it, and waited until its contents are whole. */
+static int tensor_of_device(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
+{
+    const weft_tensor_t *t;
+    if (weftpy_foreign_get(st, object, false, &h->buf) < 0)
+        return -1;
+    if (!(t = weftpy_foreign_tensor(&h->buf)))
+        return wrong(w, item, object, PyExc_TypeError, "whose %s gives no tensor", "__dlpack__()");
+    h->tensor = *t;
+    return 0;
+}
+
+static int tensor_of_dlpack(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t item, PyObject *object, struct weftpy_hold *h)
+{
+    int device = on_device(object);
+    if (device)
+        return device < 0 ? -1 : tensor_of_device(st, w, item, object, h);
     PyObject *capsule = PyObject_CallMethod(object, "__dlpack__", NULL);
     weftpy_dlpack_t *foreign =
         capsule && PyCapsule_IsValid(capsule, "dltensor") ? PyCapsule_GetPointer(capsule, "dltensor") : NULL;
@@ -389,8 +418,8 @@ static int tensor_of_dlpack(const weftpy_where_t *w, Py_ssize_t item, PyObject *
     Py_DECREF(capsule);
     h->foreign = foreign;
     h->tensor = foreign->tensor;
-    if (h->tensor.device_type != 1 && h->tensor.device_type != 3 && h->tensor.device_type != 13)
-        return wrong(w, item, object, PyExc_TypeError, "which is not in memory of the %s: copy it there first", "host");
+    if (h->tensor.device_type != 1 && h->tensor.device_type != 3)
+        return wrong(w, item, object, PyExc_TypeError, "which is on a device that is neither the %s", "host nor a GPU");
     return 0;
 }
 
@@ -407,17 +436,24 @@ static int get_tensor(weftpy_state_t *st, const weftpy_where_t *w, Py_ssize_t it
         *out = *ours;
         return 0;
     }
-    if (PyObject_CheckBuffer(object)) {
-        if (PyObject_GetBuffer(object, &h->view, PyBUF_FULL_RO)) {
-            h->view.obj = NULL;
-            return passes() ? -1 : wrong(w, item, object, PyExc_TypeError, "which does not give its memory as a %s", "buffer");
-        }
+    bool dlpack = PyObject_HasAttrString(object, "__dlpack__");
+    h->buf.kind = NULL;
+    if (PyObject_CheckBuffer(object) && PyObject_GetBuffer(object, &h->buf.view, PyBUF_FULL_RO) == 0) {
         result = tensor_of_buffer(w, item, object, h);
-    } else if (PyObject_HasAttrString(object, "__dlpack__")) {
-        result = tensor_of_dlpack(w, item, object, h);
+    } else if (passes()) {
+        h->buf.view.obj = NULL;
+        return -1;
     } else {
-        return wrong(w, item, object, PyExc_TypeError, "where a tensor is wanted: anything with the buffer protocol or %s",
-                     "DLPack");
+        bool has = PyErr_Occurred(); /* some have buffers only where their memory is the host's */
+        PyErr_Clear();
+        h->buf.view.obj = NULL;
+        if (dlpack)
+            result = tensor_of_dlpack(st, w, item, object, h);
+        else if (has)
+            result = wrong(w, item, object, PyExc_TypeError, "which does not give its memory as a %s", "buffer");
+        else
+            result = wrong(w, item, object, PyExc_TypeError, "where a tensor is wanted: anything with the buffer protocol or %s",
+                           "DLPack");
     }
     if (!result)
         *out = h->tensor;
@@ -499,6 +535,15 @@ int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *retu
 
 /* --- out of the library ------------------------------------------------------------------------------------------------------- */
 
+weft_tensor_t weftpy_vector_tensor(const weft_value_t *v, int64_t *n)
+{
+    uint32_t of = v->type & ~(uint32_t)WEFT_T_VECTOR;
+    weft_tensor_t t = {.data = (void *)(uintptr_t)v->view.data, .device_type = 1, .ndim = 1, .lanes = 1, .shape = n};
+    t.bits = (uint8_t)(weft_type_size(of) * 8);
+    t.code = of == WEFT_T_BOOL ? 6 : of >= WEFT_T_F32 ? 2 : of >= WEFT_T_U8 ? 1 : 0;
+    return t;
+}
+
 static PyObject *make_vector(weftpy_state_t *st, const weft_value_t *v, PyObject *owner, unsigned flags)
 {
     uint32_t of = v->type & ~(uint32_t)WEFT_T_VECTOR;
@@ -527,10 +572,7 @@ static PyObject *make_vector(weftpy_state_t *st, const weft_value_t *v, PyObject
         return list;
     }
     int64_t n = (int64_t)v->view.n;
-    weft_tensor_t t = {
-        .data = (void *)(uintptr_t)v->view.data, .device_type = 1, .ndim = 1, .bits = (uint8_t)(size * 8), .lanes = 1};
-    t.code = of == WEFT_T_BOOL ? 6 : of >= WEFT_T_F32 ? 2 : of >= WEFT_T_U8 ? 1 : 0;
-    t.shape = &n;
+    weft_tensor_t t = weftpy_vector_tensor(v, &n);
     return weftpy_tensor_make(st, &t, owner, flags);
 }
 

@@ -35,6 +35,8 @@ enum { WEFTPY_WRITABLE = 1, WEFTPY_LISTS = 2, WEFTPY_VIEWS = 4 };
  * `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists.
  * WEFTPY_VIEWS: [u8] as a Tensor too. */
 PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *value, PyObject *owner, unsigned flags);
+/* A vector of numbers as a tensor; *n, which stays, is its length. */
+weft_tensor_t weftpy_vector_tensor(const weft_value_t *value, int64_t *n);
 /* None for none, the object for one, a tuple for several. */
 PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, size_t n, PyObject *owner, unsigned flags);
 
@@ -55,5 +57,8 @@ typedef struct weftpy_dlpack {
     void *context;
     void (*deleter)(struct weftpy_dlpack *self);
 } weftpy_dlpack_t;
+
+/* foreign.c: what DLPack said of memory that it gave; NULL: it was another that gave it. */
+const weft_tensor_t *weftpy_foreign_tensor(const weftpy_buf_t *buf);
 
 #endif
