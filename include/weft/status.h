@@ -71,6 +71,8 @@ WEFT_API const char *weft_status_text(weft_status_t status);
  * system said. Empty string when there is none. Valid until this thread's next call into the library.
  * Operations carry their detail in the log, since they fail on no one's thread in particular. */
 WEFT_API const char *weft_last_error(void);
+/* What that call returned. Not every error has a detail: one of another status is of an earlier call. WEFT_OK when there is none. */
+WEFT_API weft_status_t weft_last_error_status(void);
 
 #ifdef __cplusplus
 }

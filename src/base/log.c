@@ -39,6 +39,7 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static _Thread_local bool inside_sink, sink_wished;
 static _Thread_local sink_t wished_sink;
 static _Thread_local char detail[DETAIL_MAX_LEN];
+static _Thread_local weft_status_t detail_of;
 
 /* Format into buf and make it one clean line: "..." where it was cut, '?' for control characters. Returns its length. */
 static size_t format_line(char *buf, size_t cap, const char *fmt, va_list args)
@@ -141,6 +142,7 @@ weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
     size_t n = format_line(text, sizeof text, fmt, args);
     va_end(args);
     memcpy(detail, text, n + 1);
+    detail_of = status;
     errno = saved_errno;
     return status;
 }
@@ -148,6 +150,11 @@ weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
 const char *weft_last_error(void)
 {
     return detail;
+}
+
+weft_status_t weft_last_error_status(void)
+{
+    return detail_of;
 }
 
 void weft_log_set_sink(weft_log_fn fn, void *user)

@@ -44,6 +44,25 @@ static int refuse_objects(weftpy_state_t *st, PyObject *object, weftpy_buf_t *ou
     return -1;
 }
 
+/* It has the buffer protocol and failed at it: CuPy's arrays do, since their memory is not of this processor. Whoever has no other way has
+ * trouble of its own, which is raised. */
+static int elsewhere(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
+{
+    PyObject *type, *error, *trace;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Fetch(&type, &error, &trace);
+    int foreign = weftpy_foreign_get(st, object, writable, out);
+    if (!foreign) {
+        PyErr_Restore(type, error, trace);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return foreign < 0 ? -1 : 0;
+}
+
 int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out)
 {
     out->kind = NULL;
@@ -62,7 +81,7 @@ int weftpy_buf_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_b
         return 0;
     }
     if (has && !PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
-        return -1; /* the exporter's own trouble */
+        return elsewhere(st, object, writable, out);
     PyErr_Clear();
     if (!has) {
         int foreign = weftpy_foreign_get(st, object, writable, out);

@@ -129,8 +129,7 @@ PyObject *weftpy_error_class(weftpy_state_t *st, weft_status_t status)
 
 PyObject *weftpy_raise(weftpy_state_t *st, weft_status_t status)
 {
-    const char *detail = weft_last_error();
-    const char *text = detail && *detail ? detail : weft_status_text(status);
+    const char *text = weft_last_error_status() == status && *weft_last_error() ? weft_last_error() : weft_status_text(status);
     if (status == WEFT_ERR_CALL) /* its class is made from a code */
         return weftpy_raise_reply(st, status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN, .message = text});
     PyErr_Format(weftpy_error_class(st, status), "%s", text); /* which minds no broken UTF-8 */
