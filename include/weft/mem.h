@@ -88,8 +88,8 @@ WEFT_API weft_status_t weft_mem_copy(void *dst, const weft_mem_kind_t *dst_kind,
 
 /* The number of the CUDA device that memory is on; -1: on none. */
 WEFT_API int weft_mem_device(const void *ptr);
-/* Wait until what the program gave to the default stream of the GPU at ptr is complete, and, with `all`, what it gave to any stream in the context that
- * ptr belongs to: before a buffer is handed over that its kernels may still write to. WEFT_OK at once for memory of no GPU. Fails:
+/* Wait until what the program gave to the default stream of the GPU at ptr is complete, and, with `all`, what it gave to any stream in the context
+ * that ptr belongs to: before a buffer is handed over that its kernels may still write to. WEFT_OK at once for memory of no GPU. Fails:
  * WEFT_ERR_SYSTEM. */
 WEFT_API weft_status_t weft_mem_settle(const void *ptr, bool all);
 

@@ -24,5 +24,6 @@ from ._endpoint import CommFuture, destroy_ep, get_endpoint, get_obj_from_msg, u
 from ._memory import buffer_region, ucp_msg
 from ._server import ListenerFuture, ServerFuture, start_listener, start_server, stop_listener, stop_server
 
-__all__ = ["CommFuture", "ListenerFuture", "ServerFuture", "buffer_region", "destroy_ep", "fin", "get_endpoint", "get_obj_from_msg", "init", "progress",
+__all__ = ["CommFuture", "ListenerFuture", "ServerFuture", "buffer_region", "destroy_ep", "fin", "get_endpoint", "get_obj_from_msg", "init",
+           "progress",
            "set_cuda_dev", "start_listener", "start_server", "stop_listener", "stop_server", "ucp_comm_request", "ucp_msg", "ucp_py_ep"]

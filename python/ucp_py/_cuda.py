@@ -51,7 +51,8 @@ class _Part:
     def __init__(self, whole: Any, n: int) -> None:
         interface = whole.__cuda_array_interface__
         self._whole = whole
-        self.__cuda_array_interface__ = {"data": (interface["data"][0], interface["data"][1]), "shape": (n,), "typestr": "|u1", "strides": None, "version": 3,
+        self.__cuda_array_interface__ = {"data": (interface["data"][0], interface["data"][1]), "shape": (n,), "typestr": "|u1", "strides": None,
+                                         "version": 3,
                                          "stream": interface.get("stream")}
 
 

@@ -6,8 +6,8 @@ one with memory of its own has the payload put there directly. Messages of an en
     header under way -> payload under way -> over      a receive; whoever drives makes the step
     payload under way -> over                          a send
 
-Promise: a communication ends once, with its message or with the exception of what went wrong, however it is waited for; the memory is held until then.
-tests/python/test_ucp_py.py holds us to it.
+Promise: a communication ends once, with its message or with the exception of what went wrong, however it is waited for; the memory is held until
+then. tests/python/test_ucp_py.py holds us to it.
 """
 from __future__ import annotations
 
@@ -287,7 +287,8 @@ class ucp_py_ep:
             return _Receive(self._open(), msg, part(region._memory, n), n)
         view = memoryview(region._memory).cast("B")
         if view.readonly:
-            raise weft.InvalidError("the memory belongs to an object that cannot be written to: receive into a bytearray or an array, or into memory of alloc_host()")
+            raise weft.InvalidError("the memory belongs to an object that cannot be written to: "
+                                    "receive into a bytearray or an array, or into memory of alloc_host()")
         n = min(n, view.nbytes)
         return _Receive(self._open(), msg, view[:n], n)
 
@@ -332,8 +333,8 @@ class ucp_py_ep:
         return _Receive(self._open(), ucp_msg(region), None, n or None)
 
     def send_msg(self, obj: Any, len: int | None = None) -> ucp_comm_request:
-        """Send an object: bytes, bytearray, str, int, float, an array. Of bytes and bytearrays len can be a part; others always go whole, and a len that is
-        more than they have, as sys.getsizeof() is, does no harm."""
+        """Send an object: bytes, bytearray, str, int, float, an array. Of bytes and bytearrays len can be a part; others always go whole, and a len
+        that is more than they have, as sys.getsizeof() is, does no harm."""
         return ucp_comm_request(self._send_obj(obj, len))
 
     def recv_msg(self, obj: Any = None, len: int | None = None) -> ucp_comm_request:
@@ -350,7 +351,8 @@ class ucp_py_ep:
 
 
 def get_endpoint(server_ip: bytes | str, server_port: int, max_timeout: float | None = None) -> ucp_py_ep:
-    """Connect to a server, and wait until it has answered: weft.TimeoutError after max_timeout seconds, or 10; weft.RefusedError where nobody listens."""
+    """Connect to a server, and wait until it has answered: weft.TimeoutError after max_timeout seconds, or 10; weft.RefusedError where nobody
+    listens."""
     ep = ucp_py_ep()
     ep.connect(server_ip, server_port, max_timeout)
     return ep

@@ -89,7 +89,8 @@ class buffer_region:
         self._set(None, b"raw", 0)
 
     def populate_ptr(self, pyobj: Any) -> None:
-        """Use the memory of an object: bytes, bytearray, str, int, float, an array, or whatever else has the buffer protocol and lies in one piece."""
+        """Use the memory of an object: bytes, bytearray, str, int, float, an array, or whatever else has the buffer protocol and lies in one
+        piece."""
         note, data, n = _types.encode(pyobj)
         self._set(data, note, n, pyobj, hasattr(data, "__cuda_array_interface__"))
 
@@ -152,7 +153,8 @@ class ucp_msg:
 
     def __init__(self, buffer_reg: buffer_region | None = None) -> None:
         if buffer_reg is not None and not isinstance(buffer_reg, buffer_region):
-            raise TypeError(f"a ucp_msg is made of a buffer_region or of None, and not of a {type(buffer_reg).__name__}: see buffer_region.populate_ptr()")
+            raise TypeError(f"a ucp_msg is made of a buffer_region or of None, and not of a {type(buffer_reg).__name__}: "
+                            "see buffer_region.populate_ptr()")
         self._region = buffer_region() if buffer_reg is None else buffer_reg
         self._length = 0
         self._request: Any = None  # the last communication

@@ -1,7 +1,7 @@
 """What objects are on their way: bytes, and a note of their type. No pickle, and nothing of the interpreter's own memory.
 
-The note is ASCII, in the header of the message: `raw`, `bytes`, `bytearray`, `str`, `int`, `float`, `bool`, `none`, or `array` with numpy's name of the
-type, the order and the shape, such as `array <f8 C 3,4`. What came is believed only as far as it fits the bytes beside it.
+The note is ASCII, in the header of the message: `raw`, `bytes`, `bytearray`, `str`, `int`, `float`, `bool`, `none`, or `array` with numpy's name of
+the type, the order and the shape, such as `array <f8 C 3,4`. What came is believed only as far as it fits the bytes beside it.
 tests/python/test_ucp_py.py holds us to it.
 """
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ARRAY = re.compile(rb"array ([<>|][biufcSUVmM?]\d{1,9}(?:\[\d{0,4}[a-zA-Z]{1,2}
 
 
 def _refuse(obj: Any) -> weft.InvalidError:
-    return weft.InvalidError(f"a {type(obj).__name__} cannot be sent: bytes, bytearray, str, int, float and arrays can. Make bytes of it first, in a way that "
+    return weft.InvalidError(f"a {type(obj).__name__} cannot be sent: bytes, bytearray, str, int, float and arrays can. "
+                             "Make bytes of it first, in a way that "
                              "the receiver can check")
 
 

@@ -30,7 +30,8 @@ from .service import Service
 
 __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim", "Client", "ClosedError",
            "CorruptError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",
-           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "ProtocolError", "RangeError", "RefusedError", "Registry", "RejectedError",
+           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "ProtocolError", "RangeError", "RefusedError", "Registry",
+           "RejectedError",
            "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError", "Tensor",
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",

@@ -25,8 +25,9 @@ def _signatures(lines: str) -> list[str]:
 class Client(_core.Client):
     """The functions of a service, in an event loop: `await client.add(25, 17)`.
 
-    It can be used at once: a function is asked for its signature when it is first called. `async with`, or `await client`, waits for a server and learns all of
-    them, so that functions with streams of arguments can be used, too. Names that the class has itself are had by client.method("close").
+    It can be used at once: a function is asked for its signature when it is first called. `async with`, or `await client`, waits for a server and
+    learns all of them, so that functions with streams of arguments can be used, too. Names that the class has itself are had by
+    client.method("close").
     """
 
     def __init__(self, runtime: _core.Runtime, uri: str, *, service: str | None = None, **options: Any) -> None:

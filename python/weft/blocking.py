@@ -36,7 +36,8 @@ else:
 
 MessageHandler = Callable[[Any], object]
 
-__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region", "registry", "runtime"]
+__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region", "registry",
+           "runtime"]
 
 
 class Runtime(_core.Runtime):

@@ -11,8 +11,9 @@ There is no closing frame: an endpoint that is closed delivers what was sent bef
 Promise: whatever ends a comm (the peer is closed, killed or cut off, the reader is cancelled, the bytes are not ours) ends its reads and writes with
 CommClosedError, and never with half a message. tests/python/test_dask_comm.py and test_dask.py hold us to it.
 
-Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`, `key`, `heartbeat`. A peer that
-is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set: a worker that computes with the interpreter's lock held is silent, too.
+Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`, `key`, `heartbeat`. A
+peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set: a worker that computes with the interpreter's lock held is
+silent, too.
 """
 from __future__ import annotations
 
@@ -210,8 +211,8 @@ def _home() -> _Home:
 def _refuse_encryption(address: str, arguments: dict[str, Any]) -> None:
     if arguments.get("require_encryption"):
         raise RuntimeError(f"Dask's configuration asks for encryption, and Weft does not encrypt: {PREFIX}{address} is not used. Use tls://, or turn "
-                           "distributed.comm.require-encryption off and have a tunnel do it. A key (distributed.comm.weft.key or WEFT_KEY_FILE) keeps "
-                           "strangers out, and does not encrypt either")
+                           "distributed.comm.require-encryption off and have a tunnel do it. A key (distributed.comm.weft.key or WEFT_KEY_FILE) "
+                           "keeps strangers out, and does not encrypt either")
 
 
 # --- comms ------------------------------------------------------------------------------------------------------------------------

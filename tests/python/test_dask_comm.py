@@ -80,7 +80,8 @@ def test_frames_are_packed_and_unpacked(sizes):
     assert [bytes(v) for v in got] == frames
 
 
-@pytest.mark.parametrize("head", [b"", b"WDK1", b"WDK1\xff\xff\xff\xff", b"XXXX\0\0\0\0", b"WDK1\0\0\0\0more", b"WDK1\1\0\0\0" + struct.pack("<Q", 9) + b"abc",
+@pytest.mark.parametrize("head", [b"", b"WDK1", b"WDK1\xff\xff\xff\xff", b"XXXX\0\0\0\0", b"WDK1\0\0\0\0more",
+                                  b"WDK1\1\0\0\0" + struct.pack("<Q", 9) + b"abc",
                                   b"WDK1\1\0\0\0" + struct.pack("<Q", 1 << 63), b"WDK1\1\0\0\0" + struct.pack("<Q", (1 << 64) - 1)])
 def test_a_head_that_is_none_is_refused(head):
     with pytest.raises((ValueError, MemoryError)):
@@ -271,7 +272,8 @@ def test_a_peer_that_is_killed_or_stopped_ends_the_comm(run, child, how, transpo
 
 
 @pytest.mark.parametrize("what", [[b"garbage"], [b""], [b"WDK1\1\0\0\0" + struct.pack("<Q", 200), b"only this"],
-                                  [b"WDK1\1\0\0\0" + struct.pack("<Q", 2), b"longer than it was said to be"], [b"WDK1\0\0\0\0"], [b"WDK1\1\0\0\0" + struct.pack("<Q", 7) + b"\xc1!!"]])
+                                  [b"WDK1\1\0\0\0" + struct.pack("<Q", 2), b"longer than it was said to be"], [b"WDK1\0\0\0\0"],
+                                  [b"WDK1\1\0\0\0" + struct.pack("<Q", 7) + b"\xc1!!"]])
 def test_a_peer_that_is_no_dask_ends_its_own_comm_only(run, what):
     async def body():
         others = asyncio.Queue()

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 GUIDE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "guide", "python-remote-memory.md")
-SAID = ["[0. 1. 2. 3.] b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'\n0 5\n", "2.5 25.0\n(1000, 1000)\n", "['notes'] b'remember'\n", "b'\\x07hello\\x07' [7 7 7]\n"]
+SAID = ["[0. 1. 2. 3.] b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'\n0 5\n", "2.5 25.0\n(1000, 1000)\n", "['notes'] b'remember'\n",
+        "b'\\x07hello\\x07' [7 7 7]\n"]
 
 
 def blocks():

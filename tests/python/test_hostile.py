@@ -78,7 +78,8 @@ def test_every_entry_point_survives_every_argument(run, seed):
                            lambda *a, **k: weft._core.Runtime(*a, **k)._close(), a.__aexit__, listener.__aexit__,
                            left._region, a.attach, a.find, region.token, region.revoke, region.extend, region.__exit__, remote.read, remote.read_into,
                            remote.write, remote.write_notify, remote.readv, remote.writev, remote.read_many, remote.write_many, remote.atomic_add,
-                           remote.atomic_cas, remote.flush, remote.fence, right.store_server, left.mirror, a.store, store.alloc, store.open, store.remove,
+                           remote.atomic_cas, remote.flush, remote.fence, right.store_server, left.mirror, a.store, store.alloc, store.open,
+                           store.remove,
                            store.list, store.query, store.renew, block.extend, block.share, block.token, mirror.read, mirror.read_into, mirror.write,
                            mirror.add, server.__exit__, weft.Memory, weft.Memory(10).copy_from, weft.Memory(10).copy_to, weft.Memory(10).fill,
                            weft.Memory(10).tobytes, weft.Memory(10).__dlpack__]

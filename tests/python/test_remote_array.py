@@ -13,9 +13,12 @@ import weft.blocking
 from weft import array as module
 
 SHAPE = (6, 5, 4)
-INDICES = [..., (), 0, -1, 3, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(4, 1, -2), slice(2, 2), (1, 2, 3), (-1, -1, -1),
-           (slice(None), 2), (slice(1, 4), slice(2, 4)), (..., 1), (0, ..., slice(1, 3)), (None, 2), (slice(None), None, 1), (2, slice(None), slice(None)),
-           (slice(None), slice(None), slice(0, 1)), (slice(1, 2), slice(None), slice(None, None, -1)), numpy.int64(2), (numpy.uint8(1), True.__int__()),
+INDICES = [..., (), 0, -1, 3, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(4, 1, -2), slice(2, 2), (1, 2, 3),
+           (-1, -1, -1),
+           (slice(None), 2), (slice(1, 4), slice(2, 4)), (..., 1), (0, ..., slice(1, 3)), (None, 2), (slice(None), None, 1),
+           (2, slice(None), slice(None)),
+           (slice(None), slice(None), slice(0, 1)), (slice(1, 2), slice(None), slice(None, None, -1)), numpy.int64(2),
+           (numpy.uint8(1), True.__int__()),
            (slice(10, 20),), (1, 2, 3, ...), (..., slice(0, 0))]
 
 
@@ -107,8 +110,10 @@ def test_what_is_refused(pair):
         for bad in (10, -11, (0, 10), (0, 0, 0), (..., ...), (2**70,)):
             with pytest.raises(IndexError):
                 array.get(bad)
-        for bad in (lambda: weft.RemoteArray(remote, "u1", 101), lambda: weft.RemoteArray(remote, "u1", 100, 1), lambda: weft.RemoteArray(remote, "u1", (-1, -1)),
-                    lambda: weft.RemoteArray(remote, "O", 1), lambda: weft.RemoteArray(remote, "u1", 1, -1), lambda: weft.RemoteArray(remote, "u1", (2**62, 2**62)),
+        for bad in (lambda: weft.RemoteArray(remote, "u1", 101), lambda: weft.RemoteArray(remote, "u1", 100, 1),
+                    lambda: weft.RemoteArray(remote, "u1", (-1, -1)),
+                    lambda: weft.RemoteArray(remote, "O", 1), lambda: weft.RemoteArray(remote, "u1", 1, -1),
+                    lambda: weft.RemoteArray(remote, "u1", (2**62, 2**62)),
                     lambda: weft.RemoteArray(remote, "V0", 1)):
             with pytest.raises(ValueError):
                 bad()

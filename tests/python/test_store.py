@@ -131,7 +131,8 @@ def test_objects_that_go_let_go(pair):
 
 def test_bad_arguments(pair):
     async def body(p):
-        for bad in (lambda: p.right.store_server(), lambda: p.right.store_server(0), lambda: p.right.store_server(-1), lambda: p.right.store_server(1, lease=-1),
+        for bad in (lambda: p.right.store_server(), lambda: p.right.store_server(0), lambda: p.right.store_server(-1),
+                    lambda: p.right.store_server(1, lease=-1),
                     lambda: p.right.store_server(1, blocks=2**32)):
             with pytest.raises((weft.InvalidError, TypeError, OverflowError, ValueError)):
                 bad()
@@ -139,11 +140,13 @@ def test_bad_arguments(pair):
         with pytest.raises(weft.StateError):
             p.right.store_server(1 << 20)
         store = await p.a.store()
-        for bad in (lambda: store.alloc(-1), lambda: store.alloc(), lambda: store.alloc(1, "a\0b"), lambda: store.alloc(1, 7), lambda: store.alloc(1, "x" * 300),
+        for bad in (lambda: store.alloc(-1), lambda: store.alloc(), lambda: store.alloc(1, "a\0b"), lambda: store.alloc(1, 7),
+                    lambda: store.alloc(1, "x" * 300),
                     lambda: store.open(None), lambda: store.open("a\0"), lambda: store.list(7), lambda: store.alloc(1, shared=True)):
             with pytest.raises((weft.WeftError, TypeError, OverflowError)):
                 await bad()
-        for bad in (lambda: p.left.mirror("m", []), lambda: p.left.mirror("m", [store] * 4), lambda: p.left.mirror("m", [p.a]), lambda: p.left.mirror("m", 7),
+        for bad in (lambda: p.left.mirror("m", []), lambda: p.left.mirror("m", [store] * 4), lambda: p.left.mirror("m", [p.a]),
+                    lambda: p.left.mirror("m", 7),
                     lambda: p.right.mirror("m", [store]), lambda: p.left.mirror("a\0b", [store])):
             with pytest.raises((weft.InvalidError, TypeError)):
                 bad()
@@ -214,7 +217,8 @@ def test_a_server_that_is_killed_ends_everything_under_way(run, child):
             store = await (await rt.connect(uri)).store()
             block = await store.alloc(16 << 20)
             into = bytearray(16 << 20)
-            working = [asyncio.ensure_future(f()) for f in (lambda: repeat(lambda: block.remote.read_into(into)), lambda: repeat(lambda: store.query()),
+            working = [asyncio.ensure_future(f()) for f in (lambda: repeat(lambda: block.remote.read_into(into)),
+                                                            lambda: repeat(lambda: store.query()),
                                                             lambda: repeat(lambda: block.extend(16 << 20)))]
             await asyncio.sleep(0.05)
             server.send_signal(signal.SIGKILL)

@@ -80,7 +80,7 @@ def test_memory_told_of_in_a_dict(cuda):
         assert bytes(part) == thing.memory.tobytes()[:8] and bytes(a._memory(96, True)) == thing.memory.tobytes()
 
 
-@pytest.mark.parametrize("bad", [{"shape": None}, {"shape": (-1,)}, {"shape": ("x",)}, {"typestr": "i"}, {"typestr": 4}, {"typestr": "<ix"}, 
+@pytest.mark.parametrize("bad", [{"shape": None}, {"shape": (-1,)}, {"shape": ("x",)}, {"typestr": "i"}, {"typestr": 4}, {"typestr": "<ix"},
                                  {"data": None}, {"data": (1,)}, {"data": (0, False)}, {"data": "text"}, {"strides": (1,)}, {"strides": (1, 2, 3)}])
 @pytest.mark.parametrize("cuda", [False, True])
 def test_dicts_that_lie(bad, cuda):
@@ -147,7 +147,7 @@ def test_format_time():
 
 
 @pytest.mark.parametrize("text, n", [("100", 100), ("100 MB", 100_000_000), ("100M", 100_000_000), ("5kB", 5000), ("5.4 kB", 5400), ("1kiB", 1024),
-                                     ("1KiB", 1024), ("1Mi", 1 << 20), ("1e6", 1_000_000), ("1e6 kB", 10**9), ("MB", 10**6), (123, 123), 
+                                     ("1KiB", 1024), ("1Mi", 1 << 20), ("1e6", 1_000_000), ("1e6 kB", 10**9), ("MB", 10**6), (123, 123),
                                      ("5GB", 5 * 10**9), ("2 TiB", 2 << 40), (".5 GB", 5 * 10**8), (1.9, 1), ("1B", 1)])
 def test_parse_bytes(text, n):
     assert utils.parse_bytes(text) == n

@@ -217,10 +217,12 @@ def test_whatever_the_arguments_there_is_an_exception_at_most(pair, seed):
     a, b = pair
     region, msg = ucp_py.buffer_region(), ucp_py.ucp_msg(None)
     region.alloc_host(64)
-    pool = [None, True, 0, 1, -1, 63, 1 << 62, 1 << 70, -(1 << 70), 1.5, float("nan"), "", "x", "text", b"", b"y", b"bytes", bytearray(10), memoryview(b"abc")[::2],
+    pool = [None, True, 0, 1, -1, 63, 1 << 62, 1 << 70, -(1 << 70), 1.5, float("nan"), "", "x", "text", b"", b"y", b"bytes", bytearray(10),
+            memoryview(b"abc")[::2],
             np.zeros(3), np.zeros((2, 2)).T, np.array(None), [], {}, object(), int, msg, region, ucp_py.ucp_msg(region), a, lambda *_: None]
     calls = [f for o in (region, msg) for n in dir(o) if not n.startswith("_") and callable(f := getattr(o, n))]
-    calls += [a.send, a.recv, a.send_fast, a.recv_fast, a.send_msg, a.recv_msg, a.send_obj, a.recv_obj, a.recv_future, a.connect, ucp_py.ucp_msg, ucp_py.get_obj_from_msg,
+    calls += [a.send, a.recv, a.send_fast, a.recv_fast, a.send_msg, a.recv_msg, a.send_obj, a.recv_obj, a.recv_future, a.connect, ucp_py.ucp_msg,
+              ucp_py.get_obj_from_msg,
               ucp_py.set_cuda_dev, ucp_py.stop_listener, ucp_py.start_listener, ucp_py.ucp_py_ep]
     for _ in range(3000):
         try:

@@ -578,7 +578,7 @@ def test_options(monkeypatch):
         ucx_api.UCXContext()
 
 
-@pytest.mark.parametrize("tls, want", [("all", None), ("tcp", "tcp"), ("sm", "shm"), ("tcp,sm,self,cuda_copy,cuda_ipc", "tcp,shm"), 
+@pytest.mark.parametrize("tls, want", [("all", None), ("tcp", "tcp"), ("sm", "shm"), ("tcp,sm,self,cuda_copy,cuda_ipc", "tcp,shm"),
                                        ("cuda", "shm,tcp"), ("^cuda_ipc", None),
                                        ("^tcp", "shm"), ("^posix,sysv", "tcp"), ("rc,sm", "rc,shm"), ("posix,cma", "shm")])
 def test_transports(tls, want):

@@ -336,8 +336,10 @@ TEST(a_child_forked_while_others_log_can_log_and_set_a_sink)
 TEST(the_last_error_is_empty_until_there_is_one_and_fail_returns_its_status)
 {
     CHECK_STR(weft_last_error(), "");
+    CHECK_EQ(weft_last_error_status(), WEFT_OK);
     CHECK_EQ(wefti_fail(WEFT_ERR_LIMIT, "port %d is taken", 7), WEFT_ERR_LIMIT);
     CHECK_STR(weft_last_error(), "port 7 is taken");
+    CHECK_EQ(weft_last_error_status(), WEFT_ERR_LIMIT);
     CHECK_EQ(wefti_fail(WEFT_ERR_INVALID, "while: %s", weft_last_error()), WEFT_ERR_INVALID);
     CHECK_STR(weft_last_error(), "while: port 7 is taken");
 }

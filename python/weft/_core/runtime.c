@@ -427,10 +427,12 @@ static PyMethodDef methods[] = {
     {"_am_handle", FAST(am_handle), "Set the function for an id of active messages; None takes it away."},
     {"_region", FAST(region), "Expose memory."},
     {"store_server", FAST(store_server),
-     "store_server(size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, mapped=True): give out so many "
+     "store_server(size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, mapped=True): give out "
+     "so many "
      "bytes of this process's memory to clients, over every endpoint."},
     {"mirror", FAST(mirror),
-     "mirror(name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None): open a mirror on one to "
+     "mirror(name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None): open a mirror on "
+     "one to "
      "three stores, or make it: `size` says how long. Gives a Mirror."},
     {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},

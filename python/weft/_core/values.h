@@ -31,8 +31,8 @@ int weftpy_results_get(weftpy_state_t *st, const weft_sig_t *sig, PyObject *retu
                        size_t *n_out);
 
 enum { WEFTPY_WRITABLE = 1, WEFTPY_LISTS = 2, WEFTPY_VIEWS = 4 };
-/* The object a value is: bool, int, float, str; bytes for [u8]; a Tensor for other vectors and for tensors (a list of Tensors for [tensor]). Views keep
- * `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists.
+/* The object a value is: bool, int, float, str; bytes for [u8]; a Tensor for other vectors and for tensors (a list of Tensors for [tensor]). Views
+ * keep `owner` alive; NULL: they are copied. WEFTPY_WRITABLE: whoever has a view may write to it. WEFTPY_LISTS: vectors of numbers as lists.
  * WEFTPY_VIEWS: [u8] as a Tensor too. */
 PyObject *weftpy_value_make(weftpy_state_t *st, const weft_value_t *value, PyObject *owner, unsigned flags);
 /* A vector of numbers as a tensor; *n, which stays, is its length. */
