@@ -4,8 +4,8 @@
 
 KIND is loop, threads (a loop whose objects another thread calls too) or blocking. What is called is found by looking: the functions and types of
 weft._core, and every attribute of every object of those types that a call ever gave. Ends with status 0; 3 for a SystemError, which is what the
-interpreter says of an extension that broke its rules; 1 from faulthandler where it hangs; a signal where it crashes. WEFT_FUZZ_TRACE=1 prints each
-call before it is made.
+interpreter says of an extension that broke its rules; 1 from faulthandler where it hangs, after a line for each call under way; a signal where it
+crashes. WEFT_FUZZ_TRACE=1 prints each call before it is made.
 """
 import asyncio
 import ctypes
@@ -32,6 +32,7 @@ except ImportError:
 
 HANG = 60
 EPISODE_CALLS = 250
+CLOSE = _core.Runtime._close  # attributes are set to anything, this one too: what ends an episode is not looked up in what was called
 TRACE = bool(os.environ.get("WEFT_FUZZ_TRACE"))
 TYPES = tuple(t for t in vars(_core).values() if isinstance(t, type))
 KINDS = tuple(t for t in TYPES if not issubclass(t, BaseException))
@@ -56,6 +57,19 @@ def hook(unraisable):
 
 sys.unraisablehook = hook
 threading.excepthook = lambda args: broken("a thread", args.exc_value) if isinstance(args.exc_value, SystemError) else None
+
+
+under_way = {}  # (thread, depth): the call
+
+
+def tell(began):
+    """Say what is under way shortly before faulthandler ends a process that hangs: it knows the line, not the call."""
+    while True:
+        time.sleep(1)
+        if time.monotonic() - began[0] > HANG - 5:
+            for (thread, depth), call in sorted(under_way.items()):
+                print(f"fuzz: under way in thread {thread:#x}, {depth}:", *call, flush=True)
+            time.sleep(HANG)
 
 
 class World:
@@ -238,17 +252,19 @@ class World:
                     return  # a runtime that nobody drives any more is a short episode
                 if TRACE:
                     print(" ", [type(a).__name__ for a in args], {k: type(v).__name__ for k, v in kw.items()}, flush=True)
+                under_way[threading.get_ident(), self.depth] = what, [type(a).__name__ for a in args], {k: type(v).__name__ for k, v in kw.items()}
                 self.keep(thing(*args, **kw))
         except (Exception, asyncio.CancelledError) as error:
             self.look(what, error)
         finally:
+            under_way.pop((threading.get_ident(), self.depth), None)
             self.depth -= 1
 
     def end(self):
         for thing in self.pool:
             try:
                 if isinstance(thing, _core.Runtime):
-                    thing._close()
+                    CLOSE(thing)
             except (Exception, asyncio.CancelledError) as error:
                 self.look("_close", error)
 
@@ -386,8 +402,11 @@ def main():
     rng = random.Random(seed)
     end = time.monotonic() + seconds
     episodes = 0
+    began = [time.monotonic()]
+    threading.Thread(target=tell, args=(began,), daemon=True).start()
     while time.monotonic() < end:
         faulthandler.dump_traceback_later(HANG, exit=True)
+        began[0] = time.monotonic()
         if kind == "blocking":
             blocking_episode(rng)
         else:
