@@ -77,10 +77,10 @@ static weft_status_t ask(weft_runtime_t *rt, uint64_t tag, question_t *q)
     *wefti_op_room(&op, question_t) = *q;
     wefti_op_inbox(&op);
     /* Inside a callback of another runtime waiting is refused; the driver of this one answers all the same. */
-    while (st = weft_op_wait(&op, WEFT_FOREVER), !weft_op_done(&op))
+    while ((void)weft_op_wait(&op, WEFT_FOREVER), !weft_op_done(&op))
         sched_yield();
     *q = *wefti_op_room(&op, question_t);
-    return st;
+    return op.status;
 }
 
 weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out)
