@@ -32,6 +32,7 @@ except ImportError:
 
 HANG = 60
 EPISODE_CALLS = 250
+BIG = 64 << 20  # what is longer is made and let go of: going through gigabytes again and again is no hang, and takes as long as one
 CLOSE = _core.Runtime._close  # attributes are set to anything, this one too: what ends an episode is not looked up in what was called
 TRACE = bool(os.environ.get("WEFT_FUZZ_TRACE"))
 TYPES = tuple(t for t in vars(_core).values() if isinstance(t, type))
@@ -81,12 +82,19 @@ class World:
         self.limit = 400
 
     def keep(self, thing):
-        if isinstance(thing, KINDS) and len(self.pool) < self.limit:
+        if isinstance(thing, KINDS) and len(self.pool) < self.limit and not self.big(thing):
             self.pool.append(thing)
         elif isinstance(thing, (list, tuple)):
             for one in thing[:10]:
                 self.keep(one)
         return thing
+
+    def big(self, thing):
+        try:
+            return isinstance(n := getattr(thing, "nbytes", 0), int) and n > BIG
+        except Exception as error:
+            self.look("nbytes", error)
+            return False
 
     # --- values ---
 
