@@ -5,6 +5,9 @@
  *
  * Closing the runtime first ends every wait: a thread that is in one looks at the runtime once more on its way out.
  *
+ * Inside the progress of a loop's runtime, where destructors of buffers run, the library lets nobody wait. So that is found out before
+ * anything is posted: the operation would be left behind on a stack that is gone.
+ *
  * tests/python/test_blocking.py holds us to it. */
 #include "core.h"
 
@@ -21,7 +24,20 @@ struct weftpy_waiter {
     struct weftpy_waiter *next;
 };
 
-int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
+_Thread_local unsigned weftpy_inside;
+
+int weftpy_wait_check(weftpy_state_t *st)
+{
+    if (__builtin_expect(!weftpy_inside, 1))
+        return 0;
+    weftpy_raise_text(
+        st, WEFT_ERR_STATE,
+        "a call that waits cannot be made inside the progress of a runtime of an event loop, such as by __del__ of a "
+        "buffer: have the loop do it, with loop.call_soon(), or a thread");
+    return -1;
+}
+
+static int wait_for(weftpy_runtime_t *run, weft_op_t *op, bool signals)
 {
     bool asked = false;
     if (weft_op_done(op))
@@ -38,7 +54,7 @@ int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
             op->status = status;
             break;
         }
-        if (!asked && PyErr_CheckSignals()) {
+        if (signals && !asked && PyErr_CheckSignals()) {
             asked = true;
             weft_op_cancel(op);
         }
@@ -49,6 +65,16 @@ int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
     if (run->closing && op->status == WEFT_ERR_CANCELLED)
         op->status = WEFT_ERR_CLOSED; /* weftpy_wait_end_all() ended it */
     return asked ? -1 : 0;
+}
+
+int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op)
+{
+    return wait_for(run, op, true);
+}
+
+void weftpy_wait_through(weftpy_runtime_t *run, weft_op_t *op)
+{
+    (void)wait_for(run, op, false);
 }
 
 bool weftpy_wait_end_all(weftpy_runtime_t *run)
@@ -72,7 +98,7 @@ bool weftpy_wait_end_all(weftpy_runtime_t *run)
 /* Last before the post: reading the arguments can run anything, and other threads. */
 static int begin(weftpy_endpoint_t *ep)
 {
-    return weftpy_endpoint_check(ep);
+    return weftpy_endpoint_check(ep) || weftpy_wait_check(ep->st) ? -1 : 0;
 }
 
 /* What the operation gives once it is waited for. */
@@ -173,6 +199,13 @@ static PyObject *close_it(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, bo
     weft_ep_t *wep = ep->ep;
     if (!wep || !ep->run->rt)
         return gives == &weftpy_gives_len ? PyLong_FromLong(0) : Py_NewRef(Py_None);
+    if (abort && weftpy_inside) { /* which needs no waiting */
+        ep->ep = NULL;
+        weft_ep_abort(wep, NULL);
+        Py_RETURN_NONE;
+    }
+    if (weftpy_wait_check(ep->st))
+        return NULL;
     op.timeout_ns = timeout;
     weft_status_t status = abort ? weft_ep_abort(wep, &op) : weft_ep_close(wep, &op);
     if (!status)

@@ -180,11 +180,16 @@ static inline int weftpy_loop_before_post(weftpy_runtime_t *run)
     return weftpy_loop_before_post_slow(run);
 }
 
+/* This thread is inside the progress of a runtime of a loop: the library lets nobody wait there. */
+extern _Thread_local unsigned weftpy_inside;
+
 /* Drive it once. Only runtimes of a loop: what it runs has the GIL. */
 static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 {
     run->driving++;
+    weftpy_inside++;
     unsigned n = weft_runtime_progress(run->rt);
+    weftpy_inside--;
     run->driving--;
     return n;
 }
@@ -193,6 +198,7 @@ static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 extern PyType_Spec weftpy_runtime_spec;
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
+void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object); /* until it is closed; sets no exception */
 void weftpy_guest_enter(weftpy_guest_t **guests, weftpy_guest_t *guest, void (*leave)(weftpy_guest_t *guest));
 void weftpy_guests_leave(weftpy_guest_t **guests); /* all of them */
 void weftpy_guest_leave(weftpy_guest_t *guest); /* also one that is nowhere */
@@ -411,6 +417,9 @@ PyObject *weftpy_rights_text(uint32_t rights);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */
 int weftpy_wait(weftpy_runtime_t *run, weft_op_t *op);
+void weftpy_wait_through(weftpy_runtime_t *run, weft_op_t *op); /* the same for destructors: signals wait until it is over */
+/* Before the post of what will be waited for: -1 with an exception where this thread may not wait. */
+int weftpy_wait_check(weftpy_state_t *st);
 /* Before the runtime is closed: nobody is in a wait any more when it returns. False: this very thread is in one, and a signal handler calls. */
 bool weftpy_wait_end_all(weftpy_runtime_t *run);
 

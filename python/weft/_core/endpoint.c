@@ -397,17 +397,18 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
     opts.shared = shared;
     if (run->blocking) {
         weft_op_t op = WEFT_OP_INIT;
-        if (weftpy_runtime_check(run))
+        if (weftpy_runtime_check(run) || weftpy_wait_check(run->st))
             return NULL;
         op.timeout_ns = timeout;
         opts.hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
         weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
         if (status)
             return weftpy_raise(run->st, status);
-        if (weftpy_wait(run, &op) || op.status) {
-            if (!PyErr_Occurred())
+        int interrupted = weftpy_wait(run, &op);
+        if (interrupted || op.status) {
+            weft_ep_abort(wep, NULL); /* first: making an exception can run anything, and another thread may close the runtime */
+            if (!interrupted)
                 weftpy_raise_op(run->st, &op);
-            weft_ep_abort(wep, NULL);
             return NULL;
         }
         return (PyObject *)weftpy_endpoint_new(run, wep);

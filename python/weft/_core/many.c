@@ -85,9 +85,11 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
     weftpy_op_t *op = weftpy_op_new(ep->run, gives);
     weftpy_many_t *many = op ? PyMem_Calloc(1, sizeof *many + n * sizeof many->of[0]) : NULL;
     if (!many) {
+        if (op)
+            PyErr_NoMemory();
         Py_XDECREF((PyObject *)op);
         Py_DECREF(list);
-        return (weftpy_op_t *)PyErr_NoMemory();
+        return NULL;
     }
     many->owner = op;
     op->many = many;
@@ -122,8 +124,9 @@ static PyObject *waited(weftpy_op_t *op, size_t n)
             PyErr_Fetch(&type, &error, &trace);
         else if (interrupted)
             PyErr_Clear(); /* the first is enough */
-        weftpy_buf_release(&many->of[i].buf);
     }
+    for (size_t i = 0; i < n; i++) /* not before: it can run anything, and who closes the runtime must not find nobody waiting */
+        weftpy_buf_release(&many->of[i].buf);
     weft_status_t status = many->status;
     for (size_t i = 0; i < n && !status && !many->each; i++)
         status = many->of[i].op.status;

@@ -33,6 +33,8 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
     weftpy_op_t *op = st->ops;
     if (!st->op)
         return (weftpy_op_t *)weftpy_raise_text(st, WEFT_ERR_CLOSED, "the interpreter is ending");
+    if (run->blocking && weftpy_wait_check(st))
+        return NULL;
     if (op) {
         st->ops = op->next;
         st->ops_kept--;

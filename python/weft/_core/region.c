@@ -99,34 +99,25 @@ static void lingered(weft_op_t *op, void *user)
     PyMem_Free(l);
 }
 
-static void wait_for(weft_op_t *op)
-{
-    PyThreadState *save = PyEval_SaveThread();
-    weft_status_t status = WEFT_ERR_TIMEOUT;
-    while (!weft_op_done(op) && status == WEFT_ERR_TIMEOUT)
-        status = weft_op_wait(op, WEFT_SECOND);
-    PyEval_RestoreThread(save);
-}
-
 /* Free it, and hold the memory until that is complete. No exception is set. */
 static void free_and_hold(region_t *r, weft_region_t *of)
 {
     weftpy_runtime_t *run = r->h.run;
     if (run->blocking && run->closing) { /* it goes with the runtime */
-        if (!run->afterwards)
-            run->afterwards = PyList_New(0);
-        if (!run->afterwards || PyList_Append(run->afterwards, r->memory)) {
-            PyErr_Clear();
-            Py_INCREF(r->memory); /* for ever, rather than too short */
-        }
+        weftpy_runtime_hold(run, r->memory);
+        return;
+    }
+    if (run->blocking && weftpy_inside) { /* where nobody may wait */
+        weftpy_runtime_hold(run, r->memory);
+        (void)weft_region_free(of, NULL);
         return;
     }
     if (run->blocking) {
         weft_op_t op = WEFT_OP_INIT;
         if (weft_region_free(of, &op) == WEFT_OK)
-            wait_for(&op);
-        if (!weft_op_done(&op))
-            Py_INCREF(r->memory);
+            weftpy_wait_through(run, &op);
+        if (op.status) /* another thread closes the runtime; or this is a forked child */
+            weftpy_runtime_hold(run, r->memory);
         return;
     }
     struct linger *l = PyMem_Calloc(1, sizeof *l);

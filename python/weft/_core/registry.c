@@ -328,7 +328,6 @@ static PyObject *close_it(PyObject *self, PyObject *unused)
         return weftpy_raise_text(r->st, WEFT_ERR_STATE, "%u clients or services use the registry: close them first", r->users);
     }
     op->held = Py_NewRef(self);
-    weftpy_watches_end(r);
     r->registry = NULL;
     weftpy_guests_leave(&r->watches);
     weftpy_guest_leave(&r->guest);

@@ -36,6 +36,5 @@ PyObject *weftpy_row_entry(weftpy_state_t *st, const weftpy_row_t *row);       /
 
 /* watch.c */
 PyObject *weftpy_watch_new(weftpy_registry_t *registry, const char *service);
-void weftpy_watches_end(weftpy_registry_t *registry); /* before it is closed, which would free them */
 
 #endif

@@ -7,6 +7,7 @@
  * holds us to it. */
 #include "core.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,6 +17,16 @@ int weftpy_runtime_check(weftpy_runtime_t *run)
         return 0;
     weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the runtime is closed");
     return -1;
+}
+
+void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object)
+{
+    if (!run->afterwards)
+        run->afterwards = PyList_New(0);
+    if (!run->afterwards || PyList_Append(run->afterwards, object)) {
+        PyErr_Clear();
+        Py_INCREF(object); /* for ever, rather than too short */
+    }
 }
 
 bool weftpy_runtime_forked(const weftpy_runtime_t *run)
@@ -160,6 +171,31 @@ out:
 
 /* --- closing ------------------------------------------------------------------------------------------------------------- */
 
+typedef struct closing {
+    weft_runtime_t *rt;
+    weft_status_t status;
+} closing_t;
+
+static void *close_elsewhere(void *arg)
+{
+    closing_t *c = arg;
+    c->status = weft_runtime_close(c->rt);
+    return NULL;
+}
+
+/* Without the GIL. Inside the progress of another runtime, which the collector or a destructor can get us into, the library closes none:
+ * a thread does it, and this one waits for that. */
+static weft_status_t close_blocking(weft_runtime_t *rt)
+{
+    closing_t c = {rt, WEFT_ERR_NOMEM};
+    pthread_t thread;
+    if (!weftpy_inside)
+        close_elsewhere(&c);
+    else if (!pthread_create(&thread, NULL, close_elsewhere, &c))
+        pthread_join(thread, NULL);
+    return c.status;
+}
+
 static weft_status_t close_it(weftpy_runtime_t *run)
 {
     weft_runtime_t *rt = run->rt;
@@ -180,15 +216,19 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         weftpy_handles_end(run);
         run->rt = NULL;                            /* from here on nobody else finds it */
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
-        status = weft_runtime_close(rt);
+        status = close_blocking(rt);
         PyEval_RestoreThread(save);
+        if (status == WEFT_ERR_NOMEM)
+            run->ends = NULL; /* there was no thread to close it: it goes on, and calls back with them */
     } else {
         run->closing = true;
         weftpy_messages_release(run);
         weftpy_guests_leave(&run->guests);
         weftpy_handles_end(run);
         weftpy_claims_drop(run);
+        weftpy_inside++; /* it completes what is under way, as progress does */
         status = weft_runtime_close(rt);
+        weftpy_inside--;
     }
     run->rt = NULL;
     PyObject *type, *error, *trace;

@@ -44,7 +44,9 @@ static void release(stream_t *s)
     weft_stream_release(stream);
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    if (s->run->blocking) {
+    if (s->run->blocking && weftpy_inside && !weft_op_done(&s->op->op)) { /* where nobody may wait */
+        weftpy_runtime_hold(s->run, (PyObject *)s->op);
+    } else if (s->run->blocking) {
         if (weftpy_wait(s->run, &s->op->op))
             PyErr_WriteUnraisable(NULL);
         s->op->state = OP_DONE;
@@ -287,6 +289,8 @@ static PyObject *result(PyObject *self, PyObject *unused)
     weftpy_op_t *op = s->op;
     if (!s->run->blocking)
         return Py_NewRef((PyObject *)op);
+    if (weftpy_wait_check(s->st))
+        return NULL;
     Py_INCREF((PyObject *)op);
     int interrupted = weftpy_wait(s->run, &op->op);
     op->state = OP_DONE;

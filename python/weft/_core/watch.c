@@ -161,16 +161,6 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-void weftpy_watches_end(weftpy_registry_t *r)
-{
-    for (weftpy_guest_t *guest = r->run->guests, *next; guest; guest = next) {
-        watch_t *w = (watch_t *)(void *)((char *)guest - offsetof(watch_t, guest));
-        next = guest->next;
-        if (guest->leave == leave && w->registry == (PyObject *)r)
-            end(w);
-    }
-}
-
 PyObject *weftpy_watch_new(weftpy_registry_t *r, const char *service)
 {
     watch_t *w = r->st->watch ? (watch_t *)PyType_GenericAlloc(r->st->watch, 0) : NULL;
@@ -279,7 +269,7 @@ static PyObject *next(PyObject *self)
         PyErr_SetString(PyExc_TypeError, "a watch in an event loop is gone through with `async for`");
         return NULL;
     }
-    while (!(change = next_now(w)) && !PyErr_Occurred()) {
+    while (!(change = next_now(w)) && !PyErr_Occurred() && !weftpy_wait_check(w->st)) {
         weft_op_t op = WEFT_OP_INIT;
         waiting_t at = {0};
         weft_status_t status = weft_timer_start(w->run->rt, LONG_NS, &op);
