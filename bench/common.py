@@ -16,6 +16,8 @@ def clean_env(**more):
 def show(value, metric):
     if metric in ("us", "p50 us"):
         return f"{value:.3f}" if value < 100 else f"{value:.1f}"
+    if metric == "%":
+        return f"{value:.2f}"
     if metric == "ns":
         return f"{value:.1f}"
     return f"{value:,.0f}"
