@@ -22,8 +22,9 @@ def name(type):
     return "echo_" + type.replace("[", "s_").replace("]", "")
 for t in sys.argv[1].split():
     service.function(signature=f"{name(t)}(x: {t}) -> {t}")(lambda x: x)
-@service.function(signature="all(a: bool, b: i64, c: f32, d: string, e: [u16], f: tensor) -> (f: tensor, e: [u16], d: string, c: f32, b: i64, a:
-bool)") def all_of_them(a, b, c, d, e, f):
+@service.function(signature="all(a: bool, b: i64, c: f32, d: string, e: [u16], f: tensor) -> "
+                            "(f: tensor, e: [u16], d: string, c: f32, b: i64, a: bool)")
+def all_of_them(a, b, c, d, e, f):
     return f, e, d, c, b, a
 @service.function(signature="close(timeout: i32) -> i32")
 def close(timeout):
