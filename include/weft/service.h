@@ -54,7 +54,9 @@ WEFT_API const char *weft_service_instance(const weft_service_t *service);
  * 2 s while calls still come), so that whoever exits then loses no call. op->timeout_ns: until then at most; requests that are left go on. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op);
 /* End it: like drain, but requests that are under way are cancelled (their functions are told), and answered WEFT_CODE_UNAVAILABLE. op (may be NULL)
- * completes when the last has been released and its threads are gone: do not free before what its functions use. Before the runtime closes. */
+ * completes when the last has been released and its threads are gone: do not free before what its functions use. Before the runtime closes. Calls
+ * that come after it over connections of the runtime are answered WEFT_CODE_UNAVAILABLE too, and not run, unless a service of that name is open
+ * again; a runtime knows the names of the last 16 that it had. */
 WEFT_API weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op);
 
 /* Enter it into a registry (NULL: the configured one, opened for it), with the addresses of the runtime's listeners (or `address`, for peers that

@@ -111,6 +111,7 @@ void wefti_rpc_functions_remove(weft_service_t *service)
         pthread_mutex_unlock(&service->rs->lock);
         if (!f)
             return;
+        service->rs->checks[service->rs->checks_n++ % RPC_CHECKS] = f->check;
         removed(&f->call);
     }
 }
@@ -288,6 +289,7 @@ typedef struct search {
     rpc_function_t *f;      /* it */
     rpc_function_t *other;  /* of that name, with another signature */
     bool service, draining; /* there is such a service; there is one, but it takes no calls */
+    bool closed;            /* one that is being closed, or was */
     char nearest[RPC_NAME]; /* of names like the one asked for */
     size_t distance;
 } search_t;
@@ -366,20 +368,29 @@ static void search(rpc_state_t *rs, const wanted_t *w, search_t *s)
     }
     wefti_list_each(l, &rs->services) {
         const weft_service_t *service = wefti_container_of(l, weft_service_t, link);
-        if (service->ended)
-            continue;
         if (w->service[0] && strcmp(w->service, service->name)) {
-            near(&services, w->service, service->name);
+            if (!service->ended)
+                near(&services, w->service, service->name);
             continue;
         }
         if (w->instance[0] && strcmp(w->instance, service->instance))
             continue;
+        if (service->ended) {
+            s->closed = true;
+            continue;
+        }
         look(s, service, w);
         if (s->f)
             return;
     }
-    if (!s->service)
-        memcpy(s->nearest, services.nearest, sizeof s->nearest);
+    if (s->service) {
+        /* one of that name that is open speaks for it; who names none may mean the one that closes */
+        s->draining = s->draining || (s->closed && !w->service[0]);
+        return;
+    }
+    for (uint32_t i = 0; i < RPC_CLOSED && !w->instance[0]; i++)
+        s->closed = s->closed || (rs->closed[i][0] && (!w->service[0] || !strcmp(w->service, rs->closed[i])));
+    memcpy(s->nearest, services.nearest, sizeof s->nearest);
 }
 
 static weft_code_t refusal(const wanted_t *w, const search_t *s, char *buf, size_t cap)
@@ -398,6 +409,10 @@ static weft_code_t refusal(const wanted_t *w, const search_t *s, char *buf, size
     }
     if (s->draining) {
         snprintf(buf, cap, "the service%s%s takes no more calls: it is closing", w->service[0] ? " " : "", w->service);
+        return WEFT_CODE_UNAVAILABLE;
+    }
+    if (s->closed && !s->service) {
+        snprintf(buf, cap, "the service%s%s takes no more calls: it was closed", w->service[0] ? " " : "", w->service);
         return WEFT_CODE_UNAVAILABLE;
     }
     if (s->service)

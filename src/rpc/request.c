@@ -40,11 +40,16 @@ static void turn_away(weft_am_t *am, const rpc_function_t *f, uint64_t call, boo
 }
 
 /* There is no such slot and check. Both are said again: whoever waits for no answer knows them by that. */
-static void unbound(weft_am_t *am, const rpc_head_t *head)
+static void unbound(const rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head)
 {
     rpc_msg_t msg;
     rpc_no_t no = {
         .ran = RPC_F_NOT_RUN | RPC_F_UNBOUND, .code = WEFT_CODE_UNIMPLEMENTED, .message = "the function is not there any more"};
+    for (uint32_t i = 0; i < RPC_CHECKS; i++)
+        if (head->check && rs->checks[i] == head->check) { /* for a caller that cannot ask again: it has sent on its stream */
+            no.code = WEFT_CODE_UNAVAILABLE;
+            no.message = "the service takes no more calls: it was closed";
+        }
     wefti_rpc_failure(&msg, head->call, &no);
     rpc_head_t answer = rpc_head(RPC_REPLY_EXT, head->call);
     answer.slot = head->slot;
@@ -287,7 +292,7 @@ static void call(rpc_state_t *rs, weft_am_t *am, arrival_t *a)
     rpc_no_t no = {
         .ran = RPC_F_NOT_RUN, .code = WEFT_CODE_UNAVAILABLE, .message = "the service takes no more calls: it is closing"};
     if (__builtin_expect(!f || f->check != a->head.check, 0)) {
-        unbound(am, &a->head);
+        unbound(rs, am, &a->head);
         return;
     }
     weft_service_t *service = f->service;

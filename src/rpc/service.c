@@ -5,8 +5,9 @@
  * Any thread opens, adds and asks for counters; draining and closing happen on the driver. A service is freed when its last
  * request and function are, and its threads are gone.
  *
- * Promise: close completes after the last function of the service has returned and its last request was released.
- * tests/wire/rpc_service.c, tests/wire/rpc_threads.c. */
+ * Promise: close completes after the last function of the service has returned and its last request was released; whoever calls
+ * it while it closes, or after, hears that it is closed, not that there is no such thing.
+ * tests/wire/rpc_service.c, tests/wire/rpc_threads.c, tests/wire/rpc_closed.c. */
 #include <stdio.h>
 
 #include "base/ascii.h"
@@ -89,6 +90,18 @@ static bool taken(const rpc_state_t *rs, const weft_service_t *s)
             return true;
     }
     return false;
+}
+
+/* From here on it is not found any more, and its name is that of a service that was here. Under rs->lock. */
+static void end(weft_service_t *s)
+{
+    rpc_state_t *rs = s->rs;
+    bool known = s->ended;
+    s->ended = true;
+    for (uint32_t i = 0; i < RPC_CLOSED; i++)
+        known = known || !strcmp(rs->closed[i], s->name);
+    if (!known)
+        memcpy(rs->closed[rs->closed_n++ % RPC_CLOSED], s->name, sizeof s->name);
 }
 
 static void close_now(wefti_call_t *call);
@@ -343,7 +356,7 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
         return st;
     pthread_mutex_lock(&rs->lock);
     bool before = service->ended;
-    service->ended = true;
+    end(service);
     pthread_mutex_unlock(&rs->lock);
     if (before) {
         if (op)
@@ -396,7 +409,7 @@ void wefti_rpc_services_shutdown(rpc_state_t *rs)
         pthread_mutex_lock(&rs->lock);
         wefti_list_remove(l);
         wefti_list_push_back(&rs->services, l);
-        s->ended = true;
+        end(s);
         pthread_mutex_unlock(&rs->lock);
         s->busy++;
         drains_done(s, WEFT_ERR_CLOSED);

@@ -30,6 +30,8 @@ typedef struct rpc_call rpc_call_t;
 
 #define RPC_PAGE 256u  /* functions of a page */
 #define RPC_PAGES 256u
+#define RPC_CLOSED 16u   /* names of closed services that a runtime knows */
+#define RPC_CHECKS 256u  /* and checks of their functions */
 typedef _Atomic(rpc_function_t *) *rpc_page_t;
 
 /* --- per runtime, per endpoint ----------------------------------------------------------------------------------------------- */
@@ -39,6 +41,10 @@ typedef struct rpc_state {
     /* the serving side: service.c */
     pthread_mutex_t lock;        /* of services and functions, which any thread may add, remove and look at */
     wefti_list_t services;       /* weft_service_t.link */
+    char closed[RPC_CLOSED][RPC_NAME]; /* names of services that were closed, the oldest is forgotten: whoever asks for one was not wrong, but late */
+    uint32_t closed_n;           /* so many were */
+    uint32_t checks[RPC_CHECKS]; /* the driver's: rpc_function_t.check of their functions, the oldest is forgotten */
+    uint32_t checks_n;
     _Atomic(rpc_page_t) functions[RPC_PAGES]; /* by slot, in pages that come with the first and stay; written under the lock, read without.
                                     Functions are freed on the driver, where nobody else can have found one */
     uint32_t serial;             /* of checks */
