@@ -3,6 +3,7 @@
 Skipped, with the reason, where there is no GPU; test_foreign.py has the same with a driver made of paper.
 """
 import asyncio
+import threading
 
 import numpy
 import pytest
@@ -60,12 +61,11 @@ class Torch:
 
     @staticmethod
     def busy(tensor):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(50):
-                tensor += 2
-                tensor -= 2
-            tensor += 1
-            return tensor
+        for _ in range(50):  # on the current stream: another one torch leaves to whoever used it to wait for
+            tensor += 2
+            tensor -= 2
+        tensor += 1
+        return tensor
 
 
 class CudaInterface(Cupy):
@@ -87,6 +87,7 @@ class CudaInterface(Cupy):
 
     @staticmethod
     def busy(only):
+        cupy.cuda.Stream.null.synchronize()  # a stream that does not block would begin before the array is there
         with cupy.cuda.Stream(non_blocking=True):
             for _ in range(50):
                 only.array += 2
@@ -219,8 +220,9 @@ def test_many_at_once(pair, package):
         await asyncio.gather(*[p.a.send(b, tag=i) for i, b in enumerate(out)])
         await asyncio.gather(*receiving)
         assert all((package.get(b) == d).all() for b, d in zip(into, data))
+        receiving = p.b.recv_many(into, tag=99)  # memory of a GPU is sent to where it is received: the sends wait for that
         await p.a.send_many(out, tag=99)
-        assert await p.b.recv_many(into, tag=99) == [4000] * 64
+        assert await receiving == [4000] * 64
     pair(body)
 
 
@@ -252,5 +254,9 @@ def test_without_a_loop(package):
         b = listener.accept(timeout=30)
         data = some(10_000)
         into = package.put(numpy.zeros(10_000, "f4"))
-        a.send(package.put(data), tag=1)
-        assert b.recv_into(into, tag=1) == data.nbytes and (package.get(into) == data).all()
+        got = []
+        receiver = threading.Thread(target=lambda: got.append(b.recv_into(into, tag=1, timeout=30)))
+        receiver.start()
+        a.send(package.put(data), tag=1, timeout=30)  # which waits for the receive: memory of a GPU is not copied on the way
+        receiver.join()
+        assert got == [data.nbytes] and (package.get(into) == data).all()
