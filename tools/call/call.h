@@ -97,7 +97,7 @@ typedef struct call_entries {
 /* Those of a service, or all (NULL). TOOL_OK, or the exit status after a sentence. */
 int call_entries_find(call_link_t *l, const char *service, call_entries_t *entries_out);
 void call_entries_free(call_entries_t *e);
-/* After a look that found nobody of target->service: a sentence, and the exit status. */
+/* After a look that found nobody of target->service: a sentence, and the exit status; or TOOL_OK, if somebody has come meanwhile. */
 int call_nobody(call_link_t *l);
 
 /* --- values --------------------------------------------------------------------------------------------------- */

@@ -97,13 +97,20 @@ int call_nobody(call_link_t *l)
     char registry[256];
     call_entries_t all;
     size_t n = 0;
-    bool service = false;
+    bool service = false, came = false;
     int rc = call_entries_find(l, NULL, &all);
     if (rc)
         return rc;
     call_registry_name(l->opts, registry, sizeof registry);
-    for (size_t i = 0; i < all.n; i++)
-        service = service || !strcmp(all.at[i].service, t->service);
+    for (size_t i = 0; i < all.n; i++) {
+        bool named = !strcmp(all.at[i].service, t->service);
+        service = service || named;
+        came = came || (named && (!*t->instance || !strcmp(all.at[i].instance, t->instance)));
+    }
+    if (came) { /* between the two looks */
+        call_entries_free(&all);
+        return TOOL_OK;
+    }
     for (size_t i = 0; i < all.n && n < sizeof names / sizeof *names; i++)
         if (!service || !strcmp(all.at[i].service, t->service))
             names[n++] = service ? all.at[i].instance : all.at[i].service;

@@ -139,7 +139,13 @@ static int list_service(call_link_t *l)
     }
     free(seen);
     call_entries_free(&e);
-    return shown ? TOOL_OK : call_nobody(l);
+    if (shown)
+        return TOOL_OK;
+    rc = call_nobody(l);
+    if (rc)
+        return rc;
+    tool_error("the service \"%s\" has come just now; ask again", l->target->service);
+    return CALL_NO_SERVER;
 }
 
 /* --- a server at an address ------------------------------------------------------------------------------------------------ */
