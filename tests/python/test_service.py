@@ -528,8 +528,8 @@ def test_the_c_command_calls_a_service_of_python(run, tmp_path):
 
     async def body():
         async with service.serve(registry=registry, instance="one") as server:
-            def call(name, *args):
-                return asyncio.to_thread(weft_call, "--registry", registry, f"weft://mill/{name}", *args)
+            def call(name, *args):  # it is entered a moment after serve(): the first one waits for that
+                return asyncio.to_thread(weft_call, "--wait", "--timeout", "50s", "--registry", registry, f"weft://mill/{name}", *args)
             assert await call("add", "25", "17") == (0, "42")
             assert await call("stats", "[3, 1, 2]") == (0, "1\n3")
             code, said = await call("fail")
