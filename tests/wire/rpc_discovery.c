@@ -656,3 +656,32 @@ TEST(a_runtime_closes_with_its_clients_and_services)
         CHECK_OK(weft_runtime_close(town.house[0].rt));
     }
 }
+
+/* Whoever still uses the configured registry gives its part of it back while the runtime closes, or after it has closed the registry itself. */
+TEST(a_runtime_closes_with_users_of_its_configured_registry)
+{
+    setenv("WEFT_REGISTRY", "memory://configured", 1);
+    for (int i = 0; i < 24; i++) {
+        bool alone = i % 2, client = i % 3, publish = i % 4; /* users of it, and when they come to it */
+        memset(&town, 0, sizeof town);
+        struct house *h = &town.house[0];
+        h->rt = runtime(alone ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD);
+        h->service = service_on(h->rt, NULL, &h->number);
+        listen_at(h, "tcp://127.0.0.1:0");
+        if (publish)
+            CHECK_OK(weft_service_publish(h->service, NULL, NULL));
+        town.rt = alone ? h->rt : runtime(WEFT_PROGRESS_CALLER);
+        if (client)
+            client_open("weft://town", 0);
+        if (client && publish && i > 12)
+            CHECK_EQ(ask(20 * WEFT_SECOND), 0);
+        else
+            for (int k = 0; k < i / 6 * 20; k++) /* at first none: what was published is on its way to the driver */
+                weft_runtime_progress(town.rt);
+        weft_reply_release(&town.reply);
+        CHECK_OK(weft_runtime_close(h->rt));
+        if (!alone)
+            CHECK_OK(weft_runtime_close(town.rt));
+    }
+    unsetenv("WEFT_REGISTRY");
+}
