@@ -3,6 +3,7 @@ import asyncio
 import gc
 import sys
 import tracemalloc
+import weakref
 
 import pytest
 
@@ -93,6 +94,21 @@ def test_connections_and_runtimes_leave_nothing(run):
         assert counts[-1][0] == 0, counts
         assert counts[-1][1] - counts[1][1] < 100, counts
     run(body())
+
+
+def test_a_handler_that_keeps_its_messages_does_not_keep_the_runtime(pair):
+    gone = []
+
+    async def body(p):
+        messages = []
+        p.right.am_handler(1, messages.append)
+        await p.a.am_send(1, b"x")
+        while not messages:
+            await asyncio.sleep(0.001)
+        gone.append(weakref.ref(p.right))
+    pair(body)
+    settle()
+    assert gone[0]() is None
 
 
 def test_a_runtime_nobody_closed_goes_with_its_loop():

@@ -27,6 +27,10 @@ void weftpy_messages_release(weftpy_runtime_t *run)
 PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am)
 {
     weftpy_message_t *m = (weftpy_message_t *)PyType_GenericAlloc(run->st->message, 0);
+    if (weftpy_runtime_check(run)) { /* the collector ran, and something closed it: then the message is gone */
+        Py_XDECREF((PyObject *)m);
+        return NULL;
+    }
     if (m)
         m->header = PyBytes_FromStringAndSize(am->header, am->header_len);
     if (!m || !m->header) {
@@ -65,10 +69,19 @@ static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_message = {.value = value, .drop = drop};
 
+/* What a handler keeps may keep the runtime that keeps the handler. */
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((weftpy_message_t *)self)->run);
+    return 0;
+}
+
 static void dealloc(PyObject *self)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     release(m);
     Py_CLEAR(m->header);
     Py_CLEAR(m->run);
@@ -238,6 +251,7 @@ static PyGetSetDef getset[] = {
 static PyType_Slot slots[] = {
     {Py_tp_doc, "An active message that arrived."},
     {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
@@ -247,7 +261,7 @@ static PyType_Slot slots[] = {
 PyType_Spec weftpy_message_spec = {
     .name = "weft._core.Message",
     .basicsize = sizeof(weftpy_message_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = slots,
 };
 
@@ -258,13 +272,15 @@ static void arrived(weft_am_t *am, void *user)
 {
     weftpy_runtime_t *run = user;
     PyObject *key = PyLong_FromUnsignedLong(am->id);
-    PyObject *handler = key ? PyDict_GetItemWithError(run->handlers, key) : NULL;
+    PyObject *handler =
+        key ? Py_XNewRef(PyDict_GetItemWithError(run->handlers, key)) : NULL; /* making a message can run anything */
     weft_am_t *kept = handler ? weft_am_keep(am) : NULL;
     PyObject *m = kept ? weftpy_message_new(run, kept) : NULL;
     if (handler && !kept)
         PyErr_NoMemory();
     if ((handler && !m) || (m && weftpy_loop_call(run, handler, m)))
         PyErr_WriteUnraisable(handler);
+    Py_XDECREF(handler);
     Py_XDECREF(m);
     Py_XDECREF(key);
 }

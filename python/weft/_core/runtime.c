@@ -234,6 +234,8 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     Py_CLEAR(run->afterwards);
+    if (run->handlers)
+        PyDict_Clear(run->handlers); /* nobody calls them any more, and they may keep what keeps the runtime */
     while (run->woken && weftpy_loop_wake(run, false) < 0)
         PyErr_Clear(); /* the loop is closed: nobody waits any more */
     weftpy_loop_call_rest(run);
