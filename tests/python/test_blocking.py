@@ -23,8 +23,8 @@ def transports(request):
 @pytest.fixture
 def sides(progress, transports):
     """Two endpoints of two runtimes; caller-driven ones are driven by the calls that wait, so each side has its thread."""
-    with weft.blocking.Runtime(progress=progress, transports=transports) as left, \
-            weft.blocking.Runtime(progress=progress, transports=transports) as right:
+    options = {"progress": progress, "transports": transports, "heartbeat": 120}  # on a busy machine a caller may not come to drive it for long
+    with weft.blocking.Runtime(**options) as left, weft.blocking.Runtime(**options) as right:
         listener = right.listen("tcp://127.0.0.1:0")
         got = []
         thread = threading.Thread(target=lambda: got.append(listener.accept(timeout=30)))

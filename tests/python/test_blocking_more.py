@@ -19,8 +19,8 @@ def progress(request):
 
 @pytest.fixture(params=["shm", "tcp"])
 def sides(request, progress):
-    with weft.blocking.Runtime(progress=progress, transports=request.param) as left, \
-            weft.blocking.Runtime(progress=progress, transports=request.param) as right:
+    with weft.blocking.Runtime(progress=progress, transports=request.param, heartbeat=120) as left, \
+            weft.blocking.Runtime(progress=progress, transports=request.param, heartbeat=120) as right:
         listener = right.listen("tcp://127.0.0.1:0")
         got = []
         thread = threading.Thread(target=lambda: got.append(listener.accept(timeout=BOUND)))
