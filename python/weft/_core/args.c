@@ -113,3 +113,9 @@ int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out)
     *ns_out = ns < 1 ? 1 : (uint64_t)ns; /* 0 would mean none */
     return 0;
 }
+
+PyObject *weftpy_itself(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}

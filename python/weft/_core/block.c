@@ -216,7 +216,7 @@ static PyMethodDef methods[] = {
      "share(name, *, replace=False, timeout=None): give it to everyone under a name; it outlives our lease."},
     {"free", FAST(free_it), "free(*, timeout=None): free it at the server, everyone's remotes with it."},
     {"drop", drop, METH_NOARGS, "Forget it here; the block stays at the server."},
-    {"__enter__", weftpy_store_enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},

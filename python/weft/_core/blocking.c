@@ -231,12 +231,6 @@ static PyObject *abort_method(PyObject *self, PyObject *unused)
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, true, 0);
 }
 
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
@@ -273,7 +267,7 @@ static PyMethodDef methods[] = {
     {"close", FAST(close_method),
      "close(*, timeout=None): finish what was sent and close; how many messages the peer has not received."},
     {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
-    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -80,6 +80,8 @@ PyObject *weftpy_error_class(weftpy_state_t *st, weft_status_t status);         
 int weftpy_call_error_init(weftpy_state_t *st);
 PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const weft_reply_t *reply);
 
+PyObject *weftpy_itself(PyObject *self, PyObject *unused); /* args.c: how a `with` begins */
+
 /* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
 int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);
 int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
@@ -386,6 +388,8 @@ int weftpy_handle_check(weftpy_handle_t *handle, const char *what); /* -1: it is
 /* Post what brings it: an Op that has the handle, and gives it. Steals handle. */
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
 void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
+/* The end of a `with`: closed where that can be waited for, else let go of. */
+PyObject *weftpy_handle_exit(weftpy_handle_t *handle, PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives));
 void *weftpy_handle_take(weftpy_handle_t *handle); /* it is the caller's from now on, who ends it */
 void weftpy_handles_end(weftpy_runtime_t *run);
 int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg);

@@ -63,6 +63,14 @@ void weftpy_handle_end(weftpy_handle_t *h)
         h->let_go(h, of);
 }
 
+PyObject *weftpy_handle_exit(weftpy_handle_t *h, PyObject *(*close)(weftpy_handle_t *h, const weftpy_gives_t *gives))
+{
+    if (h->run->blocking)
+        return close(h, &weftpy_gives_none_ever);
+    weftpy_handle_end(h);
+    Py_RETURN_NONE;
+}
+
 void weftpy_handles_end(weftpy_runtime_t *run)
 {
     while (run->handles)

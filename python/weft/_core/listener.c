@@ -161,12 +161,6 @@ static PyObject *close_method(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
@@ -269,7 +263,7 @@ static PyMethodDef methods[] = {
 static PyMethodDef blocking_methods[] = {
     ACCEPT,
     CLOSE,
-    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -97,11 +97,7 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
     (void)n;
-    SELF;
-    if (h->run->blocking)
-        return close_it(h, &weftpy_gives_none_ever);
-    weftpy_handle_end(h);
-    Py_RETURN_NONE;
+    return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
 }
 
 static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -259,7 +255,7 @@ static PyMethodDef methods[] = {
      "add(store, *, timeout=None): add a server in place of one that was lost. Gives None when it is refilled."},
     {"close", close_method, METH_NOARGS,
      "Leave, when what was written is complete: members answer readers without a lease then."},
-    {"__enter__", weftpy_store_enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},

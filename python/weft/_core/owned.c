@@ -94,12 +94,6 @@ static PyObject *get_nbytes(PyObject *self, void *unused)
     return PyLong_FromSsize_t(length(self));
 }
 
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
@@ -117,7 +111,7 @@ static PyObject *repr(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"release", release, METH_NOARGS, "Give the memory back now; BufferError while somebody has a view of it."},
-    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

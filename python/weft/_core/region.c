@@ -190,12 +190,6 @@ static PyObject *free_method(FAST_ARGS)
     return free_it(r, &weftpy_gives_none, timeout);
 }
 
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
@@ -508,7 +502,7 @@ static PyMethodDef methods[] = {
      "revoke(*, timeout=None): make all tokens and remotes so far stale. Gives None when no access of theirs is under way."},
     {"extend", FAST(extend), "extend(size): make it longer, up to max_len. Tokens keep the length they were given with."},
     {"free", FAST(free_method), "free(*, timeout=None): revoke it and let go of the memory, which views still have."},
-    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {"__aenter__", aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},

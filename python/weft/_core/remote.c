@@ -468,12 +468,6 @@ static PyObject *drop(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
@@ -601,7 +595,7 @@ static PyMethodDef methods[] = {
      "flush(*, timeout=None): gives None when everything posted on it before is complete, however it ended."},
     {"fence", fence, METH_NOARGS, "Nothing posted on it later takes effect before anything posted earlier."},
     {"drop", drop, METH_NOARGS, "Let go of it; what is under way goes on."},
-    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {"__aenter__", aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},

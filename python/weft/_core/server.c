@@ -66,12 +66,6 @@ PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *name, weft_status_
     return weftpy_op_posted(op, post(h->of, &op->op));
 }
 
-PyObject *weftpy_store_enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return Py_NewRef(self);
-}
-
 PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -143,11 +137,7 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
     (void)n;
-    SELF;
-    if (h->run->blocking)
-        return close_it(h, &weftpy_gives_none_ever);
-    weftpy_handle_end(h);
-    Py_RETURN_NONE;
+    return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
 }
 
 static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -170,7 +160,7 @@ static PyObject *get_stats(PyObject *self, void *unused)
 
 static PyMethodDef methods[] = {
     {"close", close_method, METH_NOARGS, "Stop serving, and free every block. Gives None when the memory is back."},
-    {"__enter__", weftpy_store_enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},

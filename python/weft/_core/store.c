@@ -98,11 +98,7 @@ static PyObject *exit_it(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)args;
     (void)n;
-    SELF;
-    if (h->run->blocking)
-        return close_it(h, &weftpy_gives_none_ever);
-    weftpy_handle_end(h);
-    Py_RETURN_NONE;
+    return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
 }
 
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -371,7 +367,7 @@ static PyMethodDef methods[] = {
     {"renew", FAST(renew), "renew(*, timeout=None): renew the lease now. Needed only with renew=False."},
     {"close", close_method, METH_NOARGS, "End the lease: blocks that are not shared are freed."},
     {"leave", leave, METH_NOARGS, "Forget it here, and leave the lease to run out: for who comes back with its id."},
-    {"__enter__", weftpy_store_enter, METH_NOARGS, NULL},
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},

@@ -12,7 +12,6 @@ PyObject *weftpy_store_stats(const weft_store_stats_t *stats);
 PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *what, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
                               PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 /* What `with` needs of a handle that is let go of without waiting. */
-PyObject *weftpy_store_enter(PyObject *self, PyObject *unused);
 PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused);
 PyObject *weftpy_store_closed(PyObject *self, void *unused);
 
