@@ -109,7 +109,7 @@ static void sent(weft_op_t *op, void *user)
     store_end(a->store->ss);
     a->sending = false;
     if (st && a->state == ASK_SENT) { /* the endpoint may be down, and will say so; or there was no memory for it */
-        weft_ep_t *ep = a->store->ep;
+        weft_ep_t *ep = wefti_store_ep(a->store);
         if (ep) {
             unsend(a, ep);
             wefti_store_ask_end(a, st);
@@ -161,7 +161,7 @@ static void flush(weft_ep_t *ep)
 
 void wefti_store_ask_send(store_ask_t *a)
 {
-    weft_ep_t *ep = a->store->ep;
+    weft_ep_t *ep = wefti_store_ep(a->store);
     weft_status_t st = ep ? wefti_ep_may_wait(ep) : (weft_status_t)atomic_load(&a->store->state);
     if (st || !ep) {
         wefti_store_ask_end(a, st ? st : WEFT_ERR_CLOSED);
@@ -189,7 +189,7 @@ static weft_status_t start(weft_op_t *op)
         return st;
     weft_status_t state = (weft_status_t)atomic_load_explicit(&store->state, memory_order_relaxed);
     if (!state)
-        state = store->ep ? wefti_ep_may_wait(store->ep) : WEFT_ERR_CLOSED;
+        state = wefti_store_ep(store) ? wefti_ep_may_wait(store->ep) : WEFT_ERR_CLOSED;
     if (state && !must)
         return wefti_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
                                                        : "the store cannot be used any more; open it again");

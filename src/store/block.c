@@ -99,7 +99,7 @@ void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p)
         return;
     }
     a->q.block = p->block;
-    if (!a->op || !store->ep) {
+    if (!a->op || !wefti_store_ep(store)) {
         fail(a, WEFT_ERR_CANCELLED);
         return;
     }

@@ -48,6 +48,15 @@ static void leave(wefti_call_t *call)
     wefti_store_unref(store);
 }
 
+/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and mirrors still have it) is
+ * not told when that goes: it is looked for. */
+weft_ep_t *wefti_store_ep(weft_store_t *store)
+{
+    if (store->ep && !wefti_list_linked(&store->ep_link) && weft_ep_find(store->rt, store->ep_id) != store->ep)
+        store->ep = NULL;
+    return store->ep;
+}
+
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&store_ep(ep)->stores));) {

@@ -9,7 +9,7 @@
 
 static void bad(store_ask_t *a)
 {
-    if (a->store->ep)
+    if (wefti_store_ep(a->store))
         wefti_ep_protocol_error(a->store->ep, "a list of blocks that is none");
     wefti_store_ask_end(a, WEFT_ERR_PROTOCOL);
 }

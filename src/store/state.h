@@ -264,6 +264,7 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p); /* ends the req
 void wefti_store_closing(weft_store_t *store);                   /* its close starts */
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID]); /* any thread */
 void wefti_store_unref(weft_store_t *store);
+weft_ep_t *wefti_store_ep(weft_store_t *store); /* its endpoint, or NULL: it is gone. The driver's */
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why);
 void wefti_store_stores_shutdown(store_state_t *ss);
 void wefti_store_stores_free(store_state_t *ss);

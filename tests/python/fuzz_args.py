@@ -321,6 +321,12 @@ async def loop_episode(rng, threads):
             world.keep(thing)
     except weft.WeftError as error:
         world.look("calls", error)
+    server = right.store_server(1 << 20)
+    store = await a.store()
+    region = right.region(4096, name="fuzz", rights="rwa")
+    for thing in (server, store, await store.alloc(1000, "fuzz"), await left.mirror("mirror", [store], size=1000, write=True), region,
+                  await a.find("fuzz")):
+        world.keep(thing)
     stop = threading.Event()
 
     def other():
@@ -364,7 +370,11 @@ def blocking_episode(rng):
     m = b.am_recv(timeout=HANG)
     service = offer(world, right)
     client = left.client(service.listen("tcp://127.0.0.1:0"), service="fuzz", timeout=0.05)
-    for thing in (left, right, listener, a, b, m, service, client):
+    server = right.store_server(1 << 20)
+    store = a.store(timeout=HANG)
+    region = right.region(4096, name="fuzz", rights="rwa")
+    for thing in (left, right, listener, a, b, m, service, client, server, store, store.alloc(1000, "fuzz", timeout=HANG),
+                  left.mirror("mirror", [store], size=1000, write=True, timeout=HANG), region, a.find("fuzz", timeout=HANG)):
         world.keep(thing)
 
     def asks():

@@ -306,3 +306,26 @@ def test_the_same_without_a_loop(transport):
             with pytest.raises(weft.NotFoundError):
                 store.open("nothing")
         assert server.closed and store.closed
+
+
+def test_what_a_store_left_behind_knows_that_its_endpoint_is_gone(pair):
+    """Blocks and mirrors keep a store that was closed or left; its endpoint can go meanwhile."""
+    async def body(p):
+        server = p.right.store_server(1 << 20)
+        for leave in (True, False):
+            a = await p.left.connect(p.listener.uri)
+            store = await a.store()
+            block = await store.alloc(100)
+            mirror = await p.left.mirror(f"left behind {leave}", [store], size=100, write=True)
+            if leave:
+                store.leave()
+            else:
+                await store.close()
+            a.abort()
+            while p.left.stats()["endpoints"] > 1:
+                await asyncio.sleep(0.001)
+            with pytest.raises(weft.WeftError):
+                await block.extend(200)
+            del block, mirror, store
+        del server
+    pair(body)
