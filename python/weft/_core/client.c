@@ -228,7 +228,8 @@ static PyObject *learn(PyObject *self, PyObject *lines)
         weft_sig_t *parsed;
         while (sig && *sig >= '0' && *sig <= '9')
             sig++;
-        sig += sig && *sig == ' ';
+        if (sig && *sig == ' ')
+            sig++;
         if (!sig || weft_sig_parse(sig, &parsed)) { /* of a version that knows more than we do: by its name it may still work */
             PyErr_Clear();
             continue;
