@@ -84,7 +84,8 @@ static weft_status_t attach(mir_member_t *mb)
 {
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
     o.path = WEFT_RMA_CHECKED; /* only there is a block written and read whole */
-    return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.token, mb->answer.token_len, &o, &mb->op) : WEFT_ERR_PEER;
+    return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.token, mb->answer.token_len, &o, &mb->op)
+                                     : WEFT_ERR_PEER;
 }
 
 void wefti_mirror_ask(mir_member_t *mb, uint8_t what)
