@@ -83,6 +83,13 @@ def child():
         process.communicate(timeout=BOUND)
 
 
+def pytest_sessionfinish(session, exitstatus):
+    """A file that was skipped whole is skipped, and not a mistake in its name."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and reporter and reporter.stats.get("skipped"):
+        session.exitstatus = 77
+
+
 def pytest_terminal_summary(terminalreporter):
     """The last line of every test of this project; and why something was skipped."""
     count = {word: len(terminalreporter.stats.get(word, ())) for word in ("passed", "failed", "skipped", "error")}
