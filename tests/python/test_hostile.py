@@ -5,6 +5,7 @@ import random
 import pytest
 
 import weft
+from conftest import connected
 
 SEED = 20240229
 
@@ -119,3 +120,18 @@ def test_the_names_of_arguments_are_checked(pair):
             p.a.am_send(0xfff00000)
         assert p.left.under_way == 0
     pair(body)
+
+
+def test_an_error_without_a_detail_has_none_of_an_earlier_call(run):
+    async def body():
+        async with weft.Runtime() as left, weft.Runtime() as right:
+            p = await connected(left, right)
+            await p.b.abort()
+            with pytest.raises((weft.PeerError, weft.ClosedError)):
+                await p.a.recv(tag=1, timeout=30)
+            with pytest.raises(weft.InvalidError, match="nonsense"):
+                left.connect("nonsense://here")
+            with pytest.raises((weft.PeerError, weft.ClosedError)) as caught:
+                await p.a.send(b"x" * 10)
+            assert "nonsense" not in str(caught.value) and str(caught.value)
+    run(body())

@@ -119,3 +119,10 @@ PyObject *weftpy_itself(PyObject *self, PyObject *unused)
     (void)unused;
     return Py_NewRef(self);
 }
+
+int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                        uint64_t *ns_out)
+{
+    PyObject *arg[1];
+    return weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", ns_out) ? -1 : 0;
+}

@@ -154,9 +154,8 @@ static PyObject *share(FAST_ARGS)
 static PyObject *free_it(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(b->h.run->st, &sig_free, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(b->h.run->st, &sig_free, args, n, kwnames, &timeout))
         return NULL;
     weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_none);
     if (!op)

@@ -218,9 +218,8 @@ static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
 static PyObject *close_method(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(ep->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(ep->st, &sig_close, args, n, kwnames, &timeout))
         return NULL;
     return close_it(ep, &weftpy_gives_len, false, timeout);
 }

@@ -125,9 +125,8 @@ static PyObject *receive(weftpy_claim_t *c, PyObject *into, uint64_t timeout)
 static PyObject *recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     weftpy_claim_t *c = (weftpy_claim_t *)self;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(c->run->st, &sig_recv, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(c->run->st, &sig_recv, args, n, kwnames, &timeout))
         return NULL;
     return receive(c, NULL, timeout);
 }

@@ -4,7 +4,7 @@
  * module's state, of which every object has a pointer; looking it up for each call would cost more than the call.
  *
  * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have the
- * GIL too; a blocking runtime is driven without it, and has callbacks only where callback.c takes it. */
+ * GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, ends.c) for threads that have it. */
 #ifndef WEFT_PY_CORE_H
 #define WEFT_PY_CORE_H
 
@@ -25,13 +25,13 @@ typedef struct weftpy_op weftpy_op_t;
 
 /* Interned once, so that keywords are compared by address. */
 #define WEFTPY_NAME_LIST(X) \
-    X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) X(progress) \
-    X(name) X(transports) X(interfaces) X(key) X(heartbeat) X(connect_timeout) X(close_timeout) X(recv_window) X(spin) X(loop) \
-    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(endpoint) X(address) X(shared) \
+    X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) \
+    X(name) \
+    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(address) X(shared) \
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
-    X(once) X(fresh) X(into) X(service) X(instance) X(tries) X(instances) X(reconnect) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
+    X(once) X(fresh) X(into) X(service) X(instance) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(token) X(path) X(width) X(compare) \
-    X(items) X(kind) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) X(write) X(force) \
+    X(items) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) X(write) X(force) \
     X(checksums)
 typedef enum weftpy_name {
 #define WEFTPY_NAME_ENUM(name) N_##name,
@@ -84,6 +84,8 @@ PyObject *weftpy_itself(PyObject *self, PyObject *unused); /* args.c: how a `wit
 
 /* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
 int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);
+/* The same for a function that takes nothing but a timeout. */
+int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint64_t *ns_out);
 int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
 const char *weftpy_str(PyObject *arg, const char *what);                        /* text without a NUL in it, borrowed; NULL: an exception */
 PyObject *weftpy_text(const char *text);                                        /* text of the library's or of a peer's; NULL is "" */
@@ -251,7 +253,6 @@ PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value); /* already compl
 void weftpy_op_told(weftpy_op_t *op);
 PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made); /* it is complete */
 int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* by a turn: -1 with an exception only the loop may see; else by call_soon */
-void weftpy_op_queue(weftpy_op_t *op);
 void weftpy_ops_free(weftpy_state_t *st);
 
 /* many.c */
@@ -358,7 +359,6 @@ struct weftpy_message {
     weftpy_message_t *next, **before; /* in run->messages */
 };
 extern PyType_Spec weftpy_message_spec;
-PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am); /* owns am; NULL: no memory, and it is released */
 void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
@@ -416,7 +416,6 @@ extern PyType_Spec weftpy_region_spec, weftpy_remote_spec;
 PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_endpoint_attach(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_endpoint_find_name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-int weftpy_rights(weftpy_state_t *st, PyObject *arg, const char *what, uint32_t *rights_out); /* "rwa"; arg NULL or None: it stays */
 PyObject *weftpy_rights_text(uint32_t rights);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */

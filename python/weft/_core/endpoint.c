@@ -454,9 +454,8 @@ static PyObject *close_it(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, bo
 static PyObject *close_method(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(ep->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(ep->st, &sig_close, args, n, kwnames, &timeout))
         return NULL;
     return close_it(ep, &weftpy_gives_len, false, timeout);
 }
@@ -470,8 +469,7 @@ static PyObject *abort_method(PyObject *self, PyObject *unused)
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    weftpy_op_t *op = weftpy_op_new(((weftpy_endpoint_t *)self)->run, &weftpy_gives_made);
-    return op ? weftpy_op_complete(op, Py_NewRef(self)) : NULL;
+    return weftpy_done(((weftpy_endpoint_t *)self)->run, Py_NewRef(self));
 }
 
 /* Failures of the closing are not raised here: they would hide what ended the block. */

@@ -118,9 +118,8 @@ static const weftpy_sig_t sig_accept = {"accept", 1, 0, 0, {N_timeout}};
 static PyObject *accept(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     listener_t *l = (listener_t *)self;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(l->run->st, &sig_accept, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout) || check(l))
+    if (weftpy_args_timeout(l->run->st, &sig_accept, args, n, kwnames, &timeout) || check(l))
         return NULL;
     if (l->served)
         return weftpy_raise_text(l->run->st, WEFT_ERR_STATE, "the listener has a handler, which gets the endpoints");
@@ -171,8 +170,7 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    weftpy_op_t *op = weftpy_op_new(((listener_t *)self)->run, &weftpy_gives_made);
-    return op ? weftpy_op_complete(op, Py_NewRef(self)) : NULL;
+    return weftpy_done(((listener_t *)self)->run, Py_NewRef(self));
 }
 
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)

@@ -24,7 +24,8 @@ void weftpy_messages_release(weftpy_runtime_t *run)
         release(run->messages);
 }
 
-PyObject *weftpy_message_new(weftpy_runtime_t *run, weft_am_t *am)
+/* Owns am; NULL: no memory, and it is released. */
+static PyObject *message_new(weftpy_runtime_t *run, weft_am_t *am)
 {
     weftpy_message_t *m = (weftpy_message_t *)PyType_GenericAlloc(run->st->message, 0);
     if (weftpy_runtime_check(run)) { /* the collector ran, and something closed it: then the message is gone */
@@ -57,7 +58,7 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     (void)made;
     weft_am_t *am = (weft_am_t *)op->buf;
     op->buf = NULL;
-    return weftpy_runtime_check(run) ? NULL : weftpy_message_new(run, am);
+    return weftpy_runtime_check(run) ? NULL : message_new(run, am);
 }
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
@@ -134,9 +135,8 @@ static PyObject *pull(weftpy_message_t *m, PyObject *into, uint64_t timeout)
 static PyObject *read_it(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(m->run->st, &sig_read, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(m->run->st, &sig_read, args, n, kwnames, &timeout))
         return NULL;
     return pull(m, NULL, timeout);
 }
@@ -275,7 +275,7 @@ static void arrived(weft_am_t *am, void *user)
     PyObject *handler =
         key ? Py_XNewRef(PyDict_GetItemWithError(run->handlers, key)) : NULL; /* making a message can run anything */
     weft_am_t *kept = handler ? weft_am_keep(am) : NULL;
-    PyObject *m = kept ? weftpy_message_new(run, kept) : NULL;
+    PyObject *m = kept ? message_new(run, kept) : NULL;
     if (handler && !kept)
         PyErr_NoMemory();
     if ((handler && !m) || (m && weftpy_loop_call(run, handler, m)))

@@ -144,7 +144,7 @@ PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value)
     return (PyObject *)op;
 }
 
-void weftpy_op_queue(weftpy_op_t *op)
+static void queue(weftpy_op_t *op)
 {
     weftpy_runtime_t *run = op->run;
     if (op->queued)
@@ -164,7 +164,7 @@ void weftpy_op_told(weftpy_op_t *op)
     weftpy_buf_release(&op->buf);
     Py_CLEAR(op->held);
     if (op->waker || op->callbacks)
-        weftpy_op_queue(op);
+        queue(op);
     Py_DECREF(op);
 }
 
@@ -500,7 +500,7 @@ static PyObject *cancel(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
     if (arg[0] && arg[0] != Py_None)
         op->message = Py_NewRef(arg[0]);
     if (op->waker || op->callbacks)
-        weftpy_op_queue(op); /* the awaiter hears of it in the next turn, the operation ends when it ends */
+        queue(op); /* the awaiter hears of it in the next turn, the operation ends when it ends */
     if (op->many)
         weftpy_many_cancel(op->many);
     else

@@ -54,7 +54,8 @@ static void memory_end(PyObject *capsule)
 
 /* --- rights, as letters -------------------------------------------------------------------------------------------------- */
 
-int weftpy_rights(weftpy_state_t *st, PyObject *arg, const char *name, uint32_t *rights_out)
+/* "rwa"; arg NULL or None: it stays as it is. */
+static int rights_of(weftpy_state_t *st, PyObject *arg, const char *name, uint32_t *rights_out)
 {
     uint32_t rights = 0;
     if (!arg || arg == Py_None)
@@ -183,9 +184,8 @@ static const weftpy_sig_t sig_free = {"free", 1, 0, 0, {N_timeout}};
 static PyObject *free_method(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(r->h.run->st, &sig_free, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(r->h.run->st, &sig_free, args, n, kwnames, &timeout))
         return NULL;
     return free_it(r, &weftpy_gives_none, timeout);
 }
@@ -276,7 +276,7 @@ static int region_opts(region_t *r, PyObject **arg, memory_t *m, weft_region_opt
     weftpy_state_t *st = r->h.run->st;
     int mapped = 1;
     bool said_rights = arg[2] && arg[2] != Py_None;
-    if (weftpy_rights(st, arg[2], "rights", &opts->rights) || weftpy_rights(st, arg[3], "name_rights", &opts->name_rights) ||
+    if (rights_of(st, arg[2], "rights", &opts->rights) || rights_of(st, arg[3], "name_rights", &opts->name_rights) ||
         weftpy_u64(arg[4], "max_len", PY_SSIZE_T_MAX, &opts->max_len) || (arg[5] && (mapped = PyObject_IsTrue(arg[5])) < 0))
         return -1;
     if (arg[1] && arg[1] != Py_None) {
@@ -404,7 +404,7 @@ static PyObject *token(FAST_ARGS)
     weft_region_token_opts_t opts = WEFT_REGION_TOKEN_OPTS_INIT;
     char bytes[WEFT_RMA_TOKEN_MAX];
     size_t len = sizeof bytes;
-    if (weftpy_args(st, &sig_token, args, n, kwnames, arg) || weftpy_rights(st, arg[0], "rights", &opts.rights) ||
+    if (weftpy_args(st, &sig_token, args, n, kwnames, arg) || rights_of(st, arg[0], "rights", &opts.rights) ||
         weftpy_u64(arg[1], "offset", UINT64_MAX, &opts.offset) || weftpy_u64(arg[2], "n", UINT64_MAX, &opts.len) ||
         weftpy_ns(arg[3], "lifetime", &opts.lifetime_ns) || weftpy_handle_check(&r->h, what))
         return NULL;
@@ -419,9 +419,8 @@ static const weftpy_sig_t sig_revoke = {"revoke", 1, 0, 0, {N_timeout}};
 static PyObject *revoke_it(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(r->h.run->st, &sig_revoke, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(r->h.run->st, &sig_revoke, args, n, kwnames, &timeout))
         return NULL;
     weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
     if (!op)

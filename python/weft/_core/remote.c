@@ -436,9 +436,8 @@ static const weftpy_sig_t sig_flush = {"flush", 1, 0, 0, {N_timeout}};
 static PyObject *flush(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(r->h.run->st, &sig_flush, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(r->h.run->st, &sig_flush, args, n, kwnames, &timeout))
         return NULL;
     weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
     if (!op)

@@ -55,9 +55,8 @@ PyObject *weftpy_store_stats(const weft_store_stats_t *s)
 PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *name, weft_status_t (*post)(void *of, weft_op_t *op),
                               const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(h->run->st, sig, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(h->run->st, sig, args, n, kwnames, &timeout))
         return NULL;
     weftpy_op_t *op = weftpy_handle_begin(h, name, &weftpy_gives_none);
     if (!op)

@@ -417,11 +417,10 @@ static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
 static PyObject *drain(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
     if (!s->service || !s->run->rt)
         return already(s);
-    if (weftpy_args(s->st, &sig_drain, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout) || check(s))
+    if (weftpy_args_timeout(s->st, &sig_drain, args, n, kwnames, &timeout) || check(s))
         return NULL;
     weftpy_op_t *op = weftpy_op_new(s->run, &weftpy_gives_none);
     if (!op)
@@ -453,11 +452,10 @@ static void leave(weftpy_guest_t *guest)
 static PyObject *close_method(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
     if (!s->service || !s->run->rt)
         return already(s);
-    if (weftpy_args(s->st, &sig_close, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout) || check(s))
+    if (weftpy_args_timeout(s->st, &sig_close, args, n, kwnames, &timeout) || check(s))
         return NULL;
     weftpy_op_t *op = weftpy_op_new(s->run, &weftpy_gives_none);
     if (!op)

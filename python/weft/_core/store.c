@@ -286,9 +286,8 @@ static const weftpy_sig_t sig_renew = {"renew", 1, 0, 0, {N_timeout}};
 static PyObject *query(FAST_ARGS)
 {
     SELF;
-    PyObject *arg[1];
     uint64_t timeout = 0;
-    if (weftpy_args(h->run->st, &sig_query, args, n, kwnames, arg) || weftpy_ns(arg[0], "timeout", &timeout))
+    if (weftpy_args_timeout(h->run->st, &sig_query, args, n, kwnames, &timeout))
         return NULL;
     weft_store_stats_t *stats = PyMem_Calloc(1, sizeof *stats);
     if (!stats)

@@ -27,7 +27,8 @@ _Static_assert(sizeof(int64_t) == sizeof(Py_ssize_t), "a shape is one for the bu
 
 /* --- life ---------------------------------------------------------------------------------------------------------------------- */
 
-const char *weftpy_tensor_format(const weft_tensor_t *t)
+/* Of the buffer protocol; NULL: it has none. */
+static const char *format_of(const weft_tensor_t *t)
 {
     static const struct {
         uint8_t code, bits;
@@ -57,7 +58,7 @@ static bool measure(tensor_t *t, const weft_tensor_t *from)
     t->bytes = (Py_ssize_t)bytes;
     t->item = (Py_ssize_t)from->bits * from->lanes / 8;
     t->compact = weft_tensor_compact(from);
-    t->format = weftpy_tensor_format(from);
+    t->format = format_of(from);
     int64_t step = 1;
     for (int i = from->ndim; i-- > 0;) {
         t->shape[i] = from->shape[i];

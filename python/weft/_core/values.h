@@ -49,7 +49,6 @@ PyObject *weftpy_tensor_make(weftpy_state_t *st, const weft_tensor_t *tensor, Py
 const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object); /* NULL, no exception: it is no Tensor of ours */
 /* Its elements, one after the other. -1: they are more than `cap` bytes. */
 int64_t weftpy_tensor_copy(const weft_tensor_t *tensor, void *to, size_t cap);
-const char *weftpy_tensor_format(const weft_tensor_t *tensor);               /* of the buffer protocol; NULL: it has none */
 
 /* DLPack, as far as we need it: the layout of its DLManagedTensor. */
 typedef struct weftpy_dlpack {
