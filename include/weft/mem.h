@@ -108,6 +108,8 @@ typedef struct weft_pool_opts {
     size_t max_bytes;            /* of all arenas together. Default is: 4 GiB */
     size_t arena_bytes;          /* of one; larger buffers have one of their own. Default is: 16 MiB */
     bool unshared;               /* peers may not map it */
+    bool outlives;               /* it may be freed after its runtime: buffers that are out then stay good, and nobody is warned. It gives none out
+                                    from then on */
 } weft_pool_opts_t;
 #define WEFT_POOL_OPTS_INIT WEFT_INIT(weft_pool_opts_t)
 

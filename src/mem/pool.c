@@ -68,7 +68,7 @@ struct weft_pool {
     weft_runtime_t *rt; /* NULL: it ended before the pool */
     const weft_mem_kind_t *base;
     size_t max_bytes, arena_bytes;
-    bool share;
+    bool share, outlives;
     bool left;        /* nobody has it any more: it goes with the last buffer that is out */
     arena_t **arenas; /* by address */
     uint32_t n, cap;
@@ -567,6 +567,7 @@ weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, we
     pool->max_bytes = o.max_bytes;
     pool->arena_bytes = o.arena_bytes;
     pool->share = !o.unshared;
+    pool->outlives = o.outlives;
     wefti_list_init(&pool->own_idle);
     for (uint32_t i = 0; i < CLASSES; i++)
         wefti_list_init(&pool->partial[i]);
@@ -658,8 +659,9 @@ void wefti_pools_cut(wefti_mem_t *m)
 {
     unsigned n = 0;
     pthread_mutex_lock(&m->lock);
-    for (wefti_list_t *it; (it = wefti_list_pop(&m->pools)); n++) {
+    for (wefti_list_t *it; (it = wefti_list_pop(&m->pools));) {
         weft_pool_t *pool = wefti_container_of(it, weft_pool_t, link);
+        n += !pool->outlives;
         pthread_mutex_lock(&pool->lock);
         cut(pool);
         pthread_mutex_unlock(&pool->lock);

@@ -491,6 +491,31 @@ TEST(a_pool_that_outlives_its_runtime_gives_nothing_out)
     CHECK_OK(weft_pool_free(pool));
 }
 
+static unsigned lines;
+
+static void count_line(weft_log_level_t level, const char *text, void *user)
+{
+    (void)level, (void)text, (void)user;
+    lines++;
+}
+
+TEST(a_pool_that_may_outlive_its_runtime_is_not_warned_about)
+{
+    for (int may = 0; may < 2; may++) {
+        weft_runtime_t *rt = open_rt();
+        weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+        weft_pool_t *pool;
+        o.outlives = may;
+        CHECK_OK(weft_pool_new(rt, &o, &pool));
+        lines = 0;
+        weft_log_set_level(WEFT_LOG_WARN);
+        weft_log_set_sink(count_line, NULL);
+        CHECK_OK(weft_runtime_close(rt));
+        CHECK_EQ(lines, may ? 0 : 1);
+        CHECK_OK(weft_pool_free(pool));
+    }
+}
+
 /* --- forks ---------------------------------------------------------------------------------------------------------------------------------- */
 
 TEST(a_child_reads_its_parents_buffers_and_writes_to_its_own)
