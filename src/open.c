@@ -3,6 +3,7 @@
 
 #include "am/am.h"
 #include "conn/conn.h"
+#include "element/element.h"
 #include "mem/mem.h"
 #include "msg/msg.h"
 #include "registry/registry.h"
@@ -32,6 +33,8 @@ weft_status_t wefti_open_on_fabric(const weft_runtime_opts_t *opts, wefti_config
         st = wefti_store_attach(rt);
     if (!st)
         st = wefti_rpc_attach(rt);
+    if (!st)
+        st = wefti_element_attach(rt);
     if (!st)
         st = wefti_runtime_start(rt);
     if (st) {

@@ -4,6 +4,7 @@
 #include <weft/am.h>
 #include <weft/config.h>
 #include <weft/conn.h>
+#include <weft/element.h>
 #include <weft/function.h>
 #include <weft/mem.h>
 #include <weft/mirror.h>

@@ -1,0 +1,323 @@
+/* element/action.c - actions: transports by their names, and the end of all of them.
+ *
+ *     open --terminate--> nobody waits any more --close--> closing: transports end, ways are hung up --the last reference--> gone
+ *
+ * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have them.
+ * References are the program's, one for each call that is on its way to the driver, one for each way and each io.
+ *
+ * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
+#include "element/state.h"
+
+#define CONNECT_NS (10 * WEFT_SECOND)
+#define RETRY_NS (20 * WEFT_MILLISECOND)
+
+typedef struct closing {
+    weft_action_t *action;
+} closing_t;
+
+static void action_free(weft_action_t *a)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&a->transports)) || (l = wefti_list_pop(&a->released));)
+        wefti_transport_free(wefti_container_of(l, weft_transport_t, link));
+    wefti_element_pool_unref(a->pool);
+    pthread_mutex_destroy(&a->lock);
+    wefti_free(a);
+}
+
+void wefti_action_unref(weft_action_t *a)
+{
+    if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    weft_op_t *op = a->close_op;
+    if (wefti_list_linked(&a->link))
+        wefti_list_remove(&a->link);
+    action_free(a);
+    if (op)
+        wefti_op_complete(op, WEFT_OK);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+
+static void listed(wefti_call_t *call)
+{
+    weft_action_t *a = wefti_container_of(call, weft_action_t, list_call);
+    wefti_list_push_back(&a->es->actions, &a->link);
+    wefti_action_unref(a);
+}
+
+weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_action_opts_t *opts, weft_action_t **action_out)
+{
+    weft_action_opts_t o;
+    if (!rt || !id || !action_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !id ? "the id" : "where the action goes");
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_action_opts_t");
+    if (st)
+        return st;
+    if (strnlen(id, sizeof(*action_out)->id) >= sizeof(*action_out)->id)
+        return wefti_fail(WEFT_ERR_INVALID, "the id of an action has at most %zu bytes", sizeof(*action_out)->id - 1);
+    if (wefti_forked(rt) || rt->closing)
+        return wefti_fail(wefti_forked(rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
+    weft_action_t *a = (weft_action_t *)wefti_calloc(1, sizeof *a);
+    if (!a)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an action");
+    a->es = element_state(rt);
+    a->rt = rt;
+    memcpy(a->id, id, strlen(id));
+    a->connect_ns = o.connect_ns ? o.connect_ns : CONNECT_NS;
+    a->retry_ns = o.retry_ns ? o.retry_ns : RETRY_NS;
+    a->spare = o.spare;
+    pthread_mutex_init(&a->lock, NULL);
+    wefti_list_init(&a->transports);
+    wefti_list_init(&a->released);
+    atomic_init(&a->refs, 2); /* the program's, and that of the call */
+    a->list_call.fn = listed;
+    *action_out = a;
+    wefti_call_on_driver(rt, &a->list_call);
+    return WEFT_OK;
+}
+
+const char *weft_action_id(const weft_action_t *action)
+{
+    return action ? action->id : "";
+}
+
+/* --- transports by name ---------------------------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static weft_transport_t *find(weft_action_t *a, const char *name)
+{
+    wefti_list_each(l, &a->transports) {
+        weft_transport_t *t = wefti_container_of(l, weft_transport_t, link);
+        if (!strcmp(t->name, name))
+            return t;
+    }
+    return NULL;
+}
+
+static weft_status_t not_found(weft_action_t *a, const char *name)
+{
+    return wefti_fail(WEFT_ERR_NOTFOUND, "the action %s has no transport \"%.*s\"", a->id, (int)WEFT_DURL_NAME_MAX, name);
+}
+
+weft_status_t weft_action_add(weft_action_t *action, const char *durl)
+{
+    weft_durl_t d = WEFT_DURL_INIT;
+    weft_transport_t *t;
+    if (!action)
+        return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
+    weft_status_t st = weft_durl_parse(durl, &d);
+    if (!st)
+        st = wefti_transport_new(action, &d, &t);
+    if (st)
+        return st;
+    pthread_mutex_lock(&action->lock);
+    bool taken = find(action, d.name) != NULL;
+    if (!taken)
+        wefti_list_push_back(&action->transports, &t->link);
+    pthread_mutex_unlock(&action->lock);
+    if (taken) {
+        wefti_transport_free(t);
+        return wefti_fail(WEFT_ERR_STATE, "the action %s has a transport %s already: configure it, or release it first",
+                          action->id, d.name);
+    }
+    if (!wefti_transport_leads(&d))
+        return WEFT_OK;
+    st = wefti_transport_send(t, &d);
+    if (st) { /* as if it had never been; who found it meanwhile has one that is released */
+        pthread_mutex_lock(&action->lock);
+        wefti_list_remove(&t->link);
+        wefti_list_push_back(&action->released, &t->link);
+        pthread_mutex_unlock(&action->lock);
+        wefti_transport_release(t);
+    }
+    return st;
+}
+
+weft_status_t weft_action_configure(weft_action_t *action, const char *name, const char *durl)
+{
+    weft_durl_t d = WEFT_DURL_INIT;
+    weft_status_t why;
+    if (!action || !name)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+    weft_status_t st = weft_durl_parse(durl, &d);
+    if (st)
+        return st;
+    pthread_mutex_lock(&action->lock);
+    weft_transport_t *t = find(action, name);
+    pthread_mutex_unlock(&action->lock);
+    if (!t)
+        return not_found(action, name);
+    if (t->server != d.server)
+        return wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s, and %s is not", name,
+                          t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
+    if (!wefti_transport_leads(&d))
+        return wefti_fail(WEFT_ERR_INVALID,
+                          d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
+                                   : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
+                          name);
+    if (weft_transport_state(t, &why) == WEFT_TRANSPORT_RELEASED)
+        return wefti_fail(why, "the transport %s was released", name);
+    return wefti_transport_send(t, &d);
+}
+
+weft_status_t weft_action_get(weft_action_t *action, const char *name, const char *type, weft_transport_t **trans_out)
+{
+    if (!action || !name || !type || !trans_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !action ? "the action"
+                          : !name ? "the name"
+                          : !type ? "the type"
+                                  : "where the transport goes");
+    bool server = !strcmp(type, "rdma_server");
+    if (!server && strcmp(type, "rdma") != 0)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);
+    pthread_mutex_lock(&action->lock);
+    weft_transport_t *t = find(action, name);
+    pthread_mutex_unlock(&action->lock);
+    if (!t)
+        return not_found(action, name);
+    if (t->server != server)
+        return wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s", name, t->server ? "rdma_server" : "rdma");
+    *trans_out = t;
+    return WEFT_OK;
+}
+
+/* Is it the element, or one of the parallel copies of it? */
+static bool belongs(const char *transport, const char *name)
+{
+    size_t n = strlen(name);
+    return !strncmp(transport, name, n) && (!transport[n] || transport[n] == '@');
+}
+
+weft_status_t weft_action_release(weft_action_t *action, const char *name)
+{
+    unsigned n = 0;
+    if (!action || !name)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+    for (weft_transport_t *t;; n++) {
+        t = NULL;
+        pthread_mutex_lock(&action->lock);
+        wefti_list_each(l, &action->transports) {
+            t = wefti_container_of(l, weft_transport_t, link);
+            if (belongs(t->name, name))
+                break;
+            t = NULL;
+        }
+        if (t) {
+            wefti_list_remove(&t->link);
+            wefti_list_push_back(&action->released, &t->link);
+        }
+        pthread_mutex_unlock(&action->lock);
+        if (!t)
+            break;
+        wefti_transport_release(t);
+    }
+    return n ? WEFT_OK : not_found(action, name);
+}
+
+/* --- endings --------------------------------------------------------------------------------------------------------------------------- */
+
+/* Call fn for all transports. The driver's: lists may grow meanwhile, and what is added then is told by itself. */
+static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))
+{
+    wefti_list_t *lists[2] = {&a->transports, &a->released};
+    for (int i = 0; i < 2; i++) {
+        pthread_mutex_lock(&a->lock);
+        wefti_list_t *l = lists[i]->next;
+        while (l != lists[i]) {
+            pthread_mutex_unlock(&a->lock);
+            fn(wefti_container_of(l, weft_transport_t, link));
+            pthread_mutex_lock(&a->lock);
+            l = l->next;
+            if (i == 0 && l == lists[1])
+                break; /* it was released meanwhile: the second list has it */
+        }
+        pthread_mutex_unlock(&a->lock);
+    }
+}
+
+static void terminated(wefti_call_t *call)
+{
+    weft_action_t *a = wefti_container_of(call, weft_action_t, terminate_call);
+    each(a, wefti_transport_terminated);
+    wefti_action_unref(a);
+}
+
+void weft_action_terminate(weft_action_t *action)
+{
+    if (!action || atomic_exchange(&action->terminated, true))
+        return;
+    action->terminate_call.fn = terminated;
+    wefti_action_ref(action);
+    wefti_call_on_driver(action->rt, &action->terminate_call);
+}
+
+bool weft_action_terminated(const weft_action_t *action)
+{
+    return action && atomic_load(&action->terminated);
+}
+
+static void close_begin(weft_action_t *a)
+{
+    a->closing = true;
+    each(a, wefti_transport_end);
+    wefti_action_unref(a); /* the program's */
+}
+
+static void close_called(wefti_call_t *call)
+{
+    close_begin(wefti_container_of(call, weft_action_t, close_call));
+}
+
+static weft_status_t close_start(weft_op_t *op)
+{
+    weft_action_t *a = wefti_op_room(op, closing_t)->action;
+    (void)wefti_op_track(op); /* without memory for a deadline it ends when all has ended */
+    a->close_op = op;
+    close_begin(a);
+    return WEFT_OK;
+}
+
+static void close_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_op_room(op, closing_t)->action->close_op = NULL; /* it goes on */
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t close_kind = {"action close", close_start, close_cancel};
+
+weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
+{
+    if (!action)
+        return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
+    if (!op) {
+        action->close_call.fn = close_called;
+        wefti_call_on_driver(action->rt, &action->close_call);
+        return WEFT_OK;
+    }
+    weft_status_t st = wefti_op_prepare(action->rt, op, &close_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, closing_t)->action = action;
+    return wefti_op_go(action->rt, op);
+}
+
+/* The runtime closes. */
+void wefti_actions_shutdown(element_state_t *es)
+{
+    wefti_list_each_safe(l, &es->actions) {
+        weft_action_t *a = wefti_container_of(l, weft_action_t, link);
+        wefti_action_ref(a);
+        each(a, wefti_transport_end);
+        if (a->close_op) /* connections that are forced down keep it to the end */
+            wefti_op_complete(a->close_op, WEFT_ERR_CLOSED);
+        a->close_op = NULL;
+        wefti_action_unref(a);
+    }
+}
+
+void wefti_actions_free(element_state_t *es)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&es->actions));)
+        action_free(wefti_container_of(l, weft_action_t, link));
+}

@@ -1,0 +1,108 @@
+/* element/buffer.c - buffers: memory that transports and programs share, and that goes with the last who holds it.
+ *
+ * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the pool does not need the
+ * runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is closed.
+ *
+ * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped. tests/wire/element_basic.c. */
+#include "element/state.h"
+
+/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
+ * there at once; a lock keeps others from getting them between the put and the trim. */
+enum { ARENA = 16 << 20, OWN = ARENA / 2 };
+
+weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out)
+{
+    weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+    element_pool_t *p = (element_pool_t *)wefti_calloc(1, sizeof *p);
+    if (!p)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for buffers");
+    o.max_bytes = SIZE_MAX / 8;
+    o.arena_bytes = ARENA;
+    o.outlives = true;
+    weft_status_t st = weft_pool_new(rt, &o, &p->pool);
+    if (st) {
+        wefti_free(p);
+        return st;
+    }
+    pthread_mutex_init(&p->lock, NULL);
+    atomic_init(&p->refs, 1);
+    *pool_out = p;
+    return WEFT_OK;
+}
+
+void wefti_element_pool_unref(element_pool_t *p)
+{
+    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    weft_pool_free(p->pool);
+    pthread_mutex_destroy(&p->lock);
+    wefti_free(p);
+}
+
+static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
+{
+    if (len > SIZE_MAX / 16)
+        return wefti_fail(WEFT_ERR_NOMEM, "no machine has %zu bytes for a buffer", len);
+    pthread_mutex_lock(&pool->lock);
+    weft_status_t st = weft_pool_get(pool->pool, len, base_out);
+    pthread_mutex_unlock(&pool->lock);
+    if (!st && len <= OWN)
+        memset(*base_out, 0, len);
+    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM
+                                                         : st; /* it is memory that is missing, whoever says so */
+}
+
+static void put(element_pool_t *pool, void *base, size_t len)
+{
+    pthread_mutex_lock(&pool->lock);
+    weft_pool_put(pool->pool, base);
+    if (len > OWN)
+        weft_pool_trim(pool->pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out)
+{
+    void *base;
+    weft_buffer_t *b = (weft_buffer_t *)wefti_calloc(1, sizeof *b);
+    if (!b)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a buffer");
+    weft_status_t st = get(pool, len, &base);
+    if (st) {
+        wefti_free(b);
+        return st;
+    }
+    atomic_init(&b->refs, 1);
+    atomic_fetch_add_explicit(&pool->refs, 1, memory_order_relaxed);
+    b->pool = pool;
+    b->base = (uint8_t *)base;
+    b->len = len;
+    *buffer_out = b;
+    return WEFT_OK;
+}
+
+void weft_buffer_hold(weft_buffer_t *buffer)
+{
+    if (buffer)
+        atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
+}
+
+void weft_buffer_drop(weft_buffer_t *buffer)
+{
+    if (!buffer || atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    element_pool_t *pool = buffer->pool;
+    put(pool, buffer->base, buffer->len);
+    wefti_element_pool_unref(pool);
+    wefti_free(buffer);
+}
+
+void *weft_buffer_base(const weft_buffer_t *buffer)
+{
+    return buffer ? buffer->base : NULL;
+}
+
+size_t weft_buffer_len(const weft_buffer_t *buffer)
+{
+    return buffer ? buffer->len : 0;
+}

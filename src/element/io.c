@@ -1,0 +1,707 @@
+/* element/io.c - operations on transports: from the post, through waiting for READY, to their end.
+ *
+ *     (post) --> WAITING --READY--> MOVING: an operation of a room below --> ended
+ *                                   HELD: the way waits for something else first
+ *
+ * Reads and writes of mapped memory take a shorter way: the thread that posts them carries them out, with a lock of the transport's held twice for a
+ * moment. They take it only while nothing else is under way, so that nothing is passed; one that turns out not to be done at once becomes an io like
+ * any other.
+ *
+ * One that has to end before it is over (its deadline, a release) is cancelled below, and then waits for the element to let go of its buffer. An
+ * element that does not do that soon is taken for lost, and the connection to it given up: a deadline is kept, whatever state the element is in.
+ *
+ * The ios of a transport are on one list, in the order of their posts: a flush is done when it is the first of them.
+ *
+ * Promise: every operation completes once; it completes after the rooms below have let go of its buffer; and the buffer stays as long, whatever is
+ * registered meanwhile. tests/wire/element_basic.c, element_life.c, tests/fault/element_lost.c. */
+#include "element/state.h"
+
+#define LET_GO_NS (250 * WEFT_MILLISECOND) /* how long an element may take to let go of a buffer whose operation has to end */
+enum { BATCH_MOST = 65536 };
+
+typedef struct io_room {
+    element_io_t *io;
+} io_room_t;
+
+/* --- ios ---------------------------------------------------------------------------------------------------------------------- */
+
+static element_io_t *io_new(void)
+{
+    return (element_io_t *)wefti_calloc(1, sizeof(element_io_t));
+}
+
+/* With the transport's lock. NULL: there is none to be used again. */
+static element_io_t *take_spare(weft_transport_t *t)
+{
+    element_io_t *io = t->spare;
+    if (io) {
+        t->spare = io->next;
+        t->n_spare--;
+    }
+    return io;
+}
+
+/* With the transport's lock. The io, if it is to be freed. */
+static element_io_t *put_spare(weft_transport_t *t, element_io_t *io)
+{
+    if (t->n_spare >= ELEMENT_SPARE_IOS)
+        return io;
+    io->next = t->spare;
+    t->spare = io;
+    t->n_spare++;
+    return NULL;
+}
+
+void wefti_io_free(element_io_t *io)
+{
+    weft_buffer_drop(io->buf);
+    wefti_free(io->rma_items);
+    wefti_free(io);
+}
+
+/* Make it as good as new: only `inner` is left alone, which may be posted again as it is. */
+static void io_clear(element_io_t *io)
+{
+    memset((char *)io + sizeof io->inner, 0, sizeof *io - sizeof io->inner);
+    io->inner.fn = NULL;
+    io->inner.timeout_ns = 0;
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------------------- */
+
+/* What the end of a connection means, whichever side ended it: an element that hung up is lost. */
+static weft_status_t cut_off(const weft_transport_t *t, weft_status_t st)
+{
+    if (st != WEFT_ERR_CANCELLED && st != WEFT_ERR_CLOSED)
+        return st;
+    return t->state == WEFT_TRANSPORT_RELEASED || t->rt->closing ? WEFT_ERR_CLOSED : WEFT_ERR_PEER;
+}
+
+weft_status_t wefti_io_status(const element_io_t *io, weft_status_t st)
+{
+    if (io->why && (st == WEFT_ERR_CANCELLED || st == WEFT_ERR_CLOSED || st == WEFT_ERR_TIMEOUT))
+        return io->why;
+    return cut_off(io->t, st);
+}
+
+static void count_one(weft_transport_stats_t *s, unsigned what, uint64_t size, weft_status_t st)
+{
+    if (st) {
+        s->failed++;
+    } else if (what == IO_READ) {
+        s->reads++;
+        s->bytes_read += size;
+    } else if (what == IO_WRITE) {
+        s->writes++;
+        s->bytes_written += size;
+    } else if (what == IO_ATOMIC) {
+        s->atomics++;
+    }
+}
+
+static void count(weft_transport_t *t, const element_io_t *io, weft_status_t st)
+{
+    if (io->what != IO_BATCH || !io->op) {
+        count_one(&t->stats, io->what, io->size, st);
+        return;
+    }
+    for (size_t i = 0; i < io->n; i++)
+        count_one(&t->stats, io->items[i].what == WEFT_RMA_DO_READ ? IO_READ : IO_WRITE, io->items[i].size, io->items[i].status);
+}
+
+/* Flushes that have nothing before them any more. */
+static void end_flushes(weft_transport_t *t)
+{
+    while (!t->walking && !wefti_list_empty(&t->ios)) {
+        element_io_t *io = wefti_container_of(wefti_list_first(&t->ios), element_io_t, link);
+        if (io->what != IO_FLUSH)
+            return;
+        t->walking = true;
+        wefti_io_end(io, WEFT_OK);
+        t->walking = false;
+    }
+}
+
+void wefti_io_end(element_io_t *io, weft_status_t st)
+{
+    weft_transport_t *t = io->t;
+    weft_action_t *action = t->action;
+    weft_op_t *op = io->op;
+    element_way_t *way = io->way;
+    bool counted = io->counted;
+    if (wefti_list_linked(&io->link))
+        wefti_list_remove(&io->link);
+    if (io->timed)
+        wefti_timer_stop(t->rt, &io->timer);
+    pthread_mutex_lock(&t->lock);
+    t->slow -= counted;
+    count(t, io, st);
+    pthread_mutex_unlock(&t->lock);
+    weft_buffer_drop(io->buf);
+    wefti_free(io->rma_items);
+    io_clear(io);
+    pthread_mutex_lock(&t->lock);
+    io = put_spare(t, io);
+    pthread_mutex_unlock(&t->lock);
+    wefti_free(io);
+    if (op)
+        wefti_op_complete(op, st);
+    if (way) {
+        way->n_ios--;
+        wefti_way_leave_if_idle(way);
+        wefti_way_unref(way);
+    }
+    end_flushes(t);
+    if (counted)
+        wefti_action_unref(action);
+}
+
+/* --- carrying out ---------------------------------------------------------------------------------------------------------------- */
+
+static void io_go(element_io_t *io)
+{
+    weft_transport_t *t = io->t;
+    io->state = IO_MOVING;
+    if (!t->way) { /* a server has none */
+        io->op->len = t->stats.len;
+        wefti_io_end(io, io->what == IO_READY ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
+        return;
+    }
+    io->way = t->way;
+    wefti_way_ref(io->way);
+    io->way->n_ios++;
+    io->way->ops->move(io->way, io);
+}
+
+void wefti_io_inner(element_io_t *io, weft_op_fn fn)
+{
+    io->state = IO_MOVING;
+    io->inner.fn = fn;
+    io->inner.user = io;
+    io->inner.timeout_ns = 0;
+    element_begin(io->t->es);
+}
+
+/* Call fn for each of those that are there now. It is on t->ios when it is looked at, and may end, and others with it. */
+static void each_io(weft_transport_t *t, void (*fn)(element_io_t *io, weft_status_t st), weft_status_t st)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    wefti_list_splice(&all, &t->ios);
+    t->walking = true;
+    wefti_action_ref(t->action); /* the last of them may be all that keeps it */
+    for (wefti_list_t *l; (l = wefti_list_pop(&all));) {
+        wefti_list_push_back(&t->ios, l);
+        fn(wefti_container_of(l, element_io_t, link), st);
+    }
+    t->walking = false;
+    end_flushes(t);
+    wefti_action_unref(t->action);
+}
+
+static bool waits(const element_io_t *io)
+{
+    return io->state == IO_WAITING && io->what != IO_FLUSH && io->what != IO_SERVE;
+}
+
+static void go_if_waiting(element_io_t *io, weft_status_t st)
+{
+    (void)st;
+    if (waits(io))
+        io_go(io);
+}
+
+void wefti_ios_go(weft_transport_t *t)
+{
+    each_io(t, go_if_waiting, WEFT_OK);
+}
+
+static void end_if_waiting(element_io_t *io, weft_status_t why)
+{
+    if (waits(io))
+        wefti_io_end(io, why);
+}
+
+void wefti_ios_waiting_end(weft_transport_t *t, weft_status_t why)
+{
+    each_io(t, end_if_waiting, why);
+}
+
+static void end_if_serving(element_io_t *io, weft_status_t why)
+{
+    if (io->what == IO_SERVE)
+        wefti_io_end(io, why);
+}
+
+void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why)
+{
+    each_io(t, end_if_serving, why);
+}
+
+static void stuck(wefti_timer_t *timer)
+{
+    element_io_t *io = wefti_container_of(timer, element_io_t, timer);
+    io->timed = false;
+    io->way->ops->abort(io->way);
+}
+
+/* It has to end, with `why`. */
+static void stop(element_io_t *io, weft_status_t why)
+{
+    weft_runtime_t *rt = io->t->rt;
+    if (!io->why)
+        io->why = why;
+    if (io->state == IO_MOVING) {
+        weft_op_cancel(&io->inner);
+        if (io->timer.fn != stuck) {
+            io->timer.fn = stuck;
+            io->timed = !wefti_timer_at(rt, &io->timer, wefti_now(rt) + LET_GO_NS);
+        }
+        return;
+    }
+    if (io->state == IO_HELD)
+        io->way->ops->unhold(io->way, io);
+    wefti_io_end(io, io->why);
+}
+
+static void stop_unless_flush(element_io_t *io, weft_status_t why)
+{
+    if (io->what != IO_FLUSH) /* those end when the others have */
+        stop(io, why);
+}
+
+void wefti_ios_end(weft_transport_t *t, weft_status_t why)
+{
+    each_io(t, stop_unless_flush, why);
+}
+
+/* --- deadlines of the durl ----------------------------------------------------------------------------------------------------------- */
+
+static void timed_out(wefti_timer_t *timer)
+{
+    element_io_t *io = wefti_container_of(timer, element_io_t, timer);
+    io->timed = false;
+    stop(io, WEFT_ERR_TIMEOUT);
+}
+
+static weft_status_t limit(element_io_t *io)
+{
+    weft_transport_t *t = io->t;
+    if (!t->timeout_ns || io->timed || !io->op || io->op->timeout_ns || io->what == IO_SERVE)
+        return WEFT_OK;
+    io->timer.fn = timed_out;
+    weft_status_t st = wefti_timer_at(t->rt, &io->timer, wefti_now(t->rt) + t->timeout_ns);
+    io->timed = !st;
+    return st;
+}
+
+void wefti_ios_limit(weft_transport_t *t)
+{
+    wefti_list_each(l, &t->ios)
+        (void)limit(wefti_container_of(l, element_io_t, link)); /* what has no memory for a timer waits as it did */
+}
+
+/* --- posting, the driver's part ------------------------------------------------------------------------------------------------------- */
+
+/* May an operation go on now (WEFT_OK) or wait (WEFT_ERR_AGAIN)? */
+static weft_status_t look(const weft_transport_t *t, unsigned what)
+{
+    if (t->state == WEFT_TRANSPORT_RELEASED)
+        return t->why;
+    if (what == IO_FLUSH)
+        return wefti_list_empty(&t->ios) ? WEFT_OK : WEFT_ERR_AGAIN;
+    if (what == IO_SERVE)
+        return atomic_load(&t->action->terminated) ? WEFT_OK : WEFT_ERR_AGAIN;
+    if (t->state == WEFT_TRANSPORT_READY)
+        return WEFT_OK;
+    if (t->state == WEFT_TRANSPORT_LOST || t->state == WEFT_TRANSPORT_FAILED)
+        return t->why;
+    return atomic_load(&t->action->terminated) ? WEFT_ERR_CANCELLED : WEFT_ERR_AGAIN;
+}
+
+static weft_status_t not_usable(const weft_transport_t *t, weft_status_t why)
+{
+    return wefti_fail(why, "the transport %s is %s: %s", t->name, weft_transport_state_name(t->state), weft_status_text(why));
+}
+
+static void drop_new(element_io_t *io)
+{
+    weft_transport_t *t = io->t;
+    weft_action_t *action = t->action;
+    pthread_mutex_lock(&t->lock);
+    t->slow--;
+    t->stats.failed++;
+    pthread_mutex_unlock(&t->lock);
+    wefti_io_free(io);
+    wefti_action_unref(action);
+}
+
+static weft_status_t start(weft_op_t *op)
+{
+    element_io_t *io = wefti_op_room(op, io_room_t)->io;
+    weft_transport_t *t = io->t;
+    weft_status_t now = look(t, io->what);
+    if (now && now != WEFT_ERR_AGAIN) {
+        (void)not_usable(t, now);
+        drop_new(io);
+        return now;
+    }
+    weft_status_t st = wefti_op_track(op);
+    if (!st)
+        st = limit(io);
+    if (st) {
+        drop_new(io);
+        return st;
+    }
+    wefti_list_push_back(&t->ios, &io->link);
+    io->state = IO_WAITING;
+    if (now == WEFT_ERR_AGAIN) {
+        if (waits(io))
+            wefti_transport_count(t, &t->stats.waits);
+    } else if (io->what == IO_FLUSH || io->what == IO_SERVE) {
+        wefti_io_end(io, WEFT_OK);
+    } else {
+        io_go(io);
+    }
+    return WEFT_OK;
+}
+
+static void cancel(weft_op_t *op, weft_status_t why)
+{
+    stop(wefti_op_room(op, io_room_t)->io, why);
+}
+
+static const wefti_op_kind_t kind = {"transport", start, cancel};
+
+/* Hand an io that is counted in t->slow to the driver. */
+static weft_status_t post(element_io_t *io, weft_op_t *op)
+{
+    weft_transport_t *t = io->t;
+    wefti_action_ref(t->action);
+    io->counted = true;
+    weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
+    if (st) {
+        drop_new(io);
+        return st;
+    }
+    io->op = op;
+    wefti_op_room(op, io_room_t)->io = io;
+    op->buf = NULL;
+    return wefti_op_go(t->rt, op);
+}
+
+/* --- at once ------------------------------------------------------------------------------------------------------------------------ */
+
+/* It was begun by the thread that posted it, and was not done at once. */
+static void adopt(wefti_call_t *call)
+{
+    element_io_t *io = wefti_container_of(call, element_io_t, call);
+    weft_transport_t *t = io->t;
+    uint32_t state = atomic_load_explicit(&wefti_opx(&io->inner)->state, memory_order_acquire) & WEFTI_OP_STATE;
+    io->way->n_ios++;
+    io->state = IO_MOVING;
+    wefti_list_push_back(&t->ios, &io->link);
+    element_begin(t->es);
+    if (state == WEFTI_OP_DONE || state == WEFTI_OP_IDLE) {
+        wefti_single_moved(&io->inner, io);
+        return;
+    }
+    io->inner.user = io;
+    io->inner.fn = wefti_single_moved;
+    if (t->state == WEFT_TRANSPORT_RELEASED)
+        stop(io, t->why);
+}
+
+static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
+{
+    weft_transport_t *t = io->t;
+    pthread_mutex_lock(&t->lock);
+    t->slow++;
+    pthread_mutex_unlock(&t->lock);
+    wefti_action_ref(t->action);
+    io->counted = true;
+    weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
+    if (!st) {
+        io->op = op;
+        wefti_op_room(op, io_room_t)->io = io;
+    }
+    io->call.fn = adopt;
+    wefti_call_on_driver(t->rt, &io->call);
+    return st;
+}
+
+/* The way of a small read: `io` has its way and its buffer. */
+static weft_status_t at_once(element_io_t *io, weft_op_t *op)
+{
+    weft_transport_t *t = io->t;
+    element_way_t *way = io->way;
+    weft_buffer_t *buf = io->buf;
+    size_t size = io->size;
+    unsigned what = io->what;
+    weft_status_t st = what == IO_READ ? weft_rma_read(way->remote, io->addr, buf->base + io->offset, size, &io->inner)
+                                       : weft_rma_write(way->remote, io->addr, buf->base + io->offset, size, &io->inner);
+    if (!st && !weft_op_done(&io->inner))
+        return not_at_once(io, op);
+    weft_status_t came = st ? st : io->inner.status;
+    weft_ep_id_t from = io->inner.from;
+    io->buf = NULL;
+    io->way = NULL;
+    pthread_mutex_lock(&t->lock);
+    if (came) {
+        came = t->state > WEFT_TRANSPORT_READY ? t->why : cut_off(t, came); /* the transport knows better why */
+        st = st ? came : st;
+    }
+    count_one(&t->stats, what, size, came);
+    t->stats.at_once += !came;
+    io = put_spare(t, io);
+    pthread_mutex_unlock(&t->lock);
+    wefti_free(io);
+    weft_buffer_drop(buf);
+    wefti_way_unref(way);
+    if (st)
+        return st;
+    op->status = came;
+    op->len = size;
+    op->from = from;
+    wefti_opx(op)->rt = t->rt;
+    atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE, memory_order_release);
+    return WEFT_OK;
+}
+
+/* --- posts -------------------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t check(const weft_transport_t *t, const weft_op_t *op, bool server)
+{
+    if (!t || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", t ? "the operation" : "the transport");
+    if (t->server != server)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          server ? "the transport %s is of type rdma: only one of type rdma_server serves"
+                                 : "the transport %s is of type rdma_server: it serves memory and reaches none",
+                          t->name);
+    return WEFT_OK;
+}
+
+/* With the lock: is there a buffer, and are these bytes in it? */
+static weft_status_t check_local(const weft_transport_t *t, size_t size, size_t offset)
+{
+    if (!t->buf)
+        return wefti_fail(WEFT_ERR_STATE, "the transport %s has no buffer: call weft_transport_reg() first", t->name);
+    if (offset > t->buf->len || size > t->buf->len - offset)
+        return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at offset %zu are not in the buffer of %zu that is registered with %s", size,
+                          offset, t->buf->len, t->name);
+    return WEFT_OK;
+}
+
+static bool may_be_at_once(weft_transport_t *t, size_t size, weft_op_t *op)
+{
+    return t->state == WEFT_TRANSPORT_READY && t->way && t->way->path == WEFT_RMA_MAPPED && size <= ELEMENT_AT_ONCE && !t->slow &&
+           wefti_op_plain(t->rt, op);
+}
+
+static weft_status_t no_memory(weft_transport_t *t, bool slow)
+{
+    pthread_mutex_lock(&t->lock);
+    t->slow -= slow;
+    t->stats.failed++;
+    pthread_mutex_unlock(&t->lock);
+    return wefti_fail(WEFT_ERR_NOMEM, "no memory for an operation on %s", t->name);
+}
+
+static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, uint64_t addr, size_t offset, weft_op_t *op)
+{
+    weft_status_t st = check(t, op, false);
+    element_way_t *way = NULL;
+    if (st)
+        return st;
+    pthread_mutex_lock(&t->lock);
+    st = check_local(t, size, offset);
+    if (!st && t->state > WEFT_TRANSPORT_READY)
+        st = not_usable(t, t->why);
+    if (st) {
+        t->stats.failed++;
+        pthread_mutex_unlock(&t->lock);
+        return st;
+    }
+    uint64_t timeout = op->timeout_ns ? op->timeout_ns : t->timeout_ns;
+    weft_buffer_t *buf = t->buf;
+    weft_buffer_hold(buf);
+    if (may_be_at_once(t, size, op)) {
+        way = t->way;
+        wefti_way_ref(way);
+    } else {
+        t->slow++;
+    }
+    element_io_t *io = take_spare(t);
+    pthread_mutex_unlock(&t->lock);
+    if (!io)
+        io = io_new();
+    if (!io) {
+        weft_buffer_drop(buf);
+        wefti_way_unref(way);
+        return no_memory(t, !way);
+    }
+    io->t = t;
+    io->buf = buf;
+    io->what = (uint8_t)what;
+    io->size = size;
+    io->addr = addr;
+    io->offset = offset;
+    if (!way)
+        return post(io, op);
+    io->way = way;
+    io->inner.timeout_ns = timeout;
+    return at_once(io, op);
+}
+
+weft_status_t weft_transport_read(weft_transport_t *trans, size_t size, uint64_t addr, size_t offset, weft_op_t *op)
+{
+    return transfer(trans, IO_READ, size, addr, offset, op);
+}
+
+weft_status_t weft_transport_write(weft_transport_t *trans, size_t size, uint64_t addr, size_t offset, weft_op_t *op)
+{
+    return transfer(trans, IO_WRITE, size, addr, offset, op);
+}
+
+/* An io for the driver; it is counted. */
+static element_io_t *io_for(weft_transport_t *t, unsigned what)
+{
+    pthread_mutex_lock(&t->lock);
+    t->slow++;
+    element_io_t *io = take_spare(t);
+    pthread_mutex_unlock(&t->lock);
+    if (!io)
+        io = io_new();
+    if (!io) {
+        (void)no_memory(t, true);
+        return NULL;
+    }
+    io->t = t;
+    io->what = (uint8_t)what;
+    return io;
+}
+
+static weft_status_t post_new(weft_transport_t *t, unsigned what, weft_op_t *op)
+{
+    element_io_t *io = io_for(t, what);
+    return io ? post(io, op) : WEFT_ERR_NOMEM;
+}
+
+weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_t *items, size_t n, weft_op_t *op)
+{
+    weft_status_t st = check(trans, op, false);
+    if (!st && ((!items && n) || n > BATCH_MOST))
+        st = wefti_fail(WEFT_ERR_INVALID,
+                        items ? "%zu are more than the %d that go in one batch" : "the %zu items are NULL (at most %d)", n,
+                        BATCH_MOST);
+    if (st)
+        return st;
+    weft_rma_item_t *rma = (weft_rma_item_t *)wefti_calloc(n ? n : 1, sizeof *rma);
+    element_io_t *io = rma ? io_for(trans, IO_BATCH) : NULL;
+    if (!io) {
+        wefti_free(rma);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a batch of %zu", n);
+    }
+    io->rma_items = rma;
+    io->items = items;
+    io->n = n;
+    pthread_mutex_lock(&trans->lock);
+    st = check_local(trans, 0, 0);
+    for (size_t i = 0; !st && i < n; i++) {
+        if (items[i].what != WEFT_RMA_DO_READ && items[i].what != WEFT_RMA_DO_WRITE)
+            st = wefti_fail(WEFT_ERR_INVALID, "item %zu of the batch is neither a read nor a write", i);
+        if (!st)
+            st = check_local(trans, items[i].size, items[i].offset);
+        if (st)
+            break;
+        items[i].status = WEFT_ERR_CANCELLED; /* until it is known */
+        rma[i] = (weft_rma_item_t){.what = items[i].what,
+                                   .offset = items[i].addr,
+                                   .buf = trans->buf->base + items[i].offset,
+                                   .len = items[i].size,
+                                   .status = WEFT_ERR_CANCELLED};
+    }
+    if (!st) {
+        io->buf = trans->buf;
+        weft_buffer_hold(io->buf);
+    }
+    pthread_mutex_unlock(&trans->lock);
+    if (st) {
+        wefti_action_ref(trans->action);
+        drop_new(io);
+        return st;
+    }
+    return post(io, op);
+}
+
+weft_status_t weft_transport_atomic(weft_transport_t *trans, weft_rma_atomic_t which, uint64_t addr, size_t width,
+                                    uint64_t operand, uint64_t compare, weft_op_t *op)
+{
+    weft_status_t st = check(trans, op, false);
+    if (!st && ((width != 4 && width != 8) || addr % width || which < WEFT_RMA_ADD || which > WEFT_RMA_XOR))
+        st = wefti_fail(WEFT_ERR_INVALID,
+                        "an atomic is on 4 or 8 bytes at a multiple of that, not on %zu at %llu (and %d is %s one)", width,
+                        (unsigned long long)addr, (int)which, which < 1 || which > 6 ? "not" : "a known");
+    if (st)
+        return st;
+    element_io_t *io = io_for(trans, IO_ATOMIC);
+    if (!io)
+        return WEFT_ERR_NOMEM;
+    io->which = (uint32_t)which;
+    io->width = (uint32_t)width;
+    io->addr = addr;
+    io->operand = operand;
+    io->compare = compare;
+    return post(io, op);
+}
+
+weft_status_t weft_transport_fetch_add(weft_transport_t *trans, uint64_t addr, uint64_t value, weft_op_t *op)
+{
+    return weft_transport_atomic(trans, WEFT_RMA_ADD, addr, 8, value, 0, op);
+}
+
+weft_status_t weft_transport_compare_swap(weft_transport_t *trans, uint64_t addr, uint64_t expected, uint64_t desired,
+                                          weft_op_t *op)
+{
+    return weft_transport_atomic(trans, WEFT_RMA_CAS, addr, 8, desired, expected, op);
+}
+
+weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, weft_op_t *op)
+{
+    weft_status_t st = check(trans, op, false);
+    if (st)
+        return st;
+    element_io_t *io = io_for(trans, IO_ALLOC);
+    if (!io)
+        return WEFT_ERR_NOMEM;
+    io->addr = len;
+    return post(io, op);
+}
+
+weft_status_t weft_transport_flush(weft_transport_t *trans, weft_op_t *op)
+{
+    weft_status_t st = check(trans, op, false);
+    return st ? st : post_new(trans, IO_FLUSH, op);
+}
+
+weft_status_t weft_transport_serve(weft_transport_t *trans, weft_op_t *op)
+{
+    weft_status_t st = check(trans, op, true);
+    return st ? st : post_new(trans, IO_SERVE, op);
+}
+
+weft_status_t weft_transport_ready(weft_transport_t *trans, weft_op_t *op)
+{
+    weft_status_t st = check(trans, op, trans && trans->server);
+    return st ? st : post_new(trans, IO_READY, op);
+}
+
+weft_status_t weft_transport_wait(weft_transport_t *trans, uint64_t timeout_ns)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    op.timeout_ns = timeout_ns == WEFT_FOREVER ? 0 : timeout_ns ? timeout_ns : 1;
+    weft_status_t st =
+        wefti_driven ? wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback") : weft_transport_ready(trans, &op);
+    return st ? st : weft_op_wait(&op, WEFT_FOREVER);
+}

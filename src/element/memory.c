@@ -1,0 +1,418 @@
+/* element/memory.c - memory elements: a region, a store for what is allocated beside it, a listener, and whoever is connected.
+ *
+ *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last of it is over--> gone
+ *
+ * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing but what the region and the
+ * store are reached over; one that has ended is closed. A close tells peers, and does not wait for one that does not answer.
+ *
+ * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime. tests/wire/element_memory.c. */
+#include <stdio.h>
+
+#include "element/state.h"
+
+#define LISTEN "tcp://127.0.0.1:0"
+#define HANG_UP_NS WEFT_SECOND
+enum { MIRROR_PART = 64 }; /* what a mirror takes beside its bytes: see spare_for() */
+
+struct weft_memory {
+    element_state_t *es;
+    weft_runtime_t *rt;
+    wefti_list_t link; /* es->memories, from when the driver has seen it */
+    bool seen, closing;
+    char name[WEFT_DURL_NAME_MAX + 1];
+    char uri[WEFTI_REACH_MAX];
+    uint64_t bytes, spare;
+    bool mirrored, named, abandoned; /* abandoned: the runtime closes, and takes what is left */
+    weft_region_t *region;
+    weft_store_server_t *store;
+    weft_listener_t *listener;
+    pthread_mutex_t lock;
+    wefti_list_t guests; /* connections; under the lock, changed by the driver */
+    uint64_t n_guests;
+    /* closing */
+    uint32_t left;
+    weft_op_t *close_op;
+    wefti_call_t list_call, close_call; /* the one may still be on its way when the other begins */
+    weft_op_t region_op, store_op, listener_op;
+    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    size_t token_len;
+};
+
+typedef struct guest {
+    wefti_list_t link;
+    weft_memory_t *memory;
+    weft_ep_t *ep;
+    weft_op_t close;
+} guest_t;
+
+typedef struct closing {
+    weft_memory_t *memory;
+} closing_t;
+
+static void memory_free(weft_memory_t *m)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&m->guests));)
+        wefti_free(wefti_container_of(l, guest_t, link));
+    pthread_mutex_destroy(&m->lock);
+    wefti_free(m);
+}
+
+void wefti_memories_free(element_state_t *es)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&es->memories));)
+        memory_free(wefti_container_of(l, weft_memory_t, link));
+}
+
+/* --- who is connected ------------------------------------------------------------------------------------------------------------ */
+
+static void guest_gone(guest_t *g)
+{
+    weft_memory_t *m = g->memory;
+    pthread_mutex_lock(&m->lock);
+    wefti_list_remove(&g->link);
+    m->n_guests--;
+    pthread_mutex_unlock(&m->lock);
+    wefti_free(g);
+}
+
+static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
+{
+    weft_memory_t *m = (weft_memory_t *)user;
+    guest_t *g = (guest_t *)wefti_calloc(1, sizeof *g);
+    (void)listener;
+    if (!g) {
+        weft_ep_abort(ep, NULL);
+        return;
+    }
+    g->memory = m;
+    g->ep = ep;
+    pthread_mutex_lock(&m->lock);
+    wefti_list_push_back(&m->guests, &g->link);
+    m->n_guests++;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static guest_t *find_guest(weft_memory_t *m, const weft_ep_t *ep)
+{
+    wefti_list_each(l, &m->guests) {
+        guest_t *g = wefti_container_of(l, guest_t, link);
+        if (g->ep == ep)
+            return g;
+    }
+    return NULL;
+}
+
+static void ended(weft_ep_t *ep, weft_status_t why, void *user)
+{
+    guest_t *g = find_guest((weft_memory_t *)user, ep);
+    (void)why;
+    if (!g) /* its close is under way */
+        return;
+    guest_gone(g);
+    weft_ep_close(ep, NULL);
+}
+
+/* --- closing ---------------------------------------------------------------------------------------------------------------------- */
+
+static void step(weft_memory_t *m)
+{
+    if (--m->left)
+        return;
+    weft_op_t *op = m->close_op;
+    if (m->abandoned) { /* hooks may come until the runtime is gone */
+        if (op)
+            wefti_op_complete(op, WEFT_ERR_CLOSED);
+        m->close_op = NULL;
+        return;
+    }
+    if (wefti_list_linked(&m->link))
+        wefti_list_remove(&m->link);
+    memory_free(m);
+    if (op)
+        wefti_op_complete(op, WEFT_OK);
+}
+
+static void part_done(weft_op_t *op, void *user)
+{
+    weft_memory_t *m = (weft_memory_t *)user;
+    (void)op;
+    element_end(m->es);
+    step(m);
+}
+
+static void hung_up(weft_op_t *op, void *user)
+{
+    guest_t *g = (guest_t *)user;
+    weft_memory_t *m = g->memory;
+    (void)op;
+    guest_gone(g);
+    element_end(m->es);
+    step(m);
+}
+
+static void begin(weft_memory_t *m, weft_op_t *op, weft_op_fn fn, void *user)
+{
+    memset(op, 0, sizeof *op);
+    op->fn = fn;
+    op->user = user;
+    m->left++;
+    element_begin(m->es);
+}
+
+/* The post failed: the runtime closes. */
+static void not_begun(weft_memory_t *m, weft_status_t st)
+{
+    if (!st)
+        return;
+    m->abandoned = true;
+    m->left--;
+    element_end(m->es);
+}
+
+static void close_begin(weft_memory_t *m)
+{
+    m->left = m->seen ? 1 : 2;
+    m->closing = true;
+    if (m->listener) {
+        begin(m, &m->listener_op, part_done, m);
+        not_begun(m, weft_listener_close(m->listener, &m->listener_op));
+    }
+    if (m->store) {
+        begin(m, &m->store_op, part_done, m);
+        not_begun(m, weft_store_server_close(m->store, &m->store_op));
+    }
+    if (m->region) {
+        begin(m, &m->region_op, part_done, m);
+        not_begun(m, weft_region_free(m->region, &m->region_op));
+    }
+    wefti_list_each_safe(l, &m->guests) {
+        guest_t *g = wefti_container_of(l, guest_t, link);
+        weft_ep_t *ep = g->ep;
+        begin(m, &g->close, hung_up, g);
+        g->close.timeout_ns = HANG_UP_NS;
+        g->ep = NULL;
+        not_begun(m, weft_ep_close(ep, &g->close));
+    }
+    step(m);
+}
+
+static void close_called(wefti_call_t *call)
+{
+    close_begin(wefti_container_of(call, weft_memory_t, close_call));
+}
+
+static weft_status_t close_start(weft_op_t *op)
+{
+    weft_memory_t *m = wefti_op_room(op, closing_t)->memory;
+    m->close_op = op;
+    (void)wefti_op_track(op); /* without memory for a deadline it ends with its last part */
+    close_begin(m);
+    return WEFT_OK;
+}
+
+static void close_cancel(weft_op_t *op, weft_status_t why)
+{
+    wefti_op_room(op, closing_t)->memory->close_op = NULL; /* it goes on */
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t close_kind = {"memory close", close_start, close_cancel};
+
+weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
+{
+    if (!memory)
+        return wefti_fail(WEFT_ERR_INVALID, "the memory is NULL");
+    if (!op) {
+        memory->close_call.fn = close_called;
+        wefti_call_on_driver(memory->rt, &memory->close_call);
+        return WEFT_OK;
+    }
+    weft_status_t st = wefti_op_prepare(memory->rt, op, &close_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, closing_t)->memory = memory;
+    return wefti_op_go(memory->rt, op);
+}
+
+/* --- opening ----------------------------------------------------------------------------------------------------------------------- */
+
+static void listed(wefti_call_t *call)
+{
+    weft_memory_t *m = wefti_container_of(call, weft_memory_t, list_call);
+    wefti_list_push_back(&m->es->memories, &m->link);
+    m->seen = true;
+    if (m->closing)
+        step(m);
+}
+
+/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them, and pages are whole. */
+static uint64_t spare_for(uint64_t bytes)
+{
+    return bytes + bytes / MIRROR_PART + (1 << 20);
+}
+
+static weft_status_t check(weft_runtime_t *rt, const weft_memory_opts_t *o)
+{
+    if (!rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+    if (!o->name || !*o->name || strnlen(o->name, WEFT_DURL_NAME_MAX + 1) > WEFT_DURL_NAME_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "a memory element needs a name of 1 to %u bytes", WEFT_DURL_NAME_MAX);
+    if (!o->bytes || o->bytes > UINT64_MAX / 4 || o->spare > UINT64_MAX / 4)
+        return wefti_fail(WEFT_ERR_INVALID, "a memory element has at least one byte, and at most what a machine can have");
+    /* what it is called must be readable in its durl */
+    weft_durl_t d = WEFT_DURL_INIT;
+    size_t len = 0;
+    d.impl = WEFT_IMPL_TCP;
+    memcpy(d.name, o->name, strlen(o->name));
+    return weft_durl_format(&d, NULL, &len);
+}
+
+static weft_status_t open_region(weft_memory_t *m, const weft_memory_opts_t *o)
+{
+    weft_region_opts_t r = WEFT_REGION_OPTS_INIT;
+    r.len = o->bytes;
+    r.unmapped = o->unmapped;
+    r.name = o->named ? m->name : NULL;
+    return weft_region_new(m->rt, &r, &m->region);
+}
+
+static weft_status_t open_store(weft_memory_t *m, const weft_memory_opts_t *o)
+{
+    weft_store_server_opts_t s = WEFT_STORE_SERVER_OPTS_INIT;
+    s.bytes = o->spare + (o->mirrored ? spare_for(o->bytes) : 0);
+    s.lease_ns = o->lease_ns;
+    s.unmapped = o->unmapped;
+    return weft_store_serve(m->rt, &s, &m->store);
+}
+
+static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o)
+{
+    weft_listen_opts_t l = WEFT_LISTEN_OPTS_INIT;
+    weft_ep_hooks_t hooks = {.closed = ended, .user = m};
+    l.accept = accepted;
+    l.user = m;
+    l.hooks = &hooks;
+    weft_status_t st = weft_listen(m->rt, o->uri ? o->uri : LISTEN, &l, &m->listener);
+    if (st)
+        return st;
+    const char *uri = weft_listener_uri(m->listener);
+    if (snprintf(m->uri, sizeof m->uri, "%s", uri) >= (int)sizeof m->uri)
+        return wefti_fail(WEFT_ERR_INVALID, "a memory element listens on at most %zu bytes of addresses", sizeof m->uri - 1);
+    return WEFT_OK;
+}
+
+weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, weft_memory_t **memory_out)
+{
+    weft_memory_opts_t o;
+    if (!opts || !memory_out)
+        return wefti_fail(WEFT_ERR_INVALID, opts ? "there is nowhere to put the memory element"
+                                                 : "a memory element needs options: a name and how many bytes");
+    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_memory_opts_t");
+    if (!st)
+        st = check(rt, &o);
+    if (st)
+        return st;
+    weft_memory_t *m = (weft_memory_t *)wefti_calloc(1, sizeof *m);
+    if (!m)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
+    m->es = element_state(rt);
+    m->rt = rt;
+    m->bytes = o.bytes;
+    m->spare = o.spare;
+    m->mirrored = o.mirrored;
+    m->named = o.named;
+    memcpy(m->name, o.name, strlen(o.name));
+    pthread_mutex_init(&m->lock, NULL);
+    wefti_list_init(&m->guests);
+    if (!o.mirrored)
+        st = open_region(m, &o);
+    if (!st && (o.mirrored || o.spare))
+        st = open_store(m, &o);
+    if (!st)
+        st = open_listener(m, &o);
+    if (!st && m->region) {
+        m->token_len = sizeof m->token;
+        st = weft_region_token(m->region, NULL, m->token, &m->token_len);
+    }
+    if (st) { /* guests may have come meanwhile: it closes like any other */
+        m->seen = true;
+        m->close_call.fn = close_called;
+        wefti_call_on_driver(rt, &m->close_call);
+        return st;
+    }
+    m->list_call.fn = listed;
+    wefti_call_on_driver(rt, &m->list_call);
+    *memory_out = m;
+    return WEFT_OK;
+}
+
+/* --- asking ------------------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
+{
+    weft_durl_t d = WEFT_DURL_INIT;
+    if (!memory || !len)
+        return wefti_fail(WEFT_ERR_INVALID, memory ? "the length is NULL" : "the memory is NULL");
+    memcpy(d.name, memory->name, sizeof d.name);
+    d.impl = strncmp(memory->uri, "unix:", 5) != 0 ? WEFT_IMPL_TCP : WEFT_IMPL_SHARED;
+    d.bytes = memory->bytes;
+    if (memory->mirrored) {
+        memcpy(d.replica[0], memory->uri, sizeof d.replica[0]);
+        d.n_replicas = 1;
+    } else {
+        memcpy(d.url, memory->uri, sizeof d.url);
+        memcpy(d.token, memory->token, memory->token_len);
+        d.token_len = memory->token_len;
+    }
+    return weft_durl_format(&d, buf, len);
+}
+
+bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len)
+{
+    memcpy(token, memory->token, memory->token_len);
+    *len = memory->token_len;
+    return memory->token_len != 0;
+}
+
+const char *weft_memory_uri(const weft_memory_t *memory)
+{
+    return memory ? memory->uri : "";
+}
+
+void *weft_memory_base(const weft_memory_t *memory)
+{
+    return memory ? weft_region_base(memory->region) : NULL;
+}
+
+weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *stats_out)
+{
+    weft_memory_stats_t all = WEFT_MEMORY_STATS_INIT;
+    weft_region_info_t r = WEFT_REGION_INFO_INIT;
+    weft_store_stats_t s = WEFT_STORE_STATS_INIT;
+    if (!memory || !stats_out || stats_out->size < sizeof stats_out->size)
+        return wefti_fail(WEFT_ERR_INVALID,
+                          memory ? "statistics go to a struct made with WEFT_MEMORY_STATS_INIT" : "the memory is NULL");
+    if (memory->region && !weft_region_get_info(memory->region, &r)) {
+        all.used_bytes = memory->bytes;
+        all.users = r.attached;
+        all.mapped = r.mapped;
+    }
+    if (memory->store && !weft_store_server_get_stats(memory->store, &s)) {
+        all.used_bytes += s.used_bytes;
+        all.users = memory->mirrored ? s.clients : all.users;
+    }
+    all.bytes = memory->bytes + memory->spare;
+    all.reads = r.reads + s.reads;
+    all.writes = r.writes + s.writes;
+    all.atomics = r.atomics + s.atomics;
+    all.bytes_read = r.bytes_read + s.bytes_read;
+    all.bytes_written = r.bytes_written + s.bytes_written;
+    all.refused = r.refused + s.refused;
+    pthread_mutex_lock(&memory->lock);
+    all.connections = memory->n_guests;
+    pthread_mutex_unlock(&memory->lock);
+    size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
+    all.size = n;
+    memcpy(stats_out, &all, n);
+    return WEFT_OK;
+}

@@ -1,0 +1,344 @@
+/* element/single.c - the way to one memory element: an endpoint, and its memory attached over it.
+ *
+ *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
+ *
+ * The memory is attached by the durl's token, or by the element's name where there is none. A store is opened over the same endpoint when memory is
+ * first allocated; allocations wait for that, HELD.
+ *
+ * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
+#include <stdio.h>
+
+#include "element/state.h"
+
+#define HANG_UP_NS WEFT_SECOND
+
+typedef struct single {
+    element_way_t way;
+    weft_ep_t *ep;
+    weft_op_t connect, attach, store_op, close;
+    weft_store_t *store;
+    bool storing;
+    wefti_list_t held; /* allocations that wait for the store */
+    char address[512];
+} single_t;
+
+static single_t *single_of(element_way_t *way)
+{
+    return wefti_container_of(way, single_t, way);
+}
+
+/* It is of no more use. */
+static void over(single_t *s, weft_status_t why)
+{
+    element_way_t *way = &s->way;
+    if (way->over)
+        return;
+    way->over = true;
+    way->why = why;
+    if (way->t)
+        wefti_transport_down(way->t, way, why);
+}
+
+/* --- becoming usable ------------------------------------------------------------------------------------------------------------- */
+
+static void attached(weft_op_t *op, void *user)
+{
+    single_t *s = (single_t *)user;
+    element_way_t *way = &s->way;
+    weft_transport_t *t = way->t;
+    weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
+    if (!op->status)
+        way->remote = (weft_remote_t *)op->buf;
+    if (!t || way->over) {
+        ;
+    } else if (op->status) {
+        over(s, op->status);
+    } else if (t->durl.bytes > op->len) {
+        wefti_warn("transport %s: the memory has %llu bytes, and its durl says %llu", t->name, (unsigned long long)op->len,
+                   (unsigned long long)t->durl.bytes);
+        over(s, WEFT_ERR_RANGE);
+    } else {
+        weft_remote_get_info(way->remote, &info);
+        way->len = op->len;
+        way->path = info.path;
+        way->up = true;
+        wefti_transport_up(t, way);
+    }
+    wefti_way_op_done(way);
+}
+
+static weft_status_t attach(single_t *s, const weft_durl_t *d, weft_memory_t *own)
+{
+    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    size_t len;
+    if (own && wefti_memory_token(own, token, &len))
+        return weft_remote_attach(s->ep, token, len, NULL, &s->attach);
+    if (d->token_len)
+        return weft_remote_attach(s->ep, d->token, d->token_len, NULL, &s->attach);
+    return weft_remote_find(s->ep, d->name, NULL, &s->attach);
+}
+
+static void connected(weft_op_t *op, void *user)
+{
+    single_t *s = (single_t *)user;
+    element_way_t *way = &s->way;
+    weft_transport_t *t = way->t;
+    if (t && !way->over && op->status) {
+        over(s, op->status);
+    } else if (t && !way->over) {
+        wefti_way_op(way, &s->attach, attached, s);
+        weft_status_t st = attach(s, &t->durl, t->memory);
+        if (st) {
+            wefti_way_op_done(way);
+            over(s, st);
+        }
+    }
+    wefti_way_op_done(way);
+}
+
+static void lost(weft_ep_t *ep, weft_status_t why, void *user)
+{
+    single_t *s = (single_t *)user;
+    if (s->ep == ep)
+        over(s, why ? why : WEFT_ERR_PEER);
+}
+
+/* Where to? */
+static weft_status_t find_address(single_t *s, const weft_durl_t *d, weft_memory_t *own)
+{
+    weft_token_info_t info = WEFT_TOKEN_INFO_INIT;
+    if (own)
+        memcpy(s->address, weft_memory_uri(own), strlen(weft_memory_uri(own)) + 1);
+    else if (*d->url)
+        memcpy(s->address, d->url, sizeof s->address);
+    else if (*d->shm_id)
+        snprintf(s->address, sizeof s->address, ELEMENT_SHM_URI, d->shm_id);
+    else if (d->token_len && !weft_token_read(d->token, d->token_len, &info) && *info.owner)
+        memcpy(s->address, info.owner, sizeof info.owner);
+    else
+        return wefti_fail(WEFT_ERR_INVALID, "the durl of %s has neither a url nor a token that says where its owner is", d->name);
+    return WEFT_OK;
+}
+
+static void begin(element_way_t *way)
+{
+    single_t *s = single_of(way);
+    weft_transport_t *t = way->t;
+    weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
+    weft_status_t st = find_address(s, &t->durl, t->memory);
+    if (!st) {
+        o.hooks.closed = lost;
+        o.hooks.user = s;
+        wefti_way_op(way, &s->connect, connected, s);
+        wefti_way_ref(way); /* the endpoint's */
+        st = weft_ep_open(t->rt, s->address, &o, &s->connect, &s->ep);
+        if (st) {
+            s->ep = NULL;
+            wefti_way_op_done(way);
+            wefti_way_unref(way);
+        }
+    }
+    if (st)
+        over(s, st);
+}
+
+/* --- the end --------------------------------------------------------------------------------------------------------------------- */
+
+static void closed(weft_op_t *op, void *user)
+{
+    single_t *s = (single_t *)user;
+    (void)op;
+    wefti_way_unref(&s->way); /* the endpoint's */
+    wefti_way_op_done(&s->way);
+}
+
+static void hang_up(single_t *s, bool now)
+{
+    element_way_t *way = &s->way;
+    weft_ep_t *ep = s->ep;
+    if (s->store)
+        weft_store_close(s->store, NULL);
+    s->store = NULL;
+    s->ep = NULL;
+    if (!ep)
+        return;
+    wefti_way_op(way, &s->close, closed, s);
+    s->close.timeout_ns = HANG_UP_NS;
+    if (!(now ? weft_ep_abort(ep, &s->close) : weft_ep_close(ep, &s->close)))
+        return;
+    weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
+    if (way->left)
+        wefti_way_forget(way);
+    wefti_way_op_done(way);
+}
+
+static void leave(element_way_t *way)
+{
+    way->over = true;
+    hang_up(single_of(way), false);
+}
+
+static void hang_up_now(element_way_t *way)
+{
+    wefti_way_ref(way);
+    over(single_of(way), WEFT_ERR_PEER);
+    hang_up(single_of(way), true);
+    wefti_way_unref(way);
+}
+
+static void single_free(element_way_t *way)
+{
+    wefti_free(single_of(way));
+}
+
+/* --- operations -------------------------------------------------------------------------------------------------------------------- */
+
+void wefti_single_moved(weft_op_t *inner, void *user)
+{
+    element_io_t *io = (element_io_t *)user;
+    weft_status_t st = wefti_io_status(io, inner->status);
+    if (io->op) {
+        io->op->len = inner->len;
+        io->op->tag = inner->tag;
+        io->op->from = inner->from;
+        if (io->what == IO_ALLOC)
+            io->op->buf = inner->status ? NULL : inner->buf;
+    }
+    for (size_t i = 0; io->what == IO_BATCH && io->op && i < io->n; i++)
+        io->items[i].status = wefti_io_status(io, io->rma_items[i].status);
+    element_end(io->t->es);
+    wefti_io_end(io, st);
+}
+
+static weft_status_t post_alloc(single_t *s, element_io_t *io)
+{
+    weft_block_opts_t o = WEFT_BLOCK_OPTS_INIT;
+    o.len = io->addr;
+    return weft_block_alloc(s->store, &o, &io->inner);
+}
+
+static weft_status_t post_batch(element_way_t *way, element_io_t *io)
+{
+    for (size_t i = 0; i < io->n; i++)
+        io->rma_items[i].remote = way->remote;
+    return weft_rma_batch(io->rma_items, io->n, &io->inner);
+}
+
+static void post(single_t *s, element_io_t *io)
+{
+    element_way_t *way = &s->way;
+    uint8_t *at = io->buf ? io->buf->base + io->offset : NULL;
+    weft_status_t st;
+    wefti_io_inner(io, wefti_single_moved);
+    switch (io->what) {
+    case IO_READ:
+        st = weft_rma_read(way->remote, io->addr, at, io->size, &io->inner);
+        break;
+    case IO_WRITE:
+        st = weft_rma_write(way->remote, io->addr, at, io->size, &io->inner);
+        break;
+    case IO_BATCH:
+        st = post_batch(way, io);
+        break;
+    case IO_ATOMIC:
+        st =
+            weft_rma_atomic(way->remote, (weft_rma_atomic_t)io->which, io->addr, io->width, io->operand, io->compare, &io->inner);
+        break;
+    default:
+        st = post_alloc(s, io);
+    }
+    if (st) {
+        element_end(way->es);
+        wefti_io_end(io, wefti_io_status(io, st));
+    }
+}
+
+static void held_go(single_t *s, weft_status_t st)
+{
+    wefti_list_t all;
+    wefti_list_init(&all);
+    wefti_list_splice(&all, &s->held);
+    for (wefti_list_t *l; (l = wefti_list_pop(&all));) {
+        element_io_t *io = wefti_container_of(l, element_io_t, held);
+        if (st)
+            wefti_io_end(io, wefti_io_status(io, st));
+        else
+            post(s, io);
+    }
+}
+
+static void store_opened(weft_op_t *op, void *user)
+{
+    single_t *s = (single_t *)user;
+    s->storing = false;
+    if (!op->status && s->way.left)
+        weft_store_close((weft_store_t *)op->buf, NULL);
+    else if (!op->status)
+        s->store = (weft_store_t *)op->buf;
+    held_go(s, op->status);
+    wefti_way_op_done(&s->way);
+}
+
+static void hold(single_t *s, element_io_t *io)
+{
+    io->state = IO_HELD;
+    wefti_list_push_back(&s->held, &io->held);
+    if (s->storing)
+        return;
+    s->storing = true;
+    wefti_way_op(&s->way, &s->store_op, store_opened, s);
+    weft_status_t st = weft_store_open(s->ep, NULL, &s->store_op);
+    if (st) {
+        s->storing = false;
+        wefti_way_op_done(&s->way);
+        held_go(s, st);
+    }
+}
+
+/* A store whose lease is over is of no use to anyone. */
+static void look_at_store(single_t *s)
+{
+    weft_store_info_t info = WEFT_STORE_INFO_INIT;
+    if (!s->store || weft_store_get_info(s->store, &info) || info.state != WEFT_ERR_STALE)
+        return;
+    weft_store_leave(s->store);
+    s->store = NULL;
+}
+
+static void move(element_way_t *way, element_io_t *io)
+{
+    single_t *s = single_of(way);
+    if (way->over) {
+        wefti_io_end(io, wefti_io_status(io, way->why));
+        return;
+    }
+    if (io->what == IO_READY || (io->what == IO_BATCH && !io->n)) {
+        io->op->len = io->what == IO_READY ? way->len : 0;
+        wefti_io_end(io, WEFT_OK);
+        return;
+    }
+    if (io->what == IO_ALLOC)
+        look_at_store(s);
+    if (io->what == IO_ALLOC && !s->store)
+        hold(s, io);
+    else
+        post(s, io);
+}
+
+static void unhold(element_way_t *way, element_io_t *io)
+{
+    (void)way;
+    wefti_list_remove(&io->held);
+}
+
+static const element_way_ops_t ops = {begin, move, unhold, hang_up_now, leave, single_free};
+
+element_way_t *wefti_single_new(weft_transport_t *t)
+{
+    single_t *s = (single_t *)wefti_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    wefti_list_init(&s->held);
+    wefti_way_init(&s->way, &ops, t);
+    return &s->way;
+}

@@ -1,0 +1,239 @@
+/* element/state.h - what the room keeps: actions, their transports, the ways these go, what is under way on them; buffers; memory elements.
+ *
+ * A transport is what the program has; a way is one connection of it to where its durl says, or several with replicas. A way that is lost is never mended:
+ * the transport begins another. An io is one operation on a transport.
+ *
+ * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that is dropped. */
+#ifndef WEFTI_ELEMENT_STATE_H
+#define WEFTI_ELEMENT_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <weft/element.h>
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "conn/conn.h"
+#include "core/core.h"
+
+#define ELEMENT_AT_ONCE (UINT64_C(1) << 20) /* bytes of mapped memory that weft/rma.h moves within the post */
+#define ELEMENT_SHM_URI "unix://@weft-element-%s" /* where a shm_id is */
+enum { ELEMENT_SPARE_IOS = 64 };
+
+typedef struct element_io element_io_t;
+typedef struct element_way element_way_t;
+
+typedef struct element_state {
+    weft_runtime_t *rt;
+    _Atomic uint64_t under_way; /* operations of this room's own that other rooms have */
+    wefti_list_t actions, memories;
+    pthread_mutex_t lock;
+    wefti_list_t ways;          /* all there are; under the lock */
+} element_state_t;
+
+static inline element_state_t *element_state(const weft_runtime_t *rt) { return (element_state_t *)rt->room_state[WEFTI_ROOM_ELEMENT]; }
+static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
+static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
+
+/* --- durl.c --------------------------------------------------------------------------------------------------------------------- */
+
+bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
+
+/* --- buffer.c ------------------------------------------------------------------------------------------------------------------- */
+
+/* The pool of an action, for as long as the action or a buffer has it. */
+typedef struct element_pool {
+    _Atomic uint32_t refs;
+    pthread_mutex_t lock;
+    weft_pool_t *pool;
+} element_pool_t;
+weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
+void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */
+
+struct weft_buffer {
+    _Atomic uint32_t refs;
+    element_pool_t *pool;
+    uint8_t *base;
+    size_t len;
+};
+weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out);
+
+/* --- action.c ------------------------------------------------------------------------------------------------------------------- */
+
+struct weft_action {
+    element_state_t *es;
+    weft_runtime_t *rt;
+    wefti_list_t link;           /* es->actions */
+    char id[128];
+    uint64_t connect_ns, retry_ns, spare;
+    pthread_mutex_t lock;        /* the lists, the pool */
+    wefti_list_t transports;     /* by weft_transport_t.link: those that have their name */
+    wefti_list_t released;       /* ... those that had */
+    element_pool_t *pool;
+    _Atomic uint32_t refs;       /* the program, calls on their way to the driver, ways, ios */
+    _Atomic bool terminated;
+    bool closing;                /* the driver's */
+    bool seen;
+    wefti_call_t list_call, terminate_call, close_call;
+    weft_op_t *close_op;
+};
+static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed); }
+void wefti_action_unref(weft_action_t *a);
+void wefti_actions_shutdown(element_state_t *es);
+void wefti_actions_free(element_state_t *es); /* those that the program forgot */
+
+/* --- transport.c ----------------------------------------------------------------------------------------------------------------- */
+
+struct weft_transport {
+    weft_action_t *action;
+    element_state_t *es;
+    weft_runtime_t *rt;
+    wefti_list_t link;
+    char name[WEFT_DURL_NAME_MAX + 1];
+    bool server;
+
+    pthread_mutex_t lock;        /* from here ... */
+    _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
+    _Atomic weft_status_t why;
+    element_way_t *way;          /* of READY; counted. Changed by the driver only */
+    weft_buffer_t *buf;
+    weft_memory_t *memory;       /* of a server, and of rdma_local: its own */
+    element_io_t *spare;         /* ios to be used again */
+    unsigned n_spare;
+    uint32_t slow;               /* ios between their post and their end: nobody may pass them */
+    uint64_t timeout_ns;         /* of operations without a deadline; 0: none. Changed by the driver only */
+    weft_transport_stats_t stats; /* ... to here */
+
+    weft_durl_t durl;            /* where it leads; the driver's from here on */
+    element_way_t *coming;       /* a way that is being made; counted */
+    wefti_list_t ios;            /* in the order of their posts */
+    wefti_timer_t retry;
+    uint64_t pause, give_up_at;  /* between tries; when CONNECTING becomes LOST */
+    bool walking;                /* someone goes through ios: flushes wait until that is done */
+    uint64_t orders;             /* given, under the lock */
+    uint64_t obeyed;             /* the driver's */
+    wefti_call_t release_call;
+};
+weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, weft_transport_t **trans_out);
+void wefti_transport_free(weft_transport_t *t);
+/* Does the durl say where to go? */
+bool wefti_transport_leads(const weft_durl_t *durl);
+/* Have the driver go there. Any thread. WEFT_ERR_NOMEM, and what opening memory of its own came to. */
+weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl);
+/* From now on every use fails; the driver ends what is under way. Any thread. */
+void wefti_transport_release(weft_transport_t *t);
+/* The driver's: the same, whether it was released or not; the action was terminated. */
+void wefti_transport_end(weft_transport_t *t);
+void wefti_transport_terminated(weft_transport_t *t);
+/* From a way: it is up; it came to nothing, or is lost. */
+void wefti_transport_up(weft_transport_t *t, element_way_t *way);
+void wefti_transport_down(weft_transport_t *t, element_way_t *way, weft_status_t why);
+void wefti_transport_count(weft_transport_t *t, uint64_t *counter);
+
+/* --- ways ------------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct element_way_ops {
+    void (*begin)(element_way_t *way);
+    /* Carry it out: ends it, now or later, with wefti_io_end(). */
+    void (*move)(element_way_t *way, element_io_t *io);
+    /* An io that is HELD ends: take it off what it is on. */
+    void (*unhold)(element_way_t *way, element_io_t *io);
+    /* Give the connections up: whatever is under way ends now. */
+    void (*abort)(element_way_t *way);
+    /* The transport has gone elsewhere, and nothing is under way here any more: hang up. Once. */
+    void (*leave)(element_way_t *way);
+    void (*free)(element_way_t *way);
+} element_way_ops_t;
+
+struct element_way {
+    const element_way_ops_t *ops;
+    element_state_t *es;
+    wefti_list_t link;           /* es->ways */
+    _Atomic uint32_t refs;
+    weft_action_t *action;       /* counted */
+    weft_transport_t *t;         /* NULL: it has gone elsewhere */
+    uint32_t n_ios;              /* MOVING or HELD */
+    bool up, over, left;         /* over: lost, or came to nothing */
+    weft_status_t why;           /* of over */
+    uint64_t len;                /* of the memory */
+    weft_remote_t *remote;       /* of one without replicas; stays until the last reference goes */
+    weft_rma_path_t path;
+};
+void wefti_way_init(element_way_t *way, const element_way_ops_t *ops, weft_transport_t *t);
+static inline void wefti_way_ref(element_way_t *way) { atomic_fetch_add_explicit(&way->refs, 1, memory_order_relaxed); }
+void wefti_way_unref(element_way_t *way); /* NULL is allowed */
+/* Its transport has no more use for it; takes the transport's reference. NULL is allowed. */
+void wefti_way_part(element_way_t *way);
+void wefti_way_leave_if_idle(element_way_t *way);
+/* An operation of the way's own begins and ends: it counts. */
+void wefti_way_op(element_way_t *way, weft_op_t *op, weft_op_fn fn, void *user);
+void wefti_way_op_done(element_way_t *way);
+void wefti_way_forget(element_way_t *way); /* the runtime closes: remotes are dropped before that is done */
+void wefti_ways_free(element_state_t *es);
+
+/* single.c: to one element. replicas.c: to several. NULL: no memory. */
+element_way_t *wefti_single_new(weft_transport_t *t);
+void wefti_single_moved(weft_op_t *inner, void *user); /* io->inner is over */
+element_way_t *wefti_replicas_new(weft_transport_t *t);
+
+/* --- io.c ------------------------------------------------------------------------------------------------------------------------- */
+
+enum { IO_READ = 1, IO_WRITE, IO_BATCH, IO_ATOMIC, IO_ALLOC, IO_READY, IO_FLUSH, IO_SERVE };
+enum {
+    IO_NEW,
+    IO_WAITING, /* for its transport to be READY */
+    IO_HELD,    /* by its way, which waits for something else first */
+    IO_MOVING   /* inner is under way */
+};
+
+struct element_io {
+    weft_op_t inner;             /* the operation of a room below */
+    weft_op_t *op;               /* the program's; NULL: of a batch, or given up before it was begun */
+    weft_transport_t *t;
+    wefti_list_t link;           /* t->ios */
+    bool counted;                /* it has a reference of the action, and is one of t->slow */
+    wefti_list_t held;           /* the way's */
+    element_way_t *way;          /* from HELD or MOVING on; counted */
+    weft_buffer_t *buf;          /* counted; NULL: it needs none */
+    wefti_timer_t timer;         /* of an operation without a deadline */
+    wefti_call_t call;
+    uint8_t what, state;
+    bool timed;
+    uint32_t tries;              /* of replicas */
+    weft_status_t why;           /* it was asked to end, with this */
+    size_t size, offset;
+    uint64_t addr;
+    /* IO_ATOMIC */
+    uint64_t operand, compare;
+    uint32_t which, width;
+    /* IO_BATCH */
+    weft_transport_item_t *items;
+    weft_rma_item_t *rma_items;  /* on a single way */
+    size_t n, at, left, ok;      /* on replicas: the next, those under way */
+    element_io_t *parent;        /* of one item of it */
+    weft_status_t first;
+    size_t item;
+    element_io_t *next;          /* t->spare */
+};
+/* End it: the program's operation completes, and the io is gone. */
+void wefti_io_end(element_io_t *io, weft_status_t status);
+/* End those that wait for READY; all, with those that are under way. */
+void wefti_ios_waiting_end(weft_transport_t *t, weft_status_t why);
+void wefti_ios_end(weft_transport_t *t, weft_status_t why);
+void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why);
+void wefti_ios_limit(weft_transport_t *t); /* the durl has a timeout now */
+/* The transport is READY: what waits may go. */
+void wefti_ios_go(weft_transport_t *t);
+/* For ways: io->inner is about to be posted, and counts in es->under_way. */
+void wefti_io_inner(element_io_t *io, weft_op_fn fn);
+void wefti_io_free(element_io_t *io);
+/* What a status of a room below means for who posted: his own wish, or what became of the transport. */
+weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
+
+/* --- memory.c ------------------------------------------------------------------------------------------------------------------------ */
+
+void wefti_memories_free(element_state_t *es);
+bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len);
+
+#endif
