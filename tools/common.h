@@ -110,6 +110,8 @@ void tool_json_end(tool_json_t *j); /* newline and flush */
 
 int tool_call(int argc, char **argv);
 void tool_call_help(FILE *f);
+int tool_element(int argc, char **argv);
+void tool_element_help(FILE *f);
 int tool_info(int argc, char **argv);
 void tool_info_help(FILE *f);
 int tool_mem(int argc, char **argv);

@@ -14,6 +14,8 @@ typedef struct command {
 
 static const command_t commands[] = {
     {"call", "weft call", "call functions of services, and list who offers what", tool_call, tool_call_help},
+    {"element", "weft element", "be an element of a program: started by weft run, or by OpenWhisk", tool_element,
+     tool_element_help},
     {"info", "weft info", "what this build, this machine and this configuration are", tool_info, tool_info_help},
     {"mem", "weft mem", "serve memory, and put, get, list and remove blocks of it", tool_mem, tool_mem_help},
     {"perf", "weft perf", "measure latency, bandwidth and message rate between two processes", tool_perf, tool_perf_help},
