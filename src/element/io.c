@@ -52,7 +52,7 @@ static element_io_t *put_spare(weft_transport_t *t, element_io_t *io)
     return NULL;
 }
 
-void wefti_io_free(element_io_t *io)
+static void io_free(element_io_t *io)
 {
     weft_buffer_drop(io->buf);
     wefti_free(io->rma_items);
@@ -128,6 +128,8 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     weft_action_t *action = t->action;
     weft_op_t *op = io->op;
     element_way_t *way = io->way;
+    element_io_t *parent = io->parent;
+    size_t item = io->item;
     bool counted = io->counted;
     if (wefti_list_linked(&io->link))
         wefti_list_remove(&io->link);
@@ -135,7 +137,8 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
         wefti_timer_stop(t->rt, &io->timer);
     pthread_mutex_lock(&t->lock);
     t->slow -= counted;
-    count(t, io, st);
+    if (!parent) /* else it is one of those that its batch counts */
+        count(t, io, st);
     pthread_mutex_unlock(&t->lock);
     weft_buffer_drop(io->buf);
     wefti_free(io->rma_items);
@@ -144,6 +147,8 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     io = put_spare(t, io);
     pthread_mutex_unlock(&t->lock);
     wefti_free(io);
+    if (parent)
+        wefti_io_child_ended(parent, item, st);
     if (op)
         wefti_op_complete(op, st);
     if (way) {
@@ -154,6 +159,30 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     end_flushes(t);
     if (counted)
         wefti_action_unref(action);
+}
+
+element_io_t *wefti_io_child(element_io_t *batch, size_t item)
+{
+    weft_transport_t *t = batch->t;
+    const weft_transport_item_t *it = &batch->items[item];
+    pthread_mutex_lock(&t->lock);
+    element_io_t *io = take_spare(t);
+    pthread_mutex_unlock(&t->lock);
+    if (!io)
+        io = io_new();
+    if (!io)
+        return NULL;
+    io->t = t;
+    io->buf = batch->buf;
+    weft_buffer_hold(io->buf);
+    io->what = it->what == WEFT_RMA_DO_READ ? IO_READ : IO_WRITE;
+    io->size = it->size;
+    io->addr = it->addr;
+    io->offset = it->offset;
+    io->parent = batch;
+    io->item = item;
+    wefti_list_push_back(&batch->children, &io->link);
+    return io;
 }
 
 /* --- carrying out ---------------------------------------------------------------------------------------------------------------- */
@@ -251,17 +280,17 @@ static void stop(element_io_t *io, weft_status_t why)
     weft_runtime_t *rt = io->t->rt;
     if (!io->why)
         io->why = why;
-    if (io->state == IO_MOVING) {
-        weft_op_cancel(&io->inner);
-        if (io->timer.fn != stuck) {
-            io->timer.fn = stuck;
-            io->timed = !wefti_timer_at(rt, &io->timer, wefti_now(rt) + LET_GO_NS);
-        }
+    if (io->state == IO_WAITING) {
+        wefti_io_end(io, io->why);
         return;
     }
-    if (io->state == IO_HELD)
-        io->way->ops->unhold(io->way, io);
-    wefti_io_end(io, io->why);
+    if (io->timer.fn != stuck) {
+        if (io->timed)
+            wefti_timer_stop(rt, &io->timer);
+        io->timer.fn = stuck;
+        io->timed = !wefti_timer_at(rt, &io->timer, wefti_now(rt) + LET_GO_NS);
+    }
+    io->way->ops->stop(io->way, io);
 }
 
 static void stop_unless_flush(element_io_t *io, weft_status_t why)
@@ -332,7 +361,7 @@ static void drop_new(element_io_t *io)
     t->slow--;
     t->stats.failed++;
     pthread_mutex_unlock(&t->lock);
-    wefti_io_free(io);
+    io_free(io);
     wefti_action_unref(action);
 }
 
@@ -606,6 +635,7 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
     io->rma_items = rma;
     io->items = items;
     io->n = n;
+    wefti_list_init(&io->children);
     pthread_mutex_lock(&trans->lock);
     st = check_local(trans, 0, 0);
     for (size_t i = 0; !st && i < n; i++) {

@@ -325,13 +325,18 @@ static void move(element_way_t *way, element_io_t *io)
         post(s, io);
 }
 
-static void unhold(element_way_t *way, element_io_t *io)
+static void stop(element_way_t *way, element_io_t *io)
 {
     (void)way;
+    if (io->state == IO_MOVING) {
+        weft_op_cancel(&io->inner);
+        return;
+    }
     wefti_list_remove(&io->held);
+    wefti_io_end(io, io->why);
 }
 
-static const element_way_ops_t ops = {begin, move, unhold, hang_up_now, leave, single_free};
+static const element_way_ops_t ops = {begin, move, stop, hang_up_now, leave, single_free};
 
 element_way_t *wefti_single_new(weft_transport_t *t)
 {

@@ -137,8 +137,8 @@ typedef struct element_way_ops {
     void (*begin)(element_way_t *way);
     /* Carry it out: ends it, now or later, with wefti_io_end(). */
     void (*move)(element_way_t *way, element_io_t *io);
-    /* An io that is HELD ends: take it off what it is on. */
-    void (*unhold)(element_way_t *way, element_io_t *io);
+    /* One that is HELD or MOVING has to end, with io->why: have it do so soon. */
+    void (*stop)(element_way_t *way, element_io_t *io);
     /* Give the connections up: whatever is under way ends now. */
     void (*abort)(element_way_t *way);
     /* The transport has gone elsewhere, and nothing is under way here any more: hang up. Once. */
@@ -210,9 +210,10 @@ struct element_io {
     /* IO_BATCH */
     weft_transport_item_t *items;
     weft_rma_item_t *rma_items;  /* on a single way */
-    size_t n, at, left, ok;      /* on replicas: the next, those under way */
+    size_t n, at, left, ok;      /* on replicas: the next, those under way, those that succeeded */
+    bool stepping;
+    wefti_list_t children;       /* by their link */
     element_io_t *parent;        /* of one item of it */
-    weft_status_t first;
     size_t item;
     element_io_t *next;          /* t->spare */
 };
@@ -227,7 +228,9 @@ void wefti_ios_limit(weft_transport_t *t); /* the durl has a timeout now */
 void wefti_ios_go(weft_transport_t *t);
 /* For ways: io->inner is about to be posted, and counts in es->under_way. */
 void wefti_io_inner(element_io_t *io, weft_op_fn fn);
-void wefti_io_free(element_io_t *io);
+/* On replicas: an io for an item of a batch; NULL: no memory. It has ended. */
+element_io_t *wefti_io_child(element_io_t *batch, size_t item);
+void wefti_io_child_ended(element_io_t *batch, size_t item, weft_status_t st);
 /* What a status of a room below means for who posted: his own wish, or what became of the transport. */
 weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
 

@@ -110,7 +110,7 @@ static void came_to_nothing(weft_transport_t *t, weft_status_t why)
 
 static void dial(weft_transport_t *t)
 {
-    element_way_t *way = wefti_single_new(t);
+    element_way_t *way = t->durl.n_replicas ? wefti_replicas_new(t) : wefti_single_new(t);
     if (!way) {
         came_to_nothing(t, WEFT_ERR_NOMEM);
         return;
@@ -262,10 +262,6 @@ weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl)
     order_t *o = (order_t *)wefti_calloc(1, sizeof *o);
     if (!o)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to configure a transport");
-    if (durl->n_replicas) {
-        wefti_free(o);
-        return wefti_fail(WEFT_ERR_UNSUPPORTED, "replicas are not there yet");
-    }
     if (t->server || (durl->impl == WEFT_IMPL_LOCAL && !*durl->url && !durl->token_len)) {
         weft_status_t st = open_memory(t, durl);
         if (st) {

@@ -7,11 +7,12 @@
 #include "test.h"
 #include "weft/weft.h"
 
-static weft_runtime_t *memory_rt, *user_rt;
+static weft_runtime_t *memory_rt, *second_rt, *user_rt;
 
 static void drive(void)
 {
     weft_runtime_progress(memory_rt);
+    weft_runtime_progress(second_rt);
     weft_runtime_progress(user_rt);
 }
 
@@ -37,6 +38,7 @@ static void open_all(const char *transports)
     o.progress = WEFT_PROGRESS_CALLER;
     weft_log_set_level(WEFT_LOG_NONE);
     CHECK_OK(weft_runtime_open(&o, &memory_rt));
+    CHECK_OK(weft_runtime_open(&o, &second_rt));
     CHECK_OK(weft_runtime_open(&o, &user_rt));
 }
 
@@ -128,36 +130,95 @@ end:
     return all;
 }
 
-static void every_allocation(const char *transports, long times)
+/* The same with two elements that are replicas. */
+static bool replicated_life(bool strict)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_memory_opts_t m = WEFT_MEMORY_OPTS_INIT;
+    weft_action_opts_t a = WEFT_ACTION_OPTS_INIT;
+    weft_memory_t *memory[2] = {NULL, NULL};
+    weft_action_t *action = NULL;
+    weft_transport_t *t;
+    char durl[2000];
+    bool all = true;
+    m.name = "mem";
+    m.bytes = 8192;
+    m.mirrored = true;
+    a.connect_ns = 2 * WEFT_SECOND;
+    a.retry_ns = WEFT_MILLISECOND;
+    CALL(weft_memory_open(memory_rt, &m, &memory[0]));
+    CALL(weft_memory_open(second_rt, &m, &memory[1]));
+    CALL(weft_action_open(user_rt, "nomem", &a, &action));
+    snprintf(durl, sizeof durl, "mem;rdma_tcp;size,8192;timeout_ms,5000;replicas,%s|%s;", weft_memory_uri(memory[0]),
+             weft_memory_uri(memory[1]));
+    CALL(weft_action_add(action, durl));
+    CALL(weft_action_get(action, "mem", "rdma", &t));
+    CALL(weft_transport_reg(t, 8192, NULL));
+    memset(weft_transport_buf(t, NULL), 'w', 8192);
+    op.timeout_ns = 5 * WEFT_SECOND;
+    STEP(weft_transport_read(t, 100, 0, 0, &op));
+    memset(weft_transport_buf(t, NULL), 'w', 8192);
+    STEP(weft_transport_write(t, 8000, 100, 0, &op));
+    weft_transport_item_t items[2] = {{.what = WEFT_RMA_DO_READ, .size = 100, .addr = 4000},
+                                      {.what = WEFT_RMA_DO_WRITE, .size = 100, .addr = 200}};
+    STEP(weft_transport_batch(t, items, 2, &op));
+    memset(weft_transport_buf(t, NULL), 0, 8192);
+    STEP(weft_transport_read(t, 8000, 100, 0, &op));
+    for (int i = 0; i < 8000; i++)
+        CHECK_EQ(((char *)weft_transport_buf(t, NULL))[i], 'w');
+end:
+    memset(&op, 0, sizeof op);
+    weft_status_t st = action ? done(weft_action_close(action, &op), &op) : WEFT_OK;
+    for (int i = 0; i < 2 && !st; i++)
+        st = memory[i] ? done(weft_memory_close(memory[i], &op), &op) : WEFT_OK;
+    if (st) {
+        nomem_off();
+        FAIL("something cannot be closed: %s", weft_status_name(st));
+    }
+    return all;
+}
+
+static void every_allocation(const char *transports, long times, bool (*whole)(bool strict), long step)
 {
     open_all(transports);
-    CHECK(life(true));
+    CHECK(whole(true));
     bool last = false;
     long at = 0;
-    for (; !last; at++) {
+    for (; !last; at += step) {
         nomem_at(at, times);
-        life(false);
+        whole(false);
         last = nomem_still_ahead();
         nomem_off();
         for (int i = 0; i < 50; i++) /* what memory_open() could not finish ends by itself */
             drive();
-        if (at % 8 == 0 || last)
-            CHECK(life(true));
+        if (at / step % 8 == 0 || last)
+            CHECK(whole(true));
         if (at > 2000)
             FAIL("there is no end of allocations");
     }
     CHECK(at > 20); /* that many there are */
     CHECK_OK(weft_runtime_close(user_rt));
     CHECK_OK(weft_runtime_close(memory_rt));
+    CHECK_OK(weft_runtime_close(second_rt));
 }
 
 TEST(a_memory_element_and_its_user_survive_the_failure_of_any_one_allocation)
 {
-    every_allocation("shm", 1);
-    every_allocation("tcp", 1);
+    every_allocation("shm", 1, life, 1);
+    every_allocation("tcp", 1, life, 1);
 }
 
 TEST(a_memory_element_and_its_user_survive_runs_of_failures)
 {
-    every_allocation("tcp", 4);
+    every_allocation("tcp", 4, life, 1);
+}
+
+TEST(replicas_and_their_user_survive_the_failure_of_any_one_allocation)
+{
+    every_allocation("tcp", 1, replicated_life, 1);
+}
+
+TEST(replicas_and_their_user_survive_runs_of_failures)
+{
+    every_allocation("shm", 4, replicated_life, 5);
 }

@@ -25,11 +25,11 @@ TEST(several_live_on_one_runtime_but_only_one_has_spare)
     each_way(way) {
         weft_memory_opts_t o = WEFT_MEMORY_OPTS_INIT;
         weft_memory_t *more[3], *no;
+        char name[8];
         o.spare = 1 << 20;
         elements_open(&e, way, 100, &o, NULL);
         o.bytes = 50;
         for (int i = 0; i < 3; i++) {
-            char name[8];
             snprintf(name, sizeof name, "m%d", i);
             o.name = name;
             o.spare = 0;

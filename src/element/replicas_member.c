@@ -1,0 +1,177 @@
+/* element/replicas_member.c - the connections to memory elements that are replicas of each other.
+ *
+ *     PAUSE --> DIALLING --> OPENING a store --> UP --lost--> CLOSING --> PAUSE ...
+ *                   \------------\--it came to nothing-------^      \--for good--> GONE
+ *
+ * One that was lost is dialled again for as long as the way is in use. A host that says for two seconds that nobody is there (its kernel refuses the
+ * connection) is believed: the element is dead, since one that lives listens. Silence is not: that may be the network.
+ *
+ * Promise: a member is UP exactly while its store can be used, as far as anyone knows. tests/fault/element_replicas.c. */
+#include "base/rng.h"
+#include "element/replicas.h"
+
+#define PAUSE_FIRST (50 * WEFT_MILLISECOND)
+#define PAUSE_MOST (500 * WEFT_MILLISECOND)
+#define DEAD_NS (2 * WEFT_SECOND)
+#define HANG_UP_NS WEFT_SECOND
+enum { DEAD_TRIES = 3 };
+
+static void dial(member_t *m);
+
+bool wefti_member_dead(const member_t *m)
+{
+    return m->state != MEMBER_UP && m->refused >= DEAD_TRIES && wefti_now(m->r->way.es->rt) - m->refused_since >= DEAD_NS;
+}
+
+static void rest(member_t *m)
+{
+    weft_runtime_t *rt = m->r->way.es->rt;
+    m->state = MEMBER_PAUSE;
+    if (wefti_timer_at(rt, &m->timer, wefti_now(rt) + wefti_rng_jitter(&rt->rng, m->pause)))
+        m->state = MEMBER_GONE; /* there is no memory to come back to it */
+    m->pause = m->pause < PAUSE_MOST / 2 ? m->pause * 2 : PAUSE_MOST;
+}
+
+static void closed(weft_op_t *op, void *user)
+{
+    member_t *m = (member_t *)user;
+    element_way_t *way = &m->r->way;
+    (void)op;
+    if (way->left || way->over)
+        m->state = MEMBER_GONE;
+    else
+        rest(m);
+    wefti_way_unref(way); /* the endpoint's */
+    wefti_way_op_done(way);
+}
+
+static void hang_up(member_t *m, bool now)
+{
+    element_way_t *way = &m->r->way;
+    weft_ep_t *ep = m->ep;
+    m->ep = NULL;
+    m->state = MEMBER_CLOSING;
+    wefti_way_op(way, &m->close, closed, m);
+    m->close.timeout_ns = HANG_UP_NS;
+    if (!(now ? weft_ep_abort(ep, &m->close) : weft_ep_close(ep, &m->close)))
+        return;
+    weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
+    m->state = MEMBER_GONE;
+    wefti_way_op_done(way);
+}
+
+/* It is not UP, or not any more. */
+static void fail(member_t *m, weft_status_t why)
+{
+    bool refused = why == WEFT_ERR_REFUSED;
+    m->tried = true;
+    m->why = why;
+    if (refused && !m->refused)
+        m->refused_since = wefti_now(m->r->way.es->rt);
+    m->refused = refused ? m->refused + 1 : 0;
+    if (m->store)
+        weft_store_leave(m->store); /* a mirror that still has it finds that out by itself */
+    m->store = NULL;
+    if (m->ep)
+        hang_up(m, false);
+    else
+        rest(m);
+    wefti_replicas_count(m->r);
+    wefti_replicas_turn(m->r);
+}
+
+static void lost(weft_ep_t *ep, weft_status_t why, void *user)
+{
+    member_t *m = (member_t *)user;
+    element_way_t *way = &m->r->way;
+    if (m->ep != ep || way->over || way->left)
+        return;
+    wefti_way_ref(way);
+    fail(m, why ? why : WEFT_ERR_PEER);
+    wefti_way_unref(way);
+}
+
+static void store_opened(weft_op_t *op, void *user)
+{
+    member_t *m = (member_t *)user;
+    element_way_t *way = &m->r->way;
+    weft_store_t *store = op->status ? NULL : (weft_store_t *)op->buf;
+    if (m->state != MEMBER_OPENING) { /* given up meanwhile */
+        if (store)
+            weft_store_leave(store);
+    } else if (!store) {
+        fail(m, op->status);
+    } else {
+        m->state = MEMBER_UP;
+        m->store = store;
+        m->tried = true;
+        m->why = WEFT_OK;
+        m->refused = 0;
+        m->pause = PAUSE_FIRST;
+        wefti_replicas_count(m->r);
+        wefti_replicas_turn(m->r);
+    }
+    wefti_way_op_done(way);
+}
+
+static void connected(weft_op_t *op, void *user)
+{
+    member_t *m = (member_t *)user;
+    element_way_t *way = &m->r->way;
+    if (m->state == MEMBER_DIALLING && op->status) {
+        fail(m, op->status);
+    } else if (m->state == MEMBER_DIALLING) {
+        m->state = MEMBER_OPENING;
+        wefti_way_op(way, &m->store_op, store_opened, m);
+        weft_status_t st = weft_store_open(m->ep, NULL, &m->store_op);
+        if (st) {
+            wefti_way_op_done(way);
+            fail(m, st);
+        }
+    }
+    wefti_way_op_done(way);
+}
+
+static void dial(member_t *m)
+{
+    element_way_t *way = &m->r->way;
+    weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
+    o.hooks.closed = lost;
+    o.hooks.user = m;
+    m->state = MEMBER_DIALLING;
+    wefti_way_op(way, &m->connect, connected, m);
+    wefti_way_ref(way); /* the endpoint's */
+    weft_status_t st = weft_ep_open(way->es->rt, m->uri, &o, &m->connect, &m->ep);
+    if (!st)
+        return;
+    m->ep = NULL;
+    wefti_way_op_done(way);
+    wefti_way_unref(way);
+    fail(m, st);
+}
+
+static void due(wefti_timer_t *timer)
+{
+    member_t *m = wefti_container_of(timer, member_t, timer);
+    if (m->state == MEMBER_PAUSE)
+        dial(m);
+}
+
+void wefti_member_begin(member_t *m)
+{
+    m->timer.fn = due;
+    m->pause = PAUSE_FIRST;
+    dial(m);
+}
+
+void wefti_member_end(member_t *m, bool now)
+{
+    wefti_timer_stop(m->r->way.es->rt, &m->timer);
+    if (m->store)
+        weft_store_close(m->store, NULL);
+    m->store = NULL;
+    if (m->ep)
+        hang_up(m, now);
+    else if (m->state != MEMBER_CLOSING)
+        m->state = MEMBER_GONE;
+}
