@@ -22,7 +22,9 @@
  *
  *     WEFT_ERR_STATE     no buffer is registered. Said before anything else, and before any waiting
  *     WEFT_ERR_RANGE     outside of the buffer, or of the element's memory. Nothing was touched
- *     WEFT_ERR_PEER      the element is lost
+ *     WEFT_ERR_PEER      the element is lost; before it was ever reached also WEFT_ERR_REFUSED, _UNREACHABLE, _ADDRESS, _TIMEOUT
+ *     WEFT_ERR_STALE     its memory is gone, though something answers in its place: configure the transport anew
+ *     WEFT_ERR_AUTH      the token is not for it, or the keys differ
  *     WEFT_ERR_TIMEOUT   the operation's deadline, or the durl's timeout_ms if it has none
  *     WEFT_ERR_CANCELLED it was cancelled, or the action was terminated while it waited for a transport to become READY
  *     WEFT_ERR_CLOSED    the transport was released, or its action is closed
@@ -111,8 +113,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_memory_open(weft_runtime_t *rt, cons
 /* Stop serving, hang up, give the memory back: op (may be NULL) completes when all of that is done. Do not use `memory` after this call. */
 WEFT_API weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op);
 
-/* What its users are configured with, as weft_durl_format() writes it: a secret, since the token is in it. Of a mirrored one it has one replica, itself:
- * put those of several into one weft_durl_t. */
+/* What its users are configured with, as weft_durl_format() writes it: a secret, since the token is in it. Of a mirrored one it has one replica,
+ * itself: put those of several into one weft_durl_t. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len);
 /* Where it listens; valid until it is closed. */
 WEFT_API const char *weft_memory_uri(const weft_memory_t *memory);
@@ -123,7 +125,8 @@ typedef struct weft_memory_stats {
     size_t size;
     uint64_t bytes, used_bytes;       /* of memory and spare; of them, what is in use: all of the memory, and blocks in the spare */
     uint64_t users, mapped;           /* transports attached now; of them, those that map it. Mirrored: clients with a lease */
-    uint64_t reads, writes, atomics, bytes_read, bytes_written; /* since it was opened, as far as this process did them: mapped ones happen without it */
+    /* Since it was opened, as far as this process did them: mapped ones happen without it. */
+    uint64_t reads, writes, atomics, bytes_read, bytes_written;
     uint64_t refused;                 /* out of range, no right, no memory left */
     uint64_t connections;             /* now */
 } weft_memory_stats_t;
@@ -153,11 +156,12 @@ WEFT_API weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op);
 WEFT_API const char *weft_action_id(const weft_action_t *action);
 
 /* Add a transport. One with a place to go (url, shm_id, a token that has one, replicas; a size, for rdma_local and for servers) connects at
- * once; any other waits for weft_action_configure(). Fails: WEFT_ERR_INVALID (the durl), WEFT_ERR_STATE (there is one of that name), WEFT_ERR_NOMEM. */
+ * once; any other waits for weft_action_configure(). Fails: WEFT_ERR_INVALID (the durl), WEFT_ERR_STATE (there is one of that
+ * name), WEFT_ERR_NOMEM, and what opening a server's memory came to. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_action_add(weft_action_t *action, const char *durl);
-/* Say where a transport leads, or that it now leads elsewhere: operations under way end where they began. The durl's own name is the element's; `name` is
- * the transport's. Fails: WEFT_ERR_NOTFOUND, WEFT_ERR_INVALID (the durl; a server for a client; one with no place in it), WEFT_ERR_CLOSED (released),
- * WEFT_ERR_STATE (a server that serves), WEFT_ERR_NOMEM. */
+/* Say where a transport leads, or that it now leads elsewhere: operations under way end where they began. The durl's own name is the element's;
+ * `name` is the transport's. Fails: WEFT_ERR_NOTFOUND, WEFT_ERR_INVALID (the durl; a server for a client; one with no place in it), WEFT_ERR_CLOSED
+ * (released), WEFT_ERR_STATE (a server that serves, rdma_local that has its memory), WEFT_ERR_NOMEM, and what opening a server's memory came to. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_action_configure(weft_action_t *action, const char *name, const char *durl);
 
 /* The transport of that name: the same one every time, the action's. type is "rdma" or "rdma_server". It may be WAITING.
@@ -204,12 +208,13 @@ WEFT_API void weft_buffer_drop(weft_buffer_t *buffer); /* NULL is allowed */
 WEFT_API void *weft_buffer_base(const weft_buffer_t *buffer);
 WEFT_API size_t weft_buffer_len(const weft_buffer_t *buffer);
 
-/* Register a buffer of `size` bytes (0 is allowed) with a transport, or, with `other`, the one that is registered there, which is then shared and must have
- * at least `size`. In place of the one before, if there was one: operations that are under way keep it until they are over. Does not wait.
+/* Register a buffer of `size` bytes (0 is allowed) with a transport, or, with `other`, the one that is registered there, which is then shared and
+ * must have at least `size`. In place of the one before, if there was one: operations that are under way keep it until they are over. Does not wait.
  * Fails: WEFT_ERR_STATE (the other has none), WEFT_ERR_RANGE (the other's is too short), WEFT_ERR_INVALID (of another runtime; a server),
  * WEFT_ERR_CLOSED (released), WEFT_ERR_NOMEM. The one before stays. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_transport_t *other);
-/* The registered buffer, and its length; NULL: there is none. Good until another one is registered or the action is closed. Of a server: its memory. */
+/* The registered buffer, and its length; NULL: there is none. Good until another one is registered or the action is closed. Of a
+ * server: its memory. */
 WEFT_API void *weft_transport_buf(weft_transport_t *trans, size_t *len_out);
 /* The same with a hold on it, for who keeps pointers into it. NULL: there is none. A server's memory is not a buffer. */
 WEFT_API weft_buffer_t *weft_transport_buffer(weft_transport_t *trans);
@@ -242,9 +247,10 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_compare_swap(weft_transpor
 /* Complete when everything posted on this transport before is complete, however it ended. Does not wait for READY beyond that. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_flush(weft_transport_t *trans, weft_op_t *op);
 
-/* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), zero, for the transport's
- * lease: it goes when the transport is released, its action closed, or its process silent for too long. Drop or free it before the runtime closes; its
- * weft_block_remote() is for weft_rma_*(). Completes with WEFT_ERR_LIMIT (nothing left), WEFT_ERR_UNSUPPORTED (the element has no spare). */
+/* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), zero, for the
+ * transport's lease: it goes when the transport is released, its action closed, or its process silent for too long. Drop or free it before the
+ * runtime closes; its weft_block_remote() is for weft_rma_*(). Completes with WEFT_ERR_LIMIT (nothing left), WEFT_ERR_UNSUPPORTED (the element has
+ * no spare). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, weft_op_t *op);
 
 /* The element's memory as a remote, for weft_rma_*(): of a READY transport without replicas, else NULL (weft_last_error() says why). Good until the

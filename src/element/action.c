@@ -2,8 +2,8 @@
  *
  *     open --terminate--> nobody waits any more --close--> closing: transports end, ways are hung up --the last reference--> gone
  *
- * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have them.
- * References are the program's, one for each call that is on its way to the driver, one for each way and each io.
+ * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have
+ * them. References are the program's, one for each call that is on its way to the driver, one for each way and each io.
  *
  * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
 #include "element/state.h"

@@ -2,11 +2,11 @@
  *
  *     NAME;IMPL;[KEY,VALUE;]*
  *
- * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted. Every value is read into
- * a place of its own size, or refused with the name of its key. Values of `token` and `peerinfo` never reach a message: they are secrets.
+ * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted. Every value is read
+ * into a place of its own size, or refused with the name of its key. Values of `token` and `peerinfo` never reach a message: they are secrets.
  *
- * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and tests/fuzz/durl.c hold us to it. */
-#include <stdarg.h>
+ * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and tests/fuzz/durl.c hold us
+ * to it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -92,7 +92,7 @@ static weft_status_t read_number(const char *key, part_t v, weft_status_t (*pars
 static weft_status_t read_shm_id(part_t v, char out[64])
 {
     for (size_t i = 0; i < v.n; i++)
-        if (!wefti_is_alpha(v.p[i]) && !wefti_is_digit(v.p[i]) && !memchr("-_.", v.p[i], 3))
+        if (!wefti_is_alpha(v.p[i]) && !wefti_is_digit(v.p[i]) && !strchr("-_.", v.p[i]))
             return wefti_fail(WEFT_ERR_INVALID, "the durl's shm_id has letters, digits, '-', '_' and '.' only");
     return copy("shm_id", v, out, 64);
 }
@@ -268,40 +268,75 @@ typedef struct writer {
     size_t n;
 } writer_t;
 
-__attribute__((format(printf, 2, 3))) static void put(writer_t *w, const char *fmt, ...)
+static void put(writer_t *w, const char *text, size_t cap)
 {
-    va_list args;
-    size_t room = w->n < sizeof w->text ? sizeof w->text - w->n : 0;
-    va_start(args, fmt);
-    int n = vsnprintf(room ? w->text + w->n : NULL, room, fmt, args);
-    va_end(args);
-    w->n += n > 0 ? (size_t)n : 0;
+    size_t n = strnlen(text, cap);
+    if (w->n + n < sizeof w->text) {
+        memcpy(w->text + w->n, text, n);
+        w->text[w->n + n] = 0;
+    }
+    w->n += n;
+}
+
+static void put_word(writer_t *w, const char *word)
+{
+    put(w, word, SIZE_MAX);
+}
+
+/* "KEY,", if there is a value. */
+static bool put_key(writer_t *w, unsigned key, bool there)
+{
+    if (there) {
+        put_word(w, keys[key]);
+        put_word(w, ",");
+    }
+    return there;
 }
 
 static void put_text(writer_t *w, unsigned key, const char *value, size_t cap)
 {
-    if (*value)
-        put(w, "%s,%.*s;", keys[key], (int)cap, value);
+    if (put_key(w, key, *value)) {
+        put(w, value, cap);
+        put_word(w, ";");
+    }
+}
+
+static void put_number(writer_t *w, unsigned key, uint64_t value)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%llu", (unsigned long long)value);
+    put_text(w, key, value ? digits : "", sizeof digits);
+}
+
+static void put_token(writer_t *w, const weft_durl_t *d)
+{
+    if (!put_key(w, KEY_TOKEN, d->token_len))
+        return;
+    for (size_t i = 0; i < d->token_len; i++) {
+        char two[3];
+        snprintf(two, sizeof two, "%02x", d->token[i]);
+        put(w, two, 2);
+    }
+    put_word(w, ";");
 }
 
 static void write_durl(const weft_durl_t *d, writer_t *w)
 {
-    put(w, "%.*s;%s;", (int)sizeof d->name, d->name, weft_impl_name(d->impl, d->server));
-    if (d->bytes)
-        put(w, "%s,%llu;", keys[KEY_SIZE], (unsigned long long)d->bytes);
+    put(w, d->name, sizeof d->name);
+    put_word(w, ";");
+    put_word(w, weft_impl_name(d->impl, d->server));
+    put_word(w, ";");
+    put_number(w, KEY_SIZE, d->bytes);
     put_text(w, KEY_URL, d->url, sizeof d->url);
     put_text(w, KEY_SHM_ID, d->shm_id, sizeof d->shm_id);
     put_text(w, KEY_PEERINFO, d->peerinfo, sizeof d->peerinfo);
-    for (size_t i = 0; i < d->token_len; i++)
-        put(w, i ? "%s%02x" : "%s,%02x", i ? "" : keys[KEY_TOKEN], d->token[i]);
-    if (d->token_len)
-        put(w, ";");
-    if (d->timeout_ms)
-        put(w, "%s,%llu;", keys[KEY_TIMEOUT], (unsigned long long)d->timeout_ms);
-    for (size_t i = 0; i < d->n_replicas; i++)
-        put(w, i ? "%s|%.*s" : "%s,%.*s", i ? "" : keys[KEY_REPLICAS], (int)sizeof d->replica[i], d->replica[i]);
-    if (d->n_replicas)
-        put(w, ";");
+    put_token(w, d);
+    put_number(w, KEY_TIMEOUT, d->timeout_ms);
+    (void)put_key(w, KEY_REPLICAS, d->n_replicas);
+    for (size_t i = 0; i < d->n_replicas; i++) {
+        put(w, d->replica[i], sizeof d->replica[i]);
+        put_word(w, i + 1 < d->n_replicas ? "|" : ";");
+    }
 }
 
 static bool same(const weft_durl_t *a, const weft_durl_t *b)

@@ -3,9 +3,9 @@
  *     (post) --> WAITING --READY--> MOVING: an operation of a room below --> ended
  *                                   HELD: the way waits for something else first
  *
- * Reads and writes of mapped memory take a shorter way: the thread that posts them carries them out, with a lock of the transport's held twice for a
- * moment. They take it only while nothing else is under way, so that nothing is passed; one that turns out not to be done at once becomes an io like
- * any other.
+ * Reads and writes of mapped memory take a shorter way: the thread that posts them carries them out, with a lock of the transport's held twice for
+ * a moment. They take it only while nothing else is under way, so that nothing is passed; one that turns out not to be done at once becomes an io
+ * like any other.
  *
  * One that has to end before it is over (its deadline, a release) is cancelled below, and then waits for the element to let go of its buffer. An
  * element that does not do that soon is taken for lost, and the connection to it given up: a deadline is kept, whatever state the element is in.
@@ -503,6 +503,8 @@ static weft_status_t check(const weft_transport_t *t, const weft_op_t *op, bool 
 {
     if (!t || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", t ? "the operation" : "the transport");
+    if (wefti_forked(t->rt)) /* before any lock: another thread may have held it when we were forked */
+        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime of %s was opened", t->name);
     if (t->server != server)
         return wefti_fail(WEFT_ERR_INVALID,
                           server ? "the transport %s is of type rdma: only one of type rdma_server serves"

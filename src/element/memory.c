@@ -2,8 +2,8 @@
  *
  *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last of it is over--> gone
  *
- * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing but what the region and the
- * store are reached over; one that has ended is closed. A close tells peers, and does not wait for one that does not answer.
+ * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing but what the
+ * region and the store are reached over; one that has ended is closed. A close tells peers, and does not wait for one that does not answer.
  *
  * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime. tests/wire/element_memory.c. */
 #include <stdio.h>
@@ -245,7 +245,8 @@ static void listed(wefti_call_t *call)
         step(m);
 }
 
-/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them, and pages are whole. */
+/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them, and pages are
+ * whole. */
 static uint64_t spare_for(uint64_t bytes)
 {
     return bytes + bytes / MIRROR_PART + (1 << 20);

@@ -3,15 +3,16 @@
  *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, or a write and we are no writer--> CLOSING --> OPENING
  *                                                     \--came to nothing--> PAUSE --> OPENING       OPEN --a second without a write--> CLOSING
  *
- * The mirror is opened to read. Whoever is first makes it: at once at all elements, or not at all. A write has the mirror closed and opened again to write,
- * which fences the writer before us; if another transport does that to us, and we have to write again, it is opened once more. A writer that has not
- * written for a second closes the mirror, and others then take over without having to compare all copies first.
+ * The mirror is opened to read. Whoever is first makes it: at once at all elements, or not at all. A write has the mirror closed and opened again
+ * to write, which fences the writer before us; if another transport does that to us, and we have to write again, it is opened once more. A writer
+ * that has not written for a second closes the mirror, and others then take over without having to compare all copies first.
  *
- * A mirror whose writer died is served to nobody until someone has taken over: a reader that finds it so does that (`repair`). A mirror of which a member is
- * missing cannot be taken over, unless those missing are dead, which is for their hosts to say (`force`: wefti_member_dead()). Members that are UP and not in
- * the mirror any more are added to it again by its writer.
+ * A mirror whose writer died is served to nobody until someone has taken over: a reader that finds it so does that (`repair`). A mirror of which a
+ * member is missing cannot be taken over, unless those missing are dead, which is for their hosts to say (`force`: wefti_member_dead()). Members
+ * that are UP and not in the mirror any more are added to it again by its writer.
  *
- * While none is open ios are HELD; an io whose mirror ended under it is held again. If none can be opened for 20 s the way is over, and with it all of them.
+ * While none is open ios are HELD; an io whose mirror ended under it is held again. If none can be opened for 20 s the way is over, and with it
+ * all of them.
  *
  * Promise: every io ends; with replicas left that are known to have everything, with the right bytes. tests/fault/element_replicas.c. */
 #include "element/replicas.h"
@@ -222,7 +223,7 @@ static void mirror_opened(weft_op_t *op, void *user)
         way->len = len;
         if (r->writes && way->t)
             wefti_transport_count(way->t, &way->t->stats.takeovers);
-        if (!way->up) {
+        if (!way->up && way->t) {
             way->up = true;
             wefti_transport_up(way->t, way);
         }

@@ -67,6 +67,11 @@ static void attached(weft_op_t *op, void *user)
     wefti_way_op_done(way);
 }
 
+static weft_memory_t *own_memory(const weft_transport_t *t)
+{
+    return wefti_transport_is_own(&t->durl) ? t->memory : NULL;
+}
+
 static weft_status_t attach(single_t *s, const weft_durl_t *d, weft_memory_t *own)
 {
     uint8_t token[WEFT_RMA_TOKEN_MAX];
@@ -87,7 +92,7 @@ static void connected(weft_op_t *op, void *user)
         over(s, op->status);
     } else if (t && !way->over) {
         wefti_way_op(way, &s->attach, attached, s);
-        weft_status_t st = attach(s, &t->durl, t->memory);
+        weft_status_t st = attach(s, &t->durl, own_memory(t));
         if (st) {
             wefti_way_op_done(way);
             over(s, st);
@@ -125,7 +130,7 @@ static void begin(element_way_t *way)
     single_t *s = single_of(way);
     weft_transport_t *t = way->t;
     weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
-    weft_status_t st = find_address(s, &t->durl, t->memory);
+    weft_status_t st = find_address(s, &t->durl, own_memory(t));
     if (!st) {
         o.hooks.closed = lost;
         o.hooks.user = s;

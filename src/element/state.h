@@ -1,7 +1,7 @@
 /* element/state.h - what the room keeps: actions, their transports, the ways these go, what is under way on them; buffers; memory elements.
  *
- * A transport is what the program has; a way is one connection of it to where its durl says, or several with replicas. A way that is lost is never mended:
- * the transport begins another. An io is one operation on a transport.
+ * A transport is what the program has; a way is one connection of it to where its durl says, or several with replicas. A way that is lost is never
+ * mended: the transport begins another. An io is one operation on a transport.
  *
  * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that is dropped. */
 #ifndef WEFTI_ELEMENT_STATE_H
@@ -97,6 +97,7 @@ struct weft_transport {
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
     _Atomic weft_status_t why;
     element_way_t *way;          /* of READY; counted. Changed by the driver only */
+    wefti_list_t pins;           /* ways whose remote the program has */
     weft_buffer_t *buf;
     weft_memory_t *memory;       /* of a server, and of rdma_local: its own */
     element_io_t *spare;         /* ios to be used again */
@@ -119,6 +120,7 @@ weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, wef
 void wefti_transport_free(weft_transport_t *t);
 /* Does the durl say where to go? */
 bool wefti_transport_leads(const weft_durl_t *durl);
+bool wefti_transport_is_own(const weft_durl_t *durl); /* to memory of this process */
 /* Have the driver go there. Any thread. WEFT_ERR_NOMEM, and what opening memory of its own came to. */
 weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl);
 /* From now on every use fails; the driver ends what is under way. Any thread. */
@@ -154,6 +156,7 @@ struct element_way {
     weft_action_t *action;       /* counted */
     weft_transport_t *t;         /* NULL: it has gone elsewhere */
     uint32_t n_ios;              /* MOVING or HELD */
+    wefti_list_t pin;            /* t->pins, with a reference */
     bool up, over, left;         /* over: lost, or came to nothing */
     weft_status_t why;           /* of over */
     uint64_t len;                /* of the memory */

@@ -5,11 +5,11 @@
  *                          \--a way ends with what no other would change--> FAILED <--/
  *     any --go--> CONNECTING        any --release--> RELEASED, for good
  *
- * All of it is moved by the driver, with the lock held, but RELEASED, which a release sets at once. What a program asks for goes to the driver as an
- * order, with a number: an older order that comes later is not obeyed.
+ * All of it is moved by the driver, with the lock held, but RELEASED, which a release sets at once. What a program asks for goes to the driver as
+ * an order, with a number: an older order that comes later is not obeyed.
  *
- * A server has no way: it opens its memory when it is told how large that is, and is READY then. rdma_local without a url has both: memory of its own,
- * and a way to it like to any other.
+ * A server has no way: it opens its memory when it is told how large that is, and is READY then. rdma_local without a url has both: memory of its
+ * own, and a way to it like to any other.
  *
  * Promise: a transport is READY only while it has a way that is up; whoever waits is told when it is, or that it will not be soon.
  * tests/wire/element_life.c, tests/fault/element_lost.c. */
@@ -61,6 +61,18 @@ static element_way_t *take_way(weft_transport_t *t, bool lost)
     return way;
 }
 
+/* The program has no more use for the remotes that it was given. */
+static void unpin(weft_transport_t *t)
+{
+    wefti_list_t pins;
+    wefti_list_init(&pins);
+    pthread_mutex_lock(&t->lock);
+    wefti_list_splice(&pins, &t->pins);
+    pthread_mutex_unlock(&t->lock);
+    for (wefti_list_t *l; (l = wefti_list_pop(&pins));)
+        wefti_way_unref(wefti_container_of(l, element_way_t, pin));
+}
+
 /* Would another try come to the same? */
 static bool final(weft_status_t why)
 {
@@ -103,7 +115,8 @@ static void came_to_nothing(weft_transport_t *t, weft_status_t why)
     }
     if (t->state == WEFT_TRANSPORT_CONNECTING && wefti_now(t->rt) + t->pause >= t->give_up_at)
         fail(t, WEFT_TRANSPORT_LOST, why);
-    else
+    else if (t->state == WEFT_TRANSPORT_CONNECTING ||
+             !t->stats.connects) /* who was there once is lost, whatever its place says now */
         (void)set_state(t, t->state, why);
     again(t);
 }
@@ -192,6 +205,7 @@ static void go(weft_transport_t *t, const weft_durl_t *durl)
     wefti_timer_stop(t->rt, &t->retry);
     wefti_way_part(coming);
     wefti_way_part(was);
+    unpin(t);
     if (t->server) {
         set_state(t, WEFT_TRANSPORT_READY, WEFT_OK);
         wefti_ios_go(t);
@@ -215,6 +229,11 @@ static void obey(wefti_call_t *call)
     }
     wefti_free(o);
     wefti_action_unref(action);
+}
+
+bool wefti_transport_is_own(const weft_durl_t *d)
+{
+    return d->impl == WEFT_IMPL_LOCAL && !d->server && !*d->url && !*d->shm_id && !d->token_len && !d->n_replicas;
 }
 
 bool wefti_transport_leads(const weft_durl_t *d)
@@ -262,7 +281,7 @@ weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl)
     order_t *o = (order_t *)wefti_calloc(1, sizeof *o);
     if (!o)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to configure a transport");
-    if (t->server || (durl->impl == WEFT_IMPL_LOCAL && !*durl->url && !durl->token_len)) {
+    if (t->server || wefti_transport_is_own(durl)) {
         weft_status_t st = open_memory(t, durl);
         if (st) {
             wefti_free(o);
@@ -295,6 +314,7 @@ void wefti_transport_end(weft_transport_t *t)
     wefti_ios_end(t, WEFT_ERR_CLOSED);
     wefti_way_part(coming);
     wefti_way_part(was);
+    unpin(t);
     if (memory && !t->rt->closing)
         weft_memory_close(memory, NULL);
 }
@@ -338,6 +358,7 @@ weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, wef
     t->retry.fn = retry;
     pthread_mutex_init(&t->lock, NULL);
     wefti_list_init(&t->ios);
+    wefti_list_init(&t->pins);
     *trans_out = t;
     return WEFT_OK;
 }
@@ -387,6 +408,8 @@ weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_tran
     if (trans->server || (other && other->server))
         return wefti_fail(WEFT_ERR_INVALID, "%s is a server: it has its memory, and no buffer",
                           trans->server ? trans->name : other->name);
+    if (wefti_forked(trans->rt))
+        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime of %s was opened", trans->name);
     if (other && other->rt != trans->rt)
         return wefti_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
     weft_status_t st = other ? shared_buffer(trans, size, other, &buf) : new_buffer(trans->action, size, &buf);
@@ -470,6 +493,10 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
     pthread_mutex_lock(&trans->lock);
     if (trans->state == WEFT_TRANSPORT_READY && trans->way)
         remote = trans->way->remote;
+    if (remote && !wefti_list_linked(&trans->way->pin)) { /* it stays, even if the element is lost */
+        wefti_list_push_back(&trans->pins, &trans->way->pin);
+        wefti_way_ref(trans->way);
+    }
     if (!remote)
         wefti_fail(WEFT_ERR_STATE, "the transport %s is %s%s", trans->name, weft_transport_state_name(trans->state),
                    trans->server                          ? ", a server"

@@ -1,5 +1,5 @@
-/* The life of transports: used before they are usable, configured from another thread, lost, found again, released, terminated, closed in the middle of
- * things; servers; memory of this process; many threads.
+/* The life of transports: used before they are usable, configured from another thread, lost, found again, released, terminated, closed in the
+ * middle of things; servers; memory of this process; many threads.
  *
  * ctest: label=thread */
 #include <pthread.h>
@@ -163,7 +163,7 @@ TEST(an_element_that_leaves_is_lost_and_its_successor_has_to_be_configured)
         elements_memory_close(&e);
         PAIR_UNTIL(&e.pair, state(t) == WEFT_TRANSPORT_LOST, 10);
         weft_status_t st = elements_read(&e, t, 10, 0, 0);
-        CHECK(st == WEFT_ERR_PEER || st == WEFT_ERR_REFUSED);
+        CHECK_EQ(st, WEFT_ERR_PEER);
         CHECK_EQ(elements_stats(t).losses, 1);
         /* another memory at the same place: the token is not for that */
         weft_memory_opts_t m = WEFT_MEMORY_OPTS_INIT;
@@ -179,6 +179,49 @@ TEST(an_element_that_leaves_is_lost_and_its_successor_has_to_be_configured)
         CHECK_EQ(elements_stats(t).connects, 2);
         elements_close(&e);
     }
+}
+
+TEST(a_remote_that_the_program_has_stays_when_the_element_is_lost)
+{
+    each_way(way) {
+        char in[8];
+        elements_open(&e, way, 100, NULL, NULL);
+        weft_transport_t *t = elements_add(&e, "mem", 100);
+        CHECK_OK(elements_ready(&e, t));
+        weft_remote_t *remote = weft_transport_remote(t);
+        CHECK(remote && remote == weft_transport_remote(t));
+        CHECK_OK(elements_end(&e, weft_rma_write(remote, 8, "direct", 7, &e.op)));
+        CHECK_OK(elements_read(&e, t, 7, 8, 0));
+        CHECK_STR((char *)weft_transport_buf(t, NULL), "direct");
+        elements_memory_close(&e);
+        PAIR_UNTIL(&e.pair, weft_transport_state(t, NULL) == WEFT_TRANSPORT_LOST, 10);
+        pair_run(&e.pair, 0.05);
+        CHECK(elements_end(&e, weft_rma_read(remote, 8, in, 7, &e.op)) != WEFT_OK);
+        CHECK(!weft_transport_remote(t));
+        elements_close(&e);
+    }
+}
+
+TEST(a_forked_child_is_told_so)
+{
+    elements_open(&e, &pair_ways[2], 100, NULL, NULL);
+    weft_transport_t *t = elements_add(&e, "mem", 100);
+    CHECK_OK(elements_ready(&e, t));
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (!pid) {
+        weft_op_t op = WEFT_OP_INIT;
+        bool right = weft_transport_read(t, 10, 0, 0, &op) == WEFT_ERR_FORKED &&
+                     weft_transport_fetch_add(t, 0, 1, &op) == WEFT_ERR_FORKED &&
+                     weft_transport_reg(t, 1, NULL) == WEFT_ERR_FORKED;
+        _exit(right ? 0 : 1);
+    }
+    int status;
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+    CHECK_OK(elements_read(&e, t, 10, 0, 0));
+    elements_close(&e);
 }
 
 TEST(a_transport_that_is_configured_anew_leads_elsewhere)
@@ -435,6 +478,13 @@ TEST(rdma_local_is_memory_of_this_process)
         CHECK_OK(elements_read(&e, t, 65536, 0, 0));
         CHECK_EQ(pattern_check(weft_transport_buf(t, NULL), 65536, 1), 65536);
         CHECK_EQ(elements_read(&e, t, 1, 65536, 0), WEFT_ERR_RANGE);
+        CHECK_EQ(weft_action_configure(e.action, "local", "local;rdma_local;size,1M;"), WEFT_ERR_STATE);
+        elements_memory(&e, 100, NULL); /* elsewhere */
+        memcpy(weft_memory_base(e.memory), "there", 6);
+        CHECK_OK(weft_action_configure(e.action, "local", e.durl));
+        PAIR_UNTIL(&e.pair, elements_stats(t).connects == 2, 10);
+        CHECK_OK(elements_read(&e, t, 100, 0, 0));
+        CHECK_STR((char *)weft_transport_buf(t, NULL), "there");
         elements_close(&e);
     }
 }
