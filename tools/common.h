@@ -118,6 +118,8 @@ int tool_mem(int argc, char **argv);
 void tool_mem_help(FILE *f);
 int tool_perf(int argc, char **argv);
 void tool_perf_help(FILE *f);
+int tool_run(int argc, char **argv);
+void tool_run_help(FILE *f);
 int tool_serve(int argc, char **argv);
 void tool_serve_help(FILE *f);
 

@@ -19,6 +19,7 @@ static const command_t commands[] = {
     {"info", "weft info", "what this build, this machine and this configuration are", tool_info, tool_info_help},
     {"mem", "weft mem", "serve memory, and put, get, list and remove blocks of it", tool_mem, tool_mem_help},
     {"perf", "weft perf", "measure latency, bandwidth and message rate between two processes", tool_perf, tool_perf_help},
+    {"run", "weft run", "run a program in elements: a directory of them, on this machine", tool_run, tool_run_help},
     {"serve", "weft serve", "offer a demo service for weft call to use", tool_serve, tool_serve_help},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };

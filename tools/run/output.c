@@ -1,0 +1,117 @@
+/* tools/run/output.c - what elements print: whole lines, with their names before them on a terminal, and without what is secret.
+ *
+ * Lines of several elements never mix within a line; one that does not end is cut after LINE bytes. To a pipe they go byte by byte as they came; on a terminal
+ * nothing passes that could move its cursor. With --json standard output is the launcher's own, and elements have standard error.
+ * tests/tools/tools_run.py holds it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define LINE ((size_t)1 << 16)
+
+void run_secret(run_t *run, const char *durl)
+{
+    const char *token = strstr(durl, ";token,");
+    size_t n;
+    if (!token)
+        return;
+    token += strlen(";token,");
+    n = strcspn(token, ";");
+    if (n < 16)
+        return; /* no secret of ours, and hiding it would eat other text */
+    run->secrets = run_grow(run->secrets, (run->n_secrets + 1) * sizeof *run->secrets);
+    run->secrets[run->n_secrets++] = run_dup_n(token, n);
+}
+
+void run_hide(const run_t *run, run_text_t *text)
+{
+    static const char instead[] = "(token)";
+    for (unsigned i = 0; i < run->n_secrets && text->n; i++) {
+        size_t n = strlen(run->secrets[i]), from = 0;
+        char *found;
+        while ((found = memmem(text->p + from, text->n - from, run->secrets[i], n))) {
+            memcpy(found, instead, sizeof instead - 1);
+            from = (size_t)(found - text->p) + sizeof instead - 1;
+            memmove(text->p + from, found + n, text->n - (size_t)(found + n - text->p) + 1);
+            text->n -= n - (sizeof instead - 1);
+        }
+    }
+}
+
+/* One line, without its end. */
+static void show(run_proc_t *p, unsigned which, const char *line, size_t n)
+{
+    run_t *run = p->run;
+    FILE *f = which || run->opts.json ? stderr : stdout;
+    run_text_t text = {0};
+    run_progress_wipe(run);
+    run_add(&text, line, n);
+    run_hide(run, &text);
+    if (!tool_is_terminal(f)) {
+        fwrite(text.p, 1, text.n, f);
+    } else {
+        fprintf(f, "%s | ", p->label);
+        for (size_t at = 0; at < text.n;) {
+            size_t len = tool_harmless(text.p + at, text.n - at, true);
+            if (len)
+                fwrite(text.p + at, 1, len, f);
+            else if (text.p[at] != '\r')
+                fprintf(f, "\\x%02x", (unsigned char)text.p[at]);
+            at += len ? len : 1;
+        }
+    }
+    fputc('\n', f);
+    fflush(f);
+    run_free(&text);
+}
+
+static bool output_some(run_proc_t *p, unsigned which)
+{
+    run_source_t *s = &p->out[which];
+    run_text_t *lines = &p->lines[which];
+    char piece[65536], *newline;
+    ssize_t n = read(s->fd, piece, sizeof piece);
+    size_t from = 0;
+    if (n < 0 && errno == EINTR)
+        return true;
+    if (n <= 0) {
+        if (n == 0 || errno != EAGAIN)
+            run_unwatch(s);
+        return false;
+    }
+    run_add(lines, piece, (size_t)n);
+    while ((newline = memchr(lines->p + from, '\n', lines->n - from))) {
+        size_t to = (size_t)(newline - lines->p);
+        show(p, which, lines->p + from, to - from);
+        from = to + 1;
+    }
+    while (lines->n - from > LINE) {
+        show(p, which, lines->p + from, LINE);
+        from += LINE;
+    }
+    if (from)
+        run_drop(lines, from);
+    return true;
+}
+
+void run_output(run_source_t *s, uint32_t events)
+{
+    (void)events;
+    output_some(s->proc, s == &s->proc->out[1]);
+}
+
+void run_output_rest(run_proc_t *p)
+{
+    for (unsigned which = 0; which < 2; which++) {
+        while (p->out[which].fd >= 0 && output_some(p, which))
+            ;
+        if (p->lines[which].n)
+            show(p, which, p->lines[which].p, p->lines[which].n);
+        run_free(&p->lines[which]);
+        run_unwatch(&p->out[which]);
+    }
+}

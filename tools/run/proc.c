@@ -1,0 +1,432 @@
+/* tools/run/proc.c - processes: started with limits, asked to end, killed, waited for.
+ *
+ * States of one: running, asked (a line on its socket), terminated (SIGTERM), killed (SIGKILL), over (waited for). Only the launcher moves them, the
+ * last by what its pidfd says. Each is the leader of a process group of its own, and whatever it starts and leaves behind in that group is
+ * killed before it is waited for: until then its number cannot be anybody else's. A launcher that is killed takes its elements with it
+ * (PR_SET_PDEATHSIG); the launcher has one thread, so that this means its end.
+ *
+ * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share; `mem` bounds the memory that it makes
+ * itself (RLIMIT_DATA) and, with what the memory elements that it uses have and room for programs, all of its address space (RLIMIT_AS); `storage`
+ * bounds each file it writes (RLIMIT_FSIZE).
+ * tests/tools/tools_run_loss.py holds it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define CONTROL_FD 3
+#define POLITE (500 * WEFT_MILLISECOND) /* between the line and SIGTERM */
+#define PATIENT (2 * WEFT_SECOND)       /* between SIGTERM and SIGKILL */
+#define ROOM ((uint64_t)1 << 30)        /* of addresses, for programs and libraries */
+
+extern char **environ;
+
+/* --- what epoll tells about ---------------------------------------------------------------------------------------- */
+
+bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events))
+{
+    struct epoll_event ev = {.events = events, .data.ptr = s};
+    s->fd = fd;
+    s->run = run;
+    s->ready = ready;
+    return !epoll_ctl(run->epoll, EPOLL_CTL_ADD, fd, &ev);
+}
+
+void run_unwatch(run_source_t *s)
+{
+    if (s->fd >= 0)
+        close(s->fd); /* which also takes it out of epoll: nobody else has it open */
+    s->fd = -1;
+}
+
+/* --- the environment ------------------------------------------------------------------------------------------------- */
+
+/* A path, or paths by colons, that hold in another working directory, too. */
+static char *whole_paths(const char *text)
+{
+    char *here = getcwd(NULL, 0), *copy = run_dup(text), *rest = copy, *part;
+    run_text_t out = {0};
+    bool first = true;
+    run_add(&out, "", 0);
+    while ((part = strsep(&rest, ":"))) {
+        run_addf(&out, "%s", first ? "" : ":");
+        if (*part && *part != '/' && here)
+            run_addf(&out, "%s/", here);
+        run_addf(&out, "%s", part);
+        first = false;
+    }
+    free(copy);
+    free(here);
+    return out.p;
+}
+
+static char **make_environment(const run_proc_t *p)
+{
+    static const char *const ours[] = {"WEFT_ELEMENT_FD=", "WEFT_LAUNCHER=", "__OW_PAR=", "PYTHONUNBUFFERED="};
+    static const char *const paths[] = {"WEFT_KEY_FILE=", "WEFT_CONFIG_FILE=", "PYTHONPATH="};
+    size_t n = 0, at = 0;
+    char **env;
+    while (environ[n])
+        n++;
+    env = run_alloc((n + 8) * sizeof *env);
+    for (size_t i = 0; i < n; i++) {
+        bool drop = false, done = false;
+        for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
+            drop |= !strncmp(environ[i], ours[k], strlen(ours[k]));
+        for (size_t k = 0; !drop && k < sizeof paths / sizeof *paths; k++)
+            if (!strncmp(environ[i], paths[k], strlen(paths[k]))) {
+                char *whole = whole_paths(environ[i] + strlen(paths[k]));
+                env[at++] = run_printf("%s%s", paths[k], whole);
+                free(whole);
+                done = true;
+            }
+        if (!drop && !done)
+            env[at++] = run_dup(environ[i]);
+    }
+    if (!p->element->memory) {
+        env[at++] = run_printf("WEFT_ELEMENT_FD=%d", CONTROL_FD);
+        env[at++] = run_printf("WEFT_LAUNCHER=%s", p->run->socket_path);
+        env[at++] = run_printf("__OW_PAR=%u", p->copy);
+        env[at++] = run_dup("PYTHONUNBUFFERED=1"); /* what it printed before it was killed is not lost */
+    }
+    return env;
+}
+
+static char **make_arguments(const run_proc_t *p)
+{
+    const run_element_t *e = p->element;
+    char **argv = run_alloc(20 * sizeof *argv);
+    unsigned n = 0;
+    if (!e->memory) {
+        argv[n++] = run_dup(p->run->python);
+        argv[n++] = run_dup("-m");
+        argv[n++] = run_dup("disagg.element");
+        return argv;
+    }
+    argv[n++] = run_dup("weft");
+    argv[n++] = run_dup("element");
+    argv[n++] = run_dup("memory");
+    argv[n++] = run_dup("--name");
+    argv[n++] = e->copies > 1 ? run_printf("%s@%u", e->name, p->copy) : run_dup(e->name);
+    argv[n++] = run_dup("--size");
+    argv[n++] = run_printf("%llu", (unsigned long long)e->limits.mem);
+    argv[n++] = run_dup("--report-fd");
+    argv[n++] = run_printf("%d", CONTROL_FD);
+    if (e->spare) {
+        argv[n++] = run_dup("--spare");
+        argv[n++] = run_printf("%llu", (unsigned long long)e->spare);
+    }
+    if (e->replicas > 1)
+        argv[n++] = run_dup("--mirrored");
+    return argv;
+}
+
+static void free_all(char **list)
+{
+    for (char **s = list; *s; s++)
+        free(*s);
+    free(list);
+}
+
+/* --- limits ------------------------------------------------------------------------------------------------------------ */
+
+/* Which processors, as few others on them as can be. */
+static void choose_cpus(run_proc_t *p)
+{
+    run_t *run = p->run;
+    double cpu = p->element->limits.cpu;
+    unsigned want = cpu > 0 && ceil(cpu) < run->n_cpus ? (unsigned)ceil(cpu) : 0, best = 0, best_load = UINT32_MAX;
+    if (!want)
+        return; /* all of them */
+    for (unsigned from = 0; from + want <= run->n_cpus; from++) {
+        unsigned load = 0;
+        for (unsigned i = from; i < from + want; i++)
+            load += run->pinned[i];
+        if (load < best_load) {
+            best = from;
+            best_load = load;
+        }
+    }
+    p->cpu_first = (int)best;
+    p->cpu_count = (int)want;
+    for (unsigned i = best; i < best + want; i++)
+        run->pinned[i]++;
+}
+
+static void leave_cpus(run_proc_t *p)
+{
+    for (int i = 0; i < p->cpu_count; i++)
+        p->run->pinned[p->cpu_first + i]--;
+    p->cpu_count = 0;
+}
+
+static void limit_to(int which, uint64_t most)
+{
+    struct rlimit r;
+    if (getrlimit((__rlimit_resource_t)which, &r))
+        return;
+    if (r.rlim_max == RLIM_INFINITY || most < r.rlim_max)
+        r.rlim_max = most;
+    r.rlim_cur = r.rlim_max;
+    setrlimit((__rlimit_resource_t)which, &r);
+}
+
+/* In the child. A memory element is as large as it is; its limit is its size. */
+static void set_limits(const run_proc_t *p)
+{
+    const run_element_t *e = p->element;
+    if (p->cpu_count) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int i = 0; i < p->cpu_count; i++)
+            CPU_SET((size_t)p->run->cpus[p->cpu_first + i], &set);
+        sched_setaffinity(0, sizeof set, &set);
+    }
+    if (e->limits.cpu > 0 && e->limits.cpu < 1) {
+        int lower = (int)lround(3 * log2(1 / e->limits.cpu)); /* three steps are half the weight */
+        setpriority(PRIO_PROCESS, 0, lower < 19 ? lower : 19);
+    }
+    if (e->limits.mem && !e->memory) {
+        uint64_t all = e->limits.mem + ROOM;
+        for (unsigned i = 0; i < e->n_uses; i++)
+            all += e->uses[i].element->copies * e->uses[i].element->limits.mem;
+        limit_to(RLIMIT_DATA, e->limits.mem);
+        limit_to(RLIMIT_AS, all);
+    }
+    if (e->limits.storage)
+        limit_to(RLIMIT_FSIZE, e->limits.storage);
+}
+
+/* --- starting ------------------------------------------------------------------------------------------------------------- */
+
+static _Noreturn void become(const run_proc_t *p, int control, int out, int err, char **argv, char **env, pid_t launcher)
+{
+    static const char cannot[] = "weft run: cannot be executed: ";
+    const char *path = p->element->memory ? "/proc/self/exe" : argv[0], *why;
+    sigset_t none;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher)
+        _exit(127); /* it ended before that took effect */
+    setpgid(0, 0);
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (dup2(p->run->null_fd, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0 ||
+        (control == CONTROL_FD ? fcntl(control, F_SETFD, 0) : dup2(control, CONTROL_FD)) < 0 || chdir(p->dir))
+        _exit(127);
+    set_limits(p);
+    execve(path, argv, env);
+    why = strerrordesc_np(errno);
+    if (write(2, cannot, sizeof cannot - 1) < 0 || write(2, why, strlen(why)) < 0 || write(2, "\n", 1) < 0)
+        _exit(127);
+    _exit(127);
+}
+
+/* p: [ours, theirs]; fds 0...3 are never among them, so that dup2() in the child cannot hit one that is still needed. */
+static bool open_pipe(int p[2])
+{
+    if (pipe2(p, O_CLOEXEC))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        int high = fcntl(p[i], F_DUPFD_CLOEXEC, CONTROL_FD + 1);
+        close(p[i]);
+        p[i] = high;
+    }
+    fcntl(p[0], F_SETFL, O_NONBLOCK);
+    return p[0] >= 0 && p[1] >= 0;
+}
+
+static bool open_socket(int p[2])
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        int high = fcntl(p[i], F_DUPFD_CLOEXEC, CONTROL_FD + 1);
+        close(p[i]);
+        p[i] = high;
+    }
+    fcntl(p[0], F_SETFL, O_NONBLOCK);
+    return p[0] >= 0 && p[1] >= 0;
+}
+
+static void exited(run_source_t *s, uint32_t events);
+
+static bool start(run_proc_t *p)
+{
+    int control[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, pidfd = -1;
+    char **argv = make_arguments(p), **env = make_environment(p);
+    pid_t launcher = getpid();
+    bool good = (p->element->memory ? open_pipe(control) : open_socket(control)) && open_pipe(out) && open_pipe(err) &&
+                !mkdir(p->dir, 0700);
+    if (good) {
+        choose_cpus(p);
+        fflush(stdout);
+        fflush(stderr);
+        p->started = tool_now();
+        p->pid = fork();
+        if (!p->pid)
+            become(p, control[1], out[1], err[1], argv, env, launcher);
+        good = p->pid > 0;
+    }
+    if (good) {
+        setpgid(p->pid, p->pid); /* also here: whoever is first */
+        pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    }
+    free_all(argv);
+    free_all(env);
+    for (int *pair = control;; pair = pair == control ? out : err) {
+        if (pair[1] >= 0)
+            close(pair[1]);
+        if (pair == err)
+            break;
+    }
+    if (good && pidfd < 0) { /* before Linux 5.3; not ours to run on */
+        int why = errno;
+        kill(p->pid, SIGKILL);
+        waitpid(p->pid, NULL, 0);
+        errno = why;
+        good = false;
+    }
+    if (!good) {
+        int why = errno;
+        for (int i = 0; i < 3; i++) {
+            int fd = i == 0 ? control[0] : i == 1 ? out[0] : err[0];
+            if (fd >= 0)
+                close(fd);
+        }
+        leave_cpus(p);
+        run_fail(p->run, "%s cannot be started: %s", p->label, strerror(why));
+        return false;
+    }
+    p->exit.proc = p->control.proc = p->out[0].proc = p->out[1].proc = p;
+    run_watch(p->run, &p->exit, pidfd, EPOLLIN, exited);
+    run_watch(p->run, &p->control, control[0], EPOLLIN, run_talk_control);
+    run_watch(p->run, &p->out[0], out[0], EPOLLIN, run_output);
+    run_watch(p->run, &p->out[1], err[0], EPOLLIN, run_output);
+    return true;
+}
+
+run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica)
+{
+    run_proc_t *p = run_alloc(sizeof *p);
+    run_text_t label = {0};
+    p->run = run;
+    p->element = e;
+    p->copy = copy;
+    p->replica = replica;
+    p->exit.fd = p->control.fd = p->out[0].fd = p->out[1].fd = -1;
+    run_addf(&label, "%s", e->name);
+    if (e->copies > 1)
+        run_addf(&label, "@%u", copy);
+    if (e->replicas > 1)
+        run_addf(&label, ".%u", replica);
+    p->label = label.p;
+    p->dir = run_printf("%s/%u-%s", run->scratch, e->index, p->label);
+    if (!start(p)) {
+        run_proc_free(p);
+        return NULL;
+    }
+    *run->procs_end = p;
+    run->procs_end = &p->next;
+    run->n_live++;
+    run->n_computing += !e->memory;
+    return p;
+}
+
+/* --- ending ----------------------------------------------------------------------------------------------------------------- */
+
+void run_kill(run_proc_t *p)
+{
+    if (p->over)
+        return;
+    p->asked = RUN_KILLED;
+    p->ask_at = UINT64_MAX;
+    kill(-p->pid, SIGKILL);
+    kill(p->pid, SIGKILL); /* it has not become a group yet */
+}
+
+void run_ask(run_proc_t *p)
+{
+    static const char line[] = "{\"do\": \"terminate\"}\n";
+    run_text_t text = {.p = (char *)line, .n = sizeof line - 1};
+    if (p->over || p->asked)
+        return;
+    p->asked = RUN_ASKED;
+    p->ask_at = tool_now();
+    if (!p->element->memory) {
+        p->ask_at += POLITE;
+        run_tell(p, &text);
+    }
+}
+
+uint64_t run_press(run_t *run, uint64_t now)
+{
+    uint64_t next = UINT64_MAX;
+    for (run_proc_t *p = run->procs; p; p = p->next) {
+        if (p->over || !p->asked)
+            continue;
+        if (p->ask_at <= now) {
+            if (p->asked == RUN_ASKED) {
+                p->asked = RUN_TERMINATED;
+                p->ask_at = now + PATIENT;
+                kill(p->pid, SIGTERM);
+                kill(p->pid, SIGCONT); /* one that is stopped could not end */
+            } else if (p->asked == RUN_TERMINATED) {
+                run_kill(p);
+            }
+        }
+        if (p->ask_at < next)
+            next = p->ask_at;
+    }
+    return next;
+}
+
+static void exited(run_source_t *s, uint32_t events)
+{
+    run_proc_t *p = s->proc;
+    (void)events;
+    /* still a zombie, so the number of its group is still its own */
+    kill(-p->pid, SIGKILL);
+    if (wait4(p->pid, &p->status, WNOHANG, &p->usage) != p->pid)
+        return;
+    p->over = true;
+    p->ended = tool_now();
+    p->run->n_live--;
+    p->run->n_computing -= !p->element->memory;
+    leave_cpus(p);
+    run_unwatch(&p->exit);
+    run_hear_rest(p);
+    run_output_rest(p);
+    run_proc_over(p);
+}
+
+void run_proc_free(run_proc_t *p)
+{
+    run_unwatch(&p->exit);
+    run_unwatch(&p->control);
+    run_unwatch(&p->out[0]);
+    run_unwatch(&p->out[1]);
+    run_free(&p->heard);
+    run_free(&p->say);
+    run_free(&p->lines[0]);
+    run_free(&p->lines[1]);
+    free(p->label);
+    free(p->dir);
+    free(p->durl);
+    free(p->result);
+    free(p->error);
+    free(p->traceback);
+    free(p);
+}

@@ -1,0 +1,174 @@
+/* tools/run/report.c - how it went: a table and results for people, one JSON object for programs.
+ *
+ * Time is from the first start to the last end of an element's copies; cpu is the sum over them, peak memory that of the largest. Bytes read and written
+ * are those that a compute element moved, and of a memory element those that its users moved. tests/tools/tools_run.py holds it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+
+typedef struct figures {
+    uint64_t time_ns, peak_bytes;
+    double cpu;
+} figures_t;
+
+static double seconds(struct timeval t)
+{
+    return (double)t.tv_sec + (double)t.tv_usec / 1e6;
+}
+
+static figures_t figures_of(const run_t *run, const run_element_t *e)
+{
+    figures_t f = {0};
+    if (e->started)
+        f.time_ns = (e->ended ? e->ended : run->ended) - e->started;
+    for (const run_proc_t *p = run->procs; p; p = p->next) {
+        if (p->element != e || !p->over)
+            continue;
+        f.cpu += seconds(p->usage.ru_utime) + seconds(p->usage.ru_stime);
+        if ((uint64_t)p->usage.ru_maxrss << 10 > f.peak_bytes)
+            f.peak_bytes = (uint64_t)p->usage.ru_maxrss << 10;
+    }
+    return f;
+}
+
+static const char *bytes_text(uint64_t n, char *buf, size_t cap)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double v = (double)n;
+    unsigned u = 0;
+    while (v >= 1000 && u < 4) {
+        v /= 1024;
+        u++;
+    }
+    snprintf(buf, cap, u && v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+    return buf;
+}
+
+/* --- for people ------------------------------------------------------------------------------------------------------ */
+
+static void table(run_t *run)
+{
+    unsigned width = 7;
+    char time[32], cpu[32], peak[32], in[32], out[32];
+    for (unsigned i = 0; i < run->n_elements; i++)
+        if (strlen(run->elements[i]->name) > width)
+            width = (unsigned)strlen(run->elements[i]->name);
+    printf("%-*s  %6s  %-11s  %9s  %9s  %9s  %9s  %9s\n", (int)width, "element", "copies", "state", "time", "cpu", "peak mem",
+           "read", "written");
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        const run_element_t *e = run->elements[i];
+        figures_t f = figures_of(run, e);
+        printf("%-*s  %6u  %-11s  %9s  %9s  %9s  %9s  %9s\n", (int)width, e->name, e->copies, run_state_text(run, e),
+               run_time_text(f.time_ns, time, sizeof time), run_time_text((uint64_t)(f.cpu * 1e9), cpu, sizeof cpu),
+               bytes_text(f.peak_bytes, peak, sizeof peak), bytes_text(e->bytes_read, in, sizeof in),
+               bytes_text(e->bytes_written, out, sizeof out));
+    }
+    printf("%s in %s\n", run->failed ? "failed" : "done", run_time_text(run->ended - run->started, time, sizeof time));
+}
+
+/* What nobody in the run was given is for whoever started it. */
+static void results(run_t *run)
+{
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        const run_element_t *e = run->elements[i];
+        for (unsigned k = 0; !e->memory && !e->n_after && !e->owner && k < e->copies; k++) {
+            run_text_t text = {0};
+            if (!e->results || !e->results[k])
+                continue;
+            run_add(&text, e->results[k], strlen(e->results[k]));
+            run_hide(run, &text);
+            printf(e->copies > 1 ? "%s@%u: " : "%s: ", e->name, k);
+            if (tool_is_terminal(stdout) && text.n > 500)
+                printf("%.500s... (%zu bytes; --json has all of it)\n", text.p, text.n);
+            else
+                printf("%s\n", text.p);
+            run_free(&text);
+        }
+    }
+}
+
+/* --- for programs ------------------------------------------------------------------------------------------------------ */
+
+static void element_json(run_t *run, tool_json_t *j, const run_element_t *e)
+{
+    figures_t f = figures_of(run, e);
+    tool_json_open(j, NULL, '{');
+    tool_json_text(j, "name", e->name);
+    tool_json_text(j, "type", e->memory ? "memory" : "compute");
+    tool_json_count(j, "copies", e->copies);
+    tool_json_text(j, "state", run_state_text(run, e));
+    tool_json_number(j, "start", e->started ? (double)(e->started - run->started) / 1e9 : 0, 6);
+    tool_json_number(j, "seconds", (double)f.time_ns / 1e9, 6);
+    tool_json_number(j, "cpu_seconds", f.cpu, 6);
+    tool_json_count(j, "peak_bytes", f.peak_bytes);
+    tool_json_count(j, "bytes_read", e->bytes_read);
+    tool_json_count(j, "bytes_written", e->bytes_written);
+    tool_json_close(j, '}');
+}
+
+static void failures_json(run_t *run, tool_json_t *j)
+{
+    tool_json_open(j, "failures", '[');
+    for (const run_proc_t *p = run->procs; p; p = p->next) {
+        run_text_t text = {0};
+        if (!p->error || p->element->state != RUN_FAILED)
+            continue;
+        tool_json_open(j, NULL, '{');
+        tool_json_text(j, "element", p->label);
+        run_add(&text, p->error, strlen(p->error));
+        run_hide(run, &text);
+        tool_json_text(j, "error", text.p);
+        text.n = 0;
+        run_addf(&text, "%s", p->traceback ? p->traceback : "");
+        run_hide(run, &text);
+        tool_json_text(j, "traceback", text.p);
+        tool_json_close(j, '}');
+        run_free(&text);
+    }
+    tool_json_close(j, ']');
+}
+
+static void as_json(run_t *run)
+{
+    tool_json_t j = {.f = stdout};
+    tool_json_open(&j, NULL, '{');
+    tool_json_raw(&j, "ok", run->failed ? "false" : "true");
+    if (run->why) {
+        run_text_t why = {0};
+        run_add(&why, run->why, strlen(run->why));
+        run_hide(run, &why);
+        tool_json_text(&j, "error", why.p);
+        run_free(&why);
+    }
+    tool_json_number(&j, "seconds", (double)(run->ended - run->started) / 1e9, 6);
+    tool_json_open(&j, "elements", '[');
+    for (unsigned i = 0; i < run->n_elements; i++)
+        element_json(run, &j, run->elements[i]);
+    tool_json_close(&j, ']');
+    failures_json(run, &j);
+    tool_json_open(&j, "results", '{');
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        const run_element_t *e = run->elements[i];
+        if (e->memory || e->state != RUN_DONE)
+            continue;
+        tool_json_open(&j, e->name, '[');
+        for (unsigned k = 0; k < e->copies; k++)
+            tool_json_raw(&j, NULL, e->results[k]);
+        tool_json_close(&j, ']');
+    }
+    tool_json_close(&j, '}');
+    tool_json_close(&j, '}');
+    tool_json_end(&j);
+}
+
+void run_report(run_t *run)
+{
+    if (run->opts.json) {
+        as_json(run);
+        return;
+    }
+    results(run);
+    table(run);
+    fflush(stdout);
+}

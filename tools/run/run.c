@@ -1,0 +1,75 @@
+/* tools/run/run.c - `weft run`: a directory of elements as processes of this machine.
+ *
+ * Options, then the elements, then their graph: all of it is checked before anything is started. Exit status: 0 every element is done, 1 the elements are wrong
+ * or one failed, 2 the command line was not understood, 128 and its number after a signal. tests/tools/tools_run.py holds it. */
+#include "run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void free_all(run_t *run)
+{
+    run_proc_t *next;
+    for (run_proc_t *p = run->procs; p; p = next) {
+        next = p->next;
+        run_proc_free(p);
+    }
+    for (unsigned i = 0; i < run->n_elements; i++)
+        run_element_free(run->elements[i]);
+    for (unsigned i = 0; i < run->n_secrets; i++) {
+        explicit_bzero(run->secrets[i], strlen(run->secrets[i]));
+        free(run->secrets[i]);
+    }
+    free(run->secrets);
+    free(run->elements);
+    free(run->dir);
+    free(run->scratch);
+    free(run->python);
+    free(run->socket_path);
+    free(run->why);
+    free(run->cpus);
+    free(run->pinned);
+    run_options_free(&run->opts);
+}
+
+static int check(run_t *run)
+{
+    bool good = run_read(run) && run_link(run);
+    if (!good || run->n_problems)
+        return TOOL_FAILED;
+    if (run->opts.graph)
+        run_show_graph(run, run->opts.dot);
+    else if (run->opts.check)
+        printf("%s: %u element%s, nothing wrong\n", run->opts.dir, run->n_elements, run->n_elements == 1 ? "" : "s");
+    return TOOL_OK;
+}
+
+static int go(run_t *run)
+{
+    bool good;
+    run->terminal = tool_is_terminal(stderr) && !run->opts.json;
+    good = run_go(run);
+    if (run->n_elements && run->started)
+        run_report(run);
+    if (run->opts.trace && !run_trace(run))
+        good = false;
+    return good ? TOOL_OK : run->signalled ? 128 + run->signalled : TOOL_FAILED;
+}
+
+int tool_run(int argc, char **argv)
+{
+    run_t run = {.epoll = -1, .null_fd = -1, .signals.fd = -1, .server.fd = -1};
+    int rc = TOOL_OK;
+    run.procs_end = &run.procs;
+    if (!run_options(&run.opts, argc, argv))
+        rc = TOOL_USAGE;
+    else if (run.opts.help)
+        tool_run_help(stdout);
+    else {
+        rc = check(&run);
+        if (rc == TOOL_OK && !run.opts.check && !run.opts.graph)
+            rc = go(&run);
+    }
+    free_all(&run);
+    return rc;
+}

@@ -1,0 +1,191 @@
+/* tools/run/talk.c - lines to elements and from them, as docs/design/launcher.md says.
+ *
+ * Nothing is believed because a process of ours said it: a line has to be JSON, of a bounded length, and say something known; a result is kept as the text
+ * it came as. A compute element has at most one of result and error: the first counts. Sending never waits: what does not fit stays in `say` until epoll
+ * tells that there is room. tests/tools/tools_run_hostile.py holds it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "run.h"
+
+/* --- to an element --------------------------------------------------------------------------------------------------- */
+
+static void send_some(run_proc_t *p)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &p->control};
+    size_t at = 0;
+    while (at < p->say.n) {
+        ssize_t n = send(p->control.fd, p->say.p + at, p->say.n - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) {
+            at += (size_t)n;
+        } else if (errno == EAGAIN) {
+            ev.events |= EPOLLOUT;
+            break;
+        } else if (errno != EINTR) {
+            at = p->say.n; /* it does not listen any more: how it ended will say the rest */
+        }
+    }
+    if (at)
+        run_drop(&p->say, at);
+    epoll_ctl(p->run->epoll, EPOLL_CTL_MOD, p->control.fd, &ev);
+}
+
+void run_tell(run_proc_t *p, const run_text_t *line)
+{
+    if (p->control.fd < 0)
+        return;
+    run_add(&p->say, line->p, line->n);
+    send_some(p);
+}
+
+void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
+{
+    run_text_t line = {0};
+    run_addf(&line, "{\"do\": \"config\", \"name\": ");
+    run_add_json(&line, trans);
+    run_addf(&line, ", \"durl\": ");
+    run_add_json(&line, durl);
+    run_addf(&line, "}\n");
+    run_tell(p, &line);
+    run_free(&line);
+}
+
+/* --- from a compute element ---------------------------------------------------------------------------------------------- */
+
+/* The memory element behind a transport: "words", or "words@3". */
+static run_element_t *behind(const run_element_t *e, const char *trans)
+{
+    size_t n = strcspn(trans, "@");
+    for (unsigned i = 0; i < e->n_uses; i++)
+        if (strlen(e->uses[i].trans) == n && !strncmp(e->uses[i].trans, trans, n))
+            return e->uses[i].element;
+    return NULL;
+}
+
+static void take_stats(run_proc_t *p, run_value_t transports)
+{
+    run_value_t name, stats;
+    size_t at = 0;
+    while (run_json_next(transports, &at, &name, &stats)) {
+        char *trans = run_json_string(name);
+        uint64_t in = 0, out = 0;
+        run_element_t *m = trans ? behind(p->element, trans) : NULL;
+        free(trans);
+        run_json_count(run_json_get(stats, "bytes_read"), &in);
+        run_json_count(run_json_get(stats, "bytes_written"), &out);
+        p->element->bytes_read += in;
+        p->element->bytes_written += out;
+        if (m) {
+            m->bytes_read += in;
+            m->bytes_written += out;
+        }
+    }
+}
+
+static void take_error(run_proc_t *p, run_value_t line)
+{
+    p->error = run_json_string(run_json_get(line, "error"));
+    p->traceback = run_json_string(run_json_get(line, "traceback"));
+    if (!p->error)
+        p->error = run_dup("it did not say why");
+}
+
+static void hear_compute(run_proc_t *p, run_value_t line)
+{
+    run_value_t did = run_json_get(line, "did"), value;
+    if (p->result || p->error)
+        return;
+    if (run_json_is(did, "begin") && !p->began) {
+        p->began = tool_now();
+    } else if (run_json_is(did, "stats")) {
+        take_stats(p, run_json_get(line, "transports"));
+    } else if (run_json_is(did, "error")) {
+        take_error(p, line);
+    } else if (run_json_is(did, "result")) {
+        value = run_json_get(line, "value");
+        if (value.p)
+            p->result = run_dup_n(value.p, value.n);
+        else
+            p->error = run_dup("it said that there is a result, but not which");
+    }
+}
+
+/* --- from a memory element ------------------------------------------------------------------------------------------------- */
+
+static void hear_memory(run_proc_t *p, run_value_t line)
+{
+    char *durl = run_json_string(run_json_get(line, "durl"));
+    if (durl && !p->durl && strchr(durl, ';')) {
+        p->durl = durl;
+        p->began = tool_now();
+        run_secret(p->run, durl);
+        run_memory_ready(p);
+    } else {
+        free(durl);
+    }
+}
+
+/* --- lines --------------------------------------------------------------------------------------------------------------- */
+
+static void hear(run_proc_t *p, const char *text, size_t n)
+{
+    run_value_t line;
+    if (run_json(text, n, &line) && *line.p == '{') {
+        if (p->element->memory)
+            hear_memory(p, line);
+        else
+            hear_compute(p, line);
+    } else if (!p->error && !p->result) {
+        p->error = run_dup("what it said to the launcher is not JSON; results are made of what JSON has: no NaN, no infinity");
+    }
+}
+
+/* False at the end of what is there for now, or for ever. */
+static bool hear_some(run_proc_t *p)
+{
+    char piece[65536], *newline;
+    ssize_t n = read(p->control.fd, piece, sizeof piece);
+    size_t from = 0;
+    if (n < 0 && errno == EINTR)
+        return true;
+    if (n <= 0) {
+        if (n == 0 || errno != EAGAIN)
+            run_unwatch(&p->control);
+        return false;
+    }
+    if (p->flooded)
+        return true; /* nothing of it is of interest any more, but it must not be held up, either */
+    run_add(&p->heard, piece, (size_t)n);
+    while ((newline = memchr(p->heard.p + from, '\n', p->heard.n - from))) {
+        size_t to = (size_t)(newline - p->heard.p);
+        hear(p, p->heard.p + from, to - from);
+        from = to + 1;
+    }
+    if (from)
+        run_drop(&p->heard, from);
+    if (p->heard.n > RUN_LINE_MAX) {
+        p->flooded = true;
+        run_free(&p->heard);
+    }
+    return true;
+}
+
+void run_talk_control(run_source_t *s, uint32_t events)
+{
+    run_proc_t *p = s->proc;
+    if (events & EPOLLOUT && p->say.n)
+        send_some(p);
+    if (events & ~(uint32_t)EPOLLOUT)
+        hear_some(p);
+}
+
+void run_hear_rest(run_proc_t *p)
+{
+    while (p->control.fd >= 0 && hear_some(p))
+        ;
+    run_unwatch(&p->control);
+}

@@ -1,0 +1,111 @@
+/* tools/run/text.c - text that grows, and memory that is there or ends the command.
+ *
+ * A launcher that has no memory left cannot do anything sensible: it says so and ends, and the kernel takes what it started down with it
+ * (PR_SET_PDEATHSIG). tests/tools/tools_run.py uses all of it. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run.h"
+
+static void *must(void *p)
+{
+    if (!p) {
+        tool_error("out of memory");
+        exit(TOOL_FAILED);
+    }
+    return p;
+}
+
+void *run_alloc(size_t n)
+{
+    return must(calloc(1, n ? n : 1));
+}
+
+void *run_grow(void *p, size_t n)
+{
+    return must(realloc(p, n ? n : 1));
+}
+
+char *run_dup(const char *s)
+{
+    return must(strdup(s));
+}
+
+char *run_dup_n(const char *s, size_t n)
+{
+    char *copy = run_alloc(n + 1);
+    memcpy(copy, s, n);
+    return copy;
+}
+
+char *run_printf(const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+    int n;
+    va_start(ap, fmt);
+    n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    return must(n < 0 ? NULL : text);
+}
+
+static void reserve(run_text_t *t, size_t n)
+{
+    size_t cap = t->cap ? t->cap : 256;
+    while (cap < t->n + n + 1)
+        cap *= 2;
+    if (cap != t->cap)
+        t->p = run_grow(t->p, t->cap = cap);
+}
+
+void run_add(run_text_t *t, const char *s, size_t n)
+{
+    reserve(t, n);
+    memcpy(t->p + t->n, s, n);
+    t->n += n;
+    t->p[t->n] = '\0';
+}
+
+void run_addf(run_text_t *t, const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+    va_start(ap, fmt);
+    n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return;
+    reserve(t, (size_t)n);
+    va_start(ap, fmt);
+    vsnprintf(t->p + t->n, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    t->n += (size_t)n;
+}
+
+void run_add_json(run_text_t *t, const char *s)
+{
+    run_add(t, "\"", 1);
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            run_addf(t, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            run_addf(t, "\\u%04x", c);
+        else
+            run_add(t, s, 1);
+    }
+    run_add(t, "\"", 1);
+}
+
+void run_drop(run_text_t *t, size_t n)
+{
+    t->n -= n;
+    memmove(t->p, t->p + n, t->n + 1);
+}
+
+void run_free(run_text_t *t)
+{
+    free(t->p);
+    *t = (run_text_t){0};
+}

@@ -1,0 +1,475 @@
+/* tools/run/yaml.c - what a file says of its element: the only file that calls libyaml.
+ *
+ * The text is read into a tree of nodes, and the tree is compared with what is known: every key that is unknown, every value of a wrong type gets a
+ * sentence with the line of the file. Reading goes on after a mistake, so that one look tells all of them. Nothing follows an alias further than
+ * the four levels there are. tests/tools/tools_run_check.py holds it. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "run.h"
+
+#ifndef WEFT_YAML
+
+void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsigned *numbers, unsigned n_lines)
+{
+    (void)yaml;
+    (void)numbers;
+    (void)n_lines;
+    run_problem(run, e->path, 0, "cannot be read: this weft was built without libyaml; install libyaml-dev and build it again");
+}
+
+#else
+
+#include <yaml.h>
+
+/* Where we are: a document, and how its lines are numbered in the file. */
+typedef struct reader {
+    run_t *run;
+    run_element_t *e;
+    yaml_document_t doc;
+    const unsigned *numbers;
+    unsigned n_lines;
+} reader_t;
+
+static unsigned number_of(const reader_t *r, size_t line)
+{
+    return line < r->n_lines ? r->numbers[line] : r->n_lines ? r->numbers[r->n_lines - 1] : 0;
+}
+
+static unsigned line_of(const reader_t *r, const yaml_node_t *node)
+{
+    return number_of(r, node->start_mark.line);
+}
+
+#define problem(r, node, ...) run_problem((r)->run, (r)->e->path, line_of(r, node), __VA_ARGS__)
+
+static const char *kind_of(const yaml_node_t *node)
+{
+    return node->type == YAML_MAPPING_NODE ? "a mapping" : node->type == YAML_SEQUENCE_NODE ? "a list" : "a single value";
+}
+
+static const char *scalar(const yaml_node_t *node)
+{
+    return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
+}
+
+/* Nothing was written there: "parents:" alone. */
+static bool is_empty(const yaml_node_t *node)
+{
+    const char *s = scalar(node);
+    return s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && (!*s || !strcmp(s, "~") || !strcasecmp(s, "null"));
+}
+
+/* --- a walk over a mapping with known keys ------------------------------------------------------------------------ */
+
+typedef struct key {
+    const char *name;
+    void (*take)(reader_t *r, yaml_node_t *value, void *into);
+} key_t_;
+
+static void unknown_key(reader_t *r, const yaml_node_t *node, const char *name, const key_t_ *keys, const char *of)
+{
+    const char *names[16], *near;
+    char shown[80];
+    size_t n = 0;
+    run_text_t all = {0};
+    for (; keys[n].name; n++) {
+        names[n] = keys[n].name;
+        run_addf(&all, "%s%s", n ? ", " : "", keys[n].name);
+    }
+    near = tool_nearest(name, names, n);
+    tool_plain(name, shown, sizeof shown);
+    if (near)
+        problem(r, node, "there is no key \"%s\"%s; did you mean \"%s\"?", shown, of, near);
+    else
+        problem(r, node, "there is no key \"%s\"%s; known are %s", shown, of, all.p);
+    run_free(&all);
+}
+
+static void take_mapping(reader_t *r, yaml_node_t *node, const key_t_ *keys, const char *of, void *into)
+{
+    unsigned seen = 0;
+    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
+        yaml_node_t *key = yaml_document_get_node(&r->doc, pair->key), *value = yaml_document_get_node(&r->doc, pair->value);
+        const char *name = scalar(key);
+        unsigned k = 0;
+        if (!name) {
+            problem(r, key, "a key is %s; keys are words", kind_of(key));
+            continue;
+        }
+        while (keys[k].name && strcmp(keys[k].name, name) != 0)
+            k++;
+        if (!keys[k].name) {
+            unknown_key(r, key, name, keys, of);
+        } else if (seen & 1u << k) {
+            problem(r, key, "\"%s\" is there twice", name);
+        } else {
+            seen |= 1u << k;
+            if (!is_empty(value))
+                keys[k].take(r, value, into);
+        }
+    }
+}
+
+/* --- values ---------------------------------------------------------------------------------------------------------- */
+
+static bool good_name(const char *s)
+{
+    size_t n = strlen(s);
+    return n && n <= RUN_NAME_MAX && n == strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.");
+}
+
+/* A name of an element, or NULL after a sentence. */
+static const char *take_name(reader_t *r, const yaml_node_t *node, const char *what)
+{
+    const char *s = scalar(node);
+    char shown[80];
+    if (!s) {
+        problem(r, node, "%s is %s; a name is wanted", what, kind_of(node));
+        return NULL;
+    }
+    if (!good_name(s)) {
+        problem(r, node, "%s \"%s\" is no name of an element: letters, digits, '-', '_' and '.' make one", what,
+                tool_plain(s, shown, sizeof shown));
+        return NULL;
+    }
+    return s;
+}
+
+static void take_names(reader_t *r, yaml_node_t *node, const char *what, run_names_t *names)
+{
+    if (node->type != YAML_SEQUENCE_NODE) {
+        problem(r, node, "%s is %s; a list is wanted: \"- NAME\" on lines of its own, or [NAME, NAME]", what, kind_of(node));
+        return;
+    }
+    for (yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
+        yaml_node_t *entry = yaml_document_get_node(&r->doc, *item);
+        const char *name = take_name(r, entry, what);
+        bool twice = false;
+        for (unsigned i = 0; name && i < names->n; i++)
+            twice |= !strcmp(names->at[i].name, name);
+        if (twice)
+            problem(r, entry, "%s has \"%s\" twice", what, name);
+        else if (name)
+            run_name_add(names, run_dup(name), line_of(r, entry));
+    }
+}
+
+static void take_type(reader_t *r, yaml_node_t *node, void *into)
+{
+    run_element_t *e = into;
+    const char *s = scalar(node);
+    if (!s || (strcmp(s, "compute") && strcmp(s, "memory")))
+        problem(r, node, "type is compute or memory");
+    else if (e->memory && !strcmp(s, "compute"))
+        problem(r, node, "type is compute, but a compute element is a program: name the file %s.o.py", e->name);
+    else if (!e->memory && !strcmp(s, "memory"))
+        problem(r, node, "type is memory, but a memory element has no program: name the file %s.o.yaml", e->name);
+}
+
+static void take_parents(reader_t *r, yaml_node_t *node, void *into)
+{
+    take_names(r, node, "parents", &((run_element_t *)into)->parents);
+}
+
+static void take_dependents(reader_t *r, yaml_node_t *node, void *into)
+{
+    take_names(r, node, "dependents", &((run_element_t *)into)->dependents);
+}
+
+static void take_users(reader_t *r, yaml_node_t *node, void *into)
+{
+    take_names(r, node, "corunning", &((run_element_t *)into)->corunning);
+}
+
+static void take_parallelism(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *s = scalar(node);
+    uint64_t n;
+    if (s && tool_parse_count(s, 1, RUN_COPIES_MAX, &n))
+        ((run_element_t *)into)->copies = (unsigned)n;
+    else
+        problem(r, node, "parallelism is a number from 1 to %d", RUN_COPIES_MAX);
+}
+
+static void take_replicas(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *s = scalar(node);
+    uint64_t n;
+    if (s && tool_parse_count(s, 1, WEFT_MIRROR_MAX, &n))
+        ((run_element_t *)into)->replicas = (unsigned)n;
+    else
+        problem(r, node, "replicas is a number from 1 to %d", (int)WEFT_MIRROR_MAX);
+}
+
+bool run_size(const char *text, uint64_t *out)
+{
+    char tight[32];
+    size_t n = 0;
+    for (; *text && n < sizeof tight - 1; text++)
+        if (*text != ' ')
+            tight[n++] = *text;
+    tight[n] = '\0';
+    return !*text && n && strspn(tight, "0123456789") < n && tool_parse_size(tight, out) && *out && *out < (uint64_t)1 << 46;
+}
+
+static void take_size(reader_t *r, const yaml_node_t *node, const char *what, uint64_t *out)
+{
+    const char *s = scalar(node);
+    char shown[80];
+    if (!s || !run_size(s, out))
+        problem(r, node, "%s is %s; a size with its unit is wanted: 512M, 64 MB, 2G", what,
+                s ? tool_plain(s, shown, sizeof shown) : kind_of(node));
+}
+
+static void take_cpu(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *s = scalar(node);
+    char *end = NULL;
+    double v = s && *s ? strtod(s, &end) : 0;
+    if (!end || *end || !isfinite(v) || v <= 0 || v > 4096)
+        problem(r, node, "cpu is a number of processors above 0, such as 1 or 0.5");
+    else
+        ((run_limits_t *)into)->cpu = v;
+}
+
+static void take_mem(reader_t *r, yaml_node_t *node, void *into)
+{
+    take_size(r, node, "mem", &((run_limits_t *)into)->mem);
+}
+
+static void take_storage(reader_t *r, yaml_node_t *node, void *into)
+{
+    take_size(r, node, "storage", &((run_limits_t *)into)->storage);
+}
+
+static const key_t_ limit_keys[] = {{"cpu", take_cpu}, {"mem", take_mem}, {"storage", take_storage}, {0}};
+
+static void take_limits(reader_t *r, yaml_node_t *node, void *into)
+{
+    if (node->type != YAML_MAPPING_NODE)
+        problem(r, node, "limits is %s; a mapping is wanted: {cpu: 1, mem: 512M, storage: 64M}", kind_of(node));
+    else
+        take_mapping(r, node, limit_keys, " in limits", &((run_element_t *)into)->limits);
+}
+
+static void take_spare(reader_t *r, yaml_node_t *node, void *into)
+{
+    take_size(r, node, "spare", &((run_element_t *)into)->spare);
+}
+
+static void take_imports(reader_t *r, yaml_node_t *node, void *into)
+{
+    run_element_t *e = into;
+    if (node->type != YAML_SEQUENCE_NODE) {
+        problem(r, node, "import is %s; a list of files is wanted", kind_of(node));
+        return;
+    }
+    for (yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
+        yaml_node_t *entry = yaml_document_get_node(&r->doc, *item);
+        const char *s = scalar(entry);
+        if (!s || !*s)
+            problem(r, entry, "import has %s; names of files are wanted", kind_of(entry));
+        else
+            run_name_add(&e->imports, run_dup(s), line_of(r, entry));
+    }
+}
+
+/* --- corunning of compute elements: {memory: {trans, type}} -------------------------------------------------------------- */
+
+static void take_trans(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *name = take_name(r, node, "trans");
+    run_use_t *use = into;
+    if (name) {
+        free(use->trans);
+        use->trans = run_dup(name);
+    }
+}
+
+static void take_trans_type(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *s = scalar(node);
+    (void)into;
+    if (!s || (strcmp(s, "rdma") && strcmp(s, "mem")))
+        problem(r, node, "the type of a transport to a memory element is rdma");
+}
+
+static const key_t_ use_keys[] = {{"trans", take_trans}, {"type", take_trans_type}, {0}};
+
+static bool name_is_taken(const run_element_t *e, const char *name)
+{
+    for (unsigned i = 0; i < e->n_uses; i++)
+        if (!strcmp(e->uses[i].trans, name))
+            return true;
+    for (unsigned i = 0; i < e->n_merged; i++)
+        if (!strcmp(e->merged[i].name, name))
+            return true;
+    return false;
+}
+
+static void take_uses(reader_t *r, yaml_node_t *node, void *into)
+{
+    run_element_t *e = into;
+    if (node->type != YAML_MAPPING_NODE) {
+        problem(r, node, "corunning is %s; in a compute element it is a mapping: {MEMORY: {trans: NAME, type: rdma}}",
+                kind_of(node));
+        return;
+    }
+    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
+        yaml_node_t *key = yaml_document_get_node(&r->doc, pair->key), *value = yaml_document_get_node(&r->doc, pair->value);
+        const char *name = take_name(r, key, "corunning");
+        run_use_t use = {.line = line_of(r, key)};
+        if (!name)
+            continue;
+        use.memory = run_dup(name);
+        use.trans = run_dup(name);
+        if (value->type == YAML_MAPPING_NODE)
+            take_mapping(r, value, use_keys, " of a transport", &use);
+        else if (!is_empty(value))
+            problem(r, value, "\"%s\" in corunning is %s; a mapping is wanted: {trans: NAME, type: rdma}", name, kind_of(value));
+        if (name_is_taken(e, use.trans)) {
+            problem(r, key, "there are two transports \"%s\"", use.trans);
+            free(use.memory);
+            free(use.trans);
+            continue;
+        }
+        e->uses = run_grow(e->uses, (e->n_uses + 1) * sizeof *e->uses);
+        e->uses[e->n_uses++] = use;
+    }
+}
+
+/* --- withMerged: [{action: {namespace, name}, resources: {cpu, mem, storage}, elem: Memory}] --------------------------------- */
+
+typedef struct merging {
+    char *name;
+    run_limits_t limits;
+} merging_t;
+
+static void take_ignored(reader_t *r, yaml_node_t *node, void *into)
+{
+    (void)r;
+    (void)node;
+    (void)into;
+}
+
+static void take_merged_name(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *name = take_name(r, node, "name");
+    if (name) {
+        free(((merging_t *)into)->name);
+        ((merging_t *)into)->name = run_dup(name);
+    }
+}
+
+static const key_t_ action_keys[] = {{"namespace", take_ignored}, {"name", take_merged_name}, {0}};
+
+static void take_merged_action(reader_t *r, yaml_node_t *node, void *into)
+{
+    if (node->type != YAML_MAPPING_NODE)
+        problem(r, node, "action is %s; a mapping is wanted: {name: MEMORY}", kind_of(node));
+    else
+        take_mapping(r, node, action_keys, " in action", into);
+}
+
+static void take_merged_resources(reader_t *r, yaml_node_t *node, void *into)
+{
+    if (node->type != YAML_MAPPING_NODE)
+        problem(r, node, "resources is %s; a mapping is wanted: {mem: 512M}", kind_of(node));
+    else
+        take_mapping(r, node, limit_keys, " in resources", &((merging_t *)into)->limits);
+}
+
+static void take_merged_kind(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *s = scalar(node);
+    (void)into;
+    if (!s || strcasecmp(s, "memory") != 0)
+        problem(r, node, "only memory is merged into an element: elem is Memory");
+}
+
+static const key_t_ merged_keys[] = {
+    {"action", take_merged_action}, {"resources", take_merged_resources}, {"elem", take_merged_kind}, {0}};
+
+static void take_merged(reader_t *r, yaml_node_t *node, void *into)
+{
+    run_element_t *e = into;
+    if (node->type != YAML_SEQUENCE_NODE) {
+        problem(r, node, "withMerged is %s; a list is wanted: [{action: {name: MEMORY}, resources: {mem: 512M}, elem: Memory}]",
+                kind_of(node));
+        return;
+    }
+    for (yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
+        yaml_node_t *entry = yaml_document_get_node(&r->doc, *item);
+        merging_t m = {0};
+        if (entry->type != YAML_MAPPING_NODE) {
+            problem(r, entry,
+                    "withMerged has %s; mappings are wanted: {action: {name: MEMORY}, resources: {mem: 512M}, elem: Memory}",
+                    kind_of(entry));
+            continue;
+        }
+        take_mapping(r, entry, merged_keys, " in withMerged", &m);
+        if (!m.name || !m.limits.mem) {
+            problem(r, entry, "what is merged needs action: {name: MEMORY} and resources: {mem: SIZE}");
+        } else if (name_is_taken(e, m.name)) {
+            problem(r, entry, "there are two transports \"%s\"", m.name);
+        } else {
+            e->merged = run_grow(e->merged, (e->n_merged + 1) * sizeof *e->merged);
+            e->merged[e->n_merged++] = (run_merged_t){.name = m.name, .bytes = m.limits.mem};
+            m.name = NULL;
+        }
+        free(m.name);
+    }
+}
+
+/* --- the whole ----------------------------------------------------------------------------------------------------------- */
+
+static const key_t_ compute_keys[] = {
+    {"type", take_type},         {"parents", take_parents},         {"dependents", take_dependents},
+    {"corunning", take_uses},    {"parallelism", take_parallelism}, {"limits", take_limits},
+    {"withMerged", take_merged}, {"import", take_imports},          {0}};
+static const key_t_ memory_keys[] = {{"type", take_type},
+                                     {"corunning", take_users},
+                                     {"parallelism", take_parallelism},
+                                     {"limits", take_limits},
+                                     {"replicas", take_replicas},
+                                     {"spare", take_spare},
+                                     {0}};
+
+static void take_document(reader_t *r)
+{
+    yaml_node_t *root = yaml_document_get_root_node(&r->doc);
+    if (!root || is_empty(root))
+        return; /* nothing said: all is as by default */
+    if (root->type != YAML_MAPPING_NODE)
+        problem(r, root, "%s; \"KEY: VALUE\" lines are wanted, such as \"type: %s\"", kind_of(root),
+                r->e->memory ? "memory" : "compute");
+    else
+        take_mapping(r, root, r->e->memory ? memory_keys : compute_keys,
+                     r->e->memory ? " of a memory element" : " of a compute element", r->e);
+}
+
+void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsigned *numbers, unsigned n_lines)
+{
+    reader_t r = {.run = run, .e = e, .numbers = numbers, .n_lines = n_lines};
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser)) {
+        run_problem(run, e->path, 0, "out of memory");
+        return;
+    }
+    yaml_parser_set_input_string(&parser, (const unsigned char *)yaml->p, yaml->n);
+    if (!yaml_parser_load(&parser, &r.doc)) {
+        run_problem(run, e->path, number_of(&r, parser.problem_mark.line), "not YAML: %s%s%s",
+                    parser.problem ? parser.problem : "unreadable", parser.context ? ", " : "",
+                    parser.context ? parser.context : "");
+    } else {
+        take_document(&r);
+        yaml_document_delete(&r.doc);
+    }
+    yaml_parser_delete(&parser);
+}
+
+#endif
