@@ -241,14 +241,39 @@ TEST(a_flush_comes_after_all_that_was_posted_before)
         weft_transport_t *t = elements_add(&e, "mem", 1 << 20);
         CHECK_OK(elements_ready(&e, t));
         memset(ops, 0, sizeof ops);
+        pattern_fill(weft_transport_buf(t, NULL), 1 << 20, 11);
         for (size_t i = 0; i < N; i++)
-            CHECK_OK(weft_transport_write(t, 16384, i * 16384 % (1 << 20), i * 16384 % (1 << 20), &ops[i]));
+            CHECK_OK(weft_transport_write(t, 16384, i * 16384, i * 16384, &ops[i]));
         CHECK_OK(weft_transport_flush(t, &flush));
         CHECK_OK(pair_wait(&e.pair, &flush, 20));
+        CHECK_EQ(pattern_check(weft_memory_base(e.memory), 1 << 20, 11), 1 << 20);
         for (size_t i = 0; i < N; i++)
             CHECK(weft_op_done(&ops[i]) && !ops[i].status);
         CHECK_OK(weft_transport_flush(t, &flush)); /* nothing is under way */
         CHECK_OK(pair_wait(&e.pair, &flush, 20));
+        elements_close(&e);
+    }
+}
+
+TEST(a_small_write_does_not_pass_a_large_one_before_it)
+{
+    each_way(way) {
+        enum { N = 4 << 20 };
+        weft_op_t large = WEFT_OP_INIT, small = WEFT_OP_INIT;
+        elements_open(&e, way, N, NULL, NULL);
+        weft_transport_t *t = elements_add(&e, "mem", N + 8);
+        uint8_t *buf = weft_transport_buf(t, NULL), *there = weft_memory_base(e.memory);
+        CHECK_OK(elements_ready(&e, t));
+        memset(buf, 'l', N);
+        memset(buf + N, 's', 8);
+        for (int i = 0; i < 30; i++) {
+            CHECK_OK(weft_transport_write(t, N, 0, 0, &large));
+            CHECK_OK(weft_transport_write(t, 8, N - 8, N, &small)); /* it could be done at once */
+            CHECK_OK(pair_wait(&e.pair, &small, 20));
+            CHECK_OK(pair_wait(&e.pair, &large, 20));
+            CHECK_EQ(there[N - 9], 'l');
+            CHECK_EQ(there[N - 1], 's');
+        }
         elements_close(&e);
     }
 }
