@@ -234,6 +234,7 @@ bool run_read(run_t *run)
 {
     char shown[300];
     struct dirent *entry;
+    bool twice = false;
     DIR *dir;
     run->dir = realpath(run->opts.dir, NULL);
     dir = run->dir ? opendir(run->dir) : NULL;
@@ -255,10 +256,12 @@ bool run_read(run_t *run)
     for (unsigned i = 0; i < run->n_elements; i++) {
         run_element_t *e = run->elements[i];
         e->index = i;
-        if (i && !strcmp(e->name, run->elements[i - 1]->name))
+        if (i && !strcmp(e->name, run->elements[i - 1]->name)) {
+            twice = true;
             run_problem(run, e->path, 0, "there are two elements \"%s\": the other is %s", e->name,
                         strrchr(run->elements[i - 1]->path, '/') + 1);
+        }
         read_element(run, e);
     }
-    return true;
+    return !twice; /* what names mean could not be told */
 }

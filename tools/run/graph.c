@@ -93,6 +93,18 @@ static void link_compute(run_t *run, run_element_t *e)
     }
 }
 
+/* Has it a transport of that name that leads elsewhere, as far as it is known where? */
+static bool leads_elsewhere(const run_element_t *e, const char *trans)
+{
+    for (unsigned i = 0; i < e->n_uses; i++)
+        if (!strcmp(e->uses[i].trans, trans))
+            return true;
+    for (unsigned i = 0; i < e->n_merged; i++)
+        if (!strcmp(e->merged[i].name, trans))
+            return true;
+    return false;
+}
+
 /* The memory side may name users that do not name it: they reach it under its own name. */
 static void link_memory(run_t *run, run_element_t *e)
 {
@@ -100,21 +112,16 @@ static void link_memory(run_t *run, run_element_t *e)
         run_element_t *user = compute_of(run, e, &e->corunning.at[i], "corunning");
         if (!user || uses(user, e))
             continue;
+        if (leads_elsewhere(user, e->name)) {
+            if (!run->n_problems) /* else it may be what was meant, misspelt */
+                run_problem(run, e->path, e->corunning.at[i].line,
+                            "\"%s\" has another transport \"%s\": say in its corunning under which name it uses this memory",
+                            user->name, e->name);
+            continue;
+        }
         user->uses = run_grow(user->uses, (user->n_uses + 1) * sizeof *user->uses);
         user->uses[user->n_uses++] =
             (run_use_t){.memory = run_dup(e->name), .trans = run_dup(e->name), .line = e->corunning.at[i].line, .element = e};
-    }
-}
-
-static void check_transports(run_t *run, const run_element_t *e)
-{
-    for (unsigned i = 0; i < e->n_uses; i++) {
-        for (unsigned k = 0; k < i; k++)
-            if (!strcmp(e->uses[i].trans, e->uses[k].trans))
-                run_problem(run, e->path, e->uses[i].line, "two transports are named \"%s\"", e->uses[i].trans);
-        for (unsigned k = 0; k < e->n_merged; k++)
-            if (!strcmp(e->uses[i].trans, e->merged[k].name))
-                run_problem(run, e->path, e->uses[i].line, "\"%s\" is both in corunning and in withMerged", e->uses[i].trans);
     }
 }
 
@@ -177,7 +184,6 @@ bool run_link(run_t *run)
     for (unsigned i = 0; i < run->n_static; i++) {
         run_element_t *e = run->elements[i];
         n_compute += !e->memory;
-        check_transports(run, e);
         if (e->n_before)
             qsort(e->before, e->n_before, sizeof(run_element_t *), by_name);
         if (e->n_after)

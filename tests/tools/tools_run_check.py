@@ -1,0 +1,160 @@
+"""weft run says what is wrong with a directory of elements: which file, which line, and what was meant; and starts nothing then."""
+import os
+
+from lib import elements, weft
+
+COMPUTE = "def main(params, action):\n    return 1\n"
+GOOD = {"split.o.py": "#@ dependents: [count]\n" + COMPUTE,
+        "count.o.py": "#@ type: compute\n#@ corunning:\n#@   words:\n#@     trans: words\n#@     type: rdma\n#@ parallelism: 3\n" + COMPUTE,
+        "reduce.o.py": "#!/usr/bin/env python3\n#@ parents:\n#@   - count\n#@   - split\n" + COMPUTE,
+        "words.o.yaml": "type: memory\ncorunning:\n    - count\nlimits:\n    mem: 512 MB\n"}
+
+# what is changed in a good directory, and what every line about it has to say
+BROKEN = {
+    "a parent that is not there": ({"reduce.o.py": "#@ parents: [split,\n#@   cuont]\n"}, ["reduce.o.py:2:", "cuont", "did you mean \"count\"?"]),
+    "a dependent that is not there": ({"split.o.py": "#@ dependents: [nobody]\n"}, ["split.o.py:1:", "nobody"]),
+    "a parent that is memory": ({"reduce.o.py": "#@ parents: [words]\n"}, ["reduce.o.py:1:", "words", "memory element", "corunning"]),
+    "memory that is not there": ({"count.o.py": "#@ corunning:\n#@   wrods: {trans: words}\n"}, ["count.o.py:2:", "wrods.o.yaml", "\"words\"?"]),
+    "memory that is a program": ({"count.o.py": "#@ corunning: {split: }\n"}, ["count.o.py:1:", "split", "compute element"]),
+    "a user that is not there": ({"words.o.yaml": "corunning: [cont]\n"}, ["words.o.yaml:1:", "cont", "\"count\"?"]),
+    "an unknown key": ({"split.o.py": "import os\n#@ dependants: [count]\n"}, ["split.o.py:2:", "dependants", "\"dependents\"?"]),
+    "a key of the other kind": ({"words.o.yaml": "parents: [split]\n"}, ["words.o.yaml:1:", "parents", "memory element", "parallelism"]),
+    "an unknown limit": ({"split.o.py": "#@ limits:\n#@   memory: 1G\n"}, ["split.o.py:2:", "memory", "in limits"]),
+    "a key twice": ({"split.o.py": "#@ parallelism: 1\n#@ parallelism: 2\n"}, ["split.o.py:2:", "twice"]),
+    "a list that is none": ({"reduce.o.py": "#@ parents: count\n"}, ["reduce.o.py:1:", "parents", "a single value", "list"]),
+    "a mapping that is none": ({"count.o.py": "#@ corunning: [words]\n"}, ["count.o.py:1:", "corunning", "a list", "{trans: NAME"]),
+    "a mapping in memory": ({"words.o.yaml": "corunning: {count: {trans: x}}\n"}, ["words.o.yaml:1:", "a mapping", "list"]),
+    "a transport of another type": ({"count.o.py": "#@ corunning: {words: {type: tcp}}\n"}, ["count.o.py:1:", "rdma"]),
+    "two transports of a name": ({"count.o.py": "#@ corunning: {words: {trans: a}, more: {trans: a}}\n", "more.o.yaml": ""},
+                                 ["count.o.py:1:", "two transports", "\"a\""]),
+    "a name that the user has for something else": ({"count.o.py": "#@ corunning: {more: {trans: words}}\n", "more.o.yaml": ""},
+                                                    ["words.o.yaml:3:", "count", "words", "corunning"]),
+    "a number that is none": ({"count.o.py": "#@ parallelism: many\n"}, ["count.o.py:1:", "parallelism", "1 to"]),
+    "no copies": ({"count.o.py": "#@ parallelism: 0\n"}, ["count.o.py:1:", "parallelism"]),
+    "a size without a unit": ({"words.o.yaml": "limits: {mem: 512}\n"}, ["words.o.yaml:1:", "512", "unit"]),
+    "a cpu that is none": ({"count.o.py": "#@ limits: {cpu: -1}\n"}, ["count.o.py:1:", "cpu"]),
+    "not YAML": ({"split.o.py": "#@ type: compute\n\n\n#@ parents: [a\n#@ b: }\n"}, ["split.o.py:", "not YAML"]),
+    "a lone word": ({"split.o.py": "#@ compute\n"}, ["split.o.py:1:", "KEY: VALUE"]),
+    "a blank that is missing": ({"split.o.py": "#@type: compute\n"}, ["split.o.py:1:", "blank"]),
+    "a program that is memory": ({"split.o.py": "#@ type: memory\n"}, ["split.o.py:1:", "split.o.yaml"]),
+    "memory that computes": ({"words.o.yaml": "type: compute\n"}, ["words.o.yaml:1:", "words.o.py"]),
+    "another type": ({"split.o.py": "#@ type: gpu\n"}, ["split.o.py:1:", "compute or memory"]),
+    "two of one name": ({"words.o.py": COMPUTE}, ["words.o.", "two elements \"words\""]),
+    "a name of no element": ({"a;b.o.py": COMPUTE}, ["a;b.o.py", "name"]),
+    "the other ending": ({"more.o.yml": ""}, ["more.o.yml", ".o.yaml"]),
+    "an import that is not there": ({"split.o.py": "#@ import: [common.py]\n"}, ["split.o.py:1:", "common.py", "No such file"]),
+    "merged without a size": ({"split.o.py": "#@ withMerged: [{action: {name: mem}, elem: Memory}]\n"}, ["split.o.py:1:", "resources"]),
+    "merged with a program": ({"split.o.py": "#@ withMerged:\n#@   - {action: {name: m}, resources: {mem: 1M}, elem: Compute}\n"},
+                              ["split.o.py:2:", "Memory"]),
+    "a zero byte": ({"split.o.py": "#@ type: compute\n\0"}, ["split.o.py", "zero byte"]),
+    "too many replicas": ({"words.o.yaml": "replicas: 9\n"}, ["words.o.yaml:1:", "replicas"]),
+}
+
+
+def check(files, *args):
+    with elements.directory(files) as (folder, _):
+        return elements.run(folder, *(args or ("--check",)))
+
+
+def good_directories_are_good():
+    done = check(GOOD)
+    assert (done.returncode, done.stderr) == (0, "") and "4 elements" in done.stdout, done.stdout + done.stderr
+    for text in ("", "# nothing\n", "#@\n", "#@ parents:\n#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB}\r\n"):
+        done = check({"a.o.py": text + COMPUTE, "other.py": "#@ not: [ours", ".hidden.o.py": "#@ nor: this"})
+        assert done.returncode == 0, f"{text!r}: {done.stderr}"
+    merged = "#@ withMerged:\n#@   -\n#@     action:\n#@       namespace: whisk.system\n#@       name: \"mem1\"\n#@     resources:\n#@       mem: 512M\n" \
+             "#@       cpu: 0.5\n#@       storage: 64M\n#@     elem: Memory\n"
+    assert check({"a.o.py": merged + COMPUTE}).returncode == 0
+
+
+def broken_ones_are_named():
+    for what, (change, words) in BROKEN.items():
+        done = check(GOOD | change)
+        assert done.returncode == 1, f"{what}: exit status {done.returncode}\n{done.stderr}"
+        lines = done.stderr.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("weft run: "), f"{what}: {done.stderr}"
+        for word in words:
+            assert word in lines[0], f"{what}: \"{word}\" is not in: {lines[0]}"
+
+
+def all_mistakes_are_told_at_once():
+    done = check({"a.o.py": "#@ parents: [b, c]\n#@ colour: red\n", "m.o.yaml": "limits: {mem: x}\nparallelism: -1\n"})
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 5, done.stderr
+
+
+def a_circle_is_told_as_a_path():
+    done = check({"a.o.py": "#@ dependents: [b]\n", "b.o.py": "#@ dependents: [c]\n", "c.o.py": "#@ dependents: [d]\n",
+                  "d.o.py": "#@ dependents: [b]\n"})
+    assert done.returncode == 1 and "b -> c -> d -> b" in done.stderr and "a ->" not in done.stderr, done.stderr
+    done = check({"a.o.py": "#@ parents: [a]\n"})
+    assert done.returncode == 1 and "a -> a" in done.stderr, done.stderr
+    many = {f"n{i}.o.py": f"#@ dependents: [n{(i + 1) % 2000}]\n" for i in range(2000)}
+    done = check(many)
+    assert done.returncode == 1 and done.stderr.count(" -> ") == 2000, done.stderr[:300]
+
+
+def what_is_wrong_is_not_started():
+    files = {"a.o.py": "import os\nopen(os.environ['TMPDIR'] + '/ran', 'w')\n" + COMPUTE, "b.o.py": "#@ parents: [nobody]\n"}
+    with elements.directory(files) as (folder, python):
+        done = elements.run(folder, *python)
+        assert done.returncode == 1 and "nobody" in done.stderr, done.stderr
+
+
+def the_graph_is_shown():
+    done = check(GOOD, "--graph")
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["words", "split", "count x3", "reduce"], done.stdout
+    assert "512M, used by count" in lines[0] and "after split, uses words" in lines[2] and "after count, split" in lines[3], done.stdout
+    dot = check(GOOD, "--graph", "dot").stdout
+    assert dot.startswith("digraph") and '"split" -> "count";' in dot and '"count" -> "words"' in dot and '"count x3"' in dot, dot
+    assert dot.count('"split" -> "reduce"') == 1, dot
+
+
+def a_directory_that_is_none():
+    for args, words in (((), ["which directory"]), (("/nonexistent",), ["/nonexistent", "No such file"])):
+        done = weft.run("run", *args)
+        assert done.returncode in (1, 2) and all(word in done.stderr for word in words), done.stderr
+    done = check({"readme": ""})
+    assert done.returncode == 1 and ".o.py" in done.stderr and ".o.yaml" in done.stderr, done.stderr
+    done = check({"m.o.yaml": ""})
+    assert done.returncode == 1 and "nothing to run" in done.stderr, done.stderr
+    with elements.directory({}) as (folder, _):
+        os.mkdir(os.path.join(folder, "a.o.py"))
+        os.mkfifo(os.path.join(folder, "b.o.py"))
+        done = elements.run(folder, "--check")
+        assert done.returncode == 1 and "a.o.py: is not a file" in done.stderr and "b.o.py: is not a file" in done.stderr, done.stderr
+
+
+def wrong_options_are_named():
+    with elements.directory(GOOD) as (folder, _):
+        params = os.path.join(os.path.dirname(folder), "params")
+        for text, args, words in (
+                ("", ["--jobs", "0"], ["--jobs 0"]), ("", ["--timeout", "soon"], ["soon", "30s"]), ("", ["--param", "k"], ["NAME=VALUE"]),
+                ("[1]", ["--params", params], ["JSON object"]), ("{", ["--params", params], ["JSON object"]), ("", ["--params", "/no"], ["/no"]),
+                ("", ["--graph", "dto"], ["dto", "dot"]), ("", ["two"], ["two"]), ("", ["--tarce", "x"], ["--trace"])):
+            with open(params, "w", encoding="ascii") as f:
+                f.write(text)
+            done = elements.run(folder, *args)
+            assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, f"{args}: {done.returncode} {done.stderr}"
+            for word in words:
+                assert word in done.stderr, f"{args}: {done.stderr}"
+        done = elements.run(folder, "--python", "no-such-python")
+        assert done.returncode == 1 and "no-such-python" in done.stderr, done.stderr
+        done = elements.run(folder, "--param", "count=1")
+        assert done.returncode == 1 and "count" in done.stderr and "name of an element" in done.stderr, done.stderr
+    assert "--trace" in weft.must("run", "--help") == weft.must("help", "run")
+
+
+def hostile_yaml_is_survived():
+    bombs = {"aliases": "a: &a [x, x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)),
+             "itself": "parents: &p [*p]\n", "a mapping of itself": "limits: &l {cpu: *l}\n", "deep": "parents: " + "[" * 5000,
+             "tags": "type: !!python/object/apply:os.system [id]\n", "merge": "<<: {type: memory}\n", "long": "x" * 70000,
+             "bytes": "type: \x01\n", "nested keys": "{[a]: b}\n", "two documents": "type: memory\n---\ntype: memory\n"}
+    for what, text in bombs.items():
+        done = check({"m.o.yaml": text, "a.o.py": COMPUTE})
+        assert done.returncode in (0, 1), f"{what}: exit status {done.returncode}\n{done.stderr[:500]}"
+        assert done.returncode == 0 or "m.o.yaml" in done.stderr, f"{what}: {done.stderr[:500]}"
+
+
+weft.main(good_directories_are_good, broken_ones_are_named, all_mistakes_are_told_at_once, a_circle_is_told_as_a_path,
+          what_is_wrong_is_not_started, the_graph_is_shown, a_directory_that_is_none, wrong_options_are_named, hostile_yaml_is_survived)
