@@ -346,6 +346,13 @@ static void compute_failed(run_t *run, run_proc_t *p)
 {
     char *how = describe(p);
     p->element->state = RUN_FAILED;
+    /* memory that is gone is the reason, and not what its users say of it */
+    for (unsigned i = 0; i < p->element->n_uses; i++) {
+        run_element_t *m = p->element->uses[i].element;
+        for (unsigned k = 0; k < m->copies * m->replicas; k++)
+            if (m->procs[k])
+                run_look(m->procs[k]);
+    }
     if (p->error && !run->failed) {
         say_traceback(run, p);
         run_fail(run, "%s failed: %s", p->label, p->error);

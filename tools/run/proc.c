@@ -412,6 +412,13 @@ static void exited(run_source_t *s, uint32_t events)
     run_proc_over(p);
 }
 
+void run_look(run_proc_t *p)
+{
+    siginfo_t info = {0};
+    if (!p->over && !waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid == p->pid)
+        exited(&p->exit, 0);
+}
+
 void run_proc_free(run_proc_t *p)
 {
     run_unwatch(&p->exit);

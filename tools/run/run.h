@@ -235,6 +235,7 @@ run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned repl
 void run_ask(run_proc_t *p);                  /* to end: politely first, and then less so as time goes by */
 uint64_t run_press(run_t *run, uint64_t now); /* who was asked and did not end; when to look again, UINT64_MAX: never */
 void run_kill(run_proc_t *p);                 /* with all that it has started itself */
+void run_look(run_proc_t *p);                 /* has it ended, before epoll tells? */
 bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*ready)(run_source_t *s, uint32_t events));
 void run_unwatch(run_source_t *s);
 void run_proc_free(run_proc_t *p);
