@@ -5,6 +5,7 @@
  * waits for one is answered when it serves, or when it cannot. A line that is too long ends the connection.
  * tests/tools/tools_run_invoke.py holds it. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -232,7 +233,7 @@ static void invoke(run_t *run, client_t *c, const char *template, const char *tr
         accept_it(fd);
         run_start_ready(run);
     } else if (run_start_memory(run, e)) {
-        e->asked = dup(fd); /* told when it serves */
+        e->asked = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* told when it serves */
     } else {
         refuse(fd, "the memory element could not be started");
     }

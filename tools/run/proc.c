@@ -45,8 +45,11 @@ bool run_watch(run_t *run, run_source_t *s, int fd, uint32_t events, void (*read
 
 void run_unwatch(run_source_t *s)
 {
-    if (s->fd >= 0)
-        close(s->fd); /* which also takes it out of epoll: nobody else has it open */
+    if (s->fd >= 0) {
+        /* closing alone would leave it there while a duplicate is open: a child has one between fork and exec */
+        epoll_ctl(s->run->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+        close(s->fd);
+    }
     s->fd = -1;
 }
 
@@ -381,8 +384,8 @@ uint64_t run_press(run_t *run, uint64_t now)
             if (p->asked == RUN_ASKED) {
                 p->asked = RUN_TERMINATED;
                 p->ask_at = now + PATIENT;
-                kill(p->pid, SIGTERM);
                 kill(p->pid, SIGCONT); /* one that is stopped could not end */
+                kill(p->pid, SIGTERM);
             } else if (p->asked == RUN_TERMINATED) {
                 run_kill(p);
             }
