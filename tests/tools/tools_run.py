@@ -63,7 +63,8 @@ def both_sides_may_say_an_edge():
 
 
 def imports_are_run_before():
-    files = {"a.o.py": "#@ import: [one.py, two.py]\ndef main(params, action):\n    return both\n", "one.py": "first = 1\n", "two.py": "both = [first, 2]\n"}
+    files = {"a.o.py": "#@ import: [one.py, two.py]\ndef main(params, action):\n    return both\n", "one.py": "first = 1\n",
+             "two.py": "both = [first, 2]\n"}
     with elements.directory(files) as (folder, python):
         assert elements.results(folder, *python)["results"]["a"] == [[1, 2]]
 
@@ -126,7 +127,8 @@ def main(params, action):
 
 
 def limits_are_set():
-    files = {"free.o.py": LOOK, "bound.o.py": "#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB}\n#@ corunning: {words: }\n" + LOOK, "words.o.yaml": WORDS}
+    files = {"free.o.py": LOOK, "bound.o.py": "#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB}\n#@ corunning: {words: }\n" + LOOK,
+             "words.o.yaml": WORDS}
     with elements.directory(files) as (folder, python):
         said = elements.results(folder, *python)["results"]
         free, bound = said["free"][0], said["bound"][0]

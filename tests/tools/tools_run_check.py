@@ -62,7 +62,8 @@ def good_directories_are_good():
     for text in ("", "# nothing\n", "#@\n", "#@ parents:\n#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB}\r\n"):
         done = check({"a.o.py": text + COMPUTE, "other.py": "#@ not: [ours", ".hidden.o.py": "#@ nor: this"})
         assert done.returncode == 0, f"{text!r}: {done.stderr}"
-    merged = "#@ withMerged:\n#@   -\n#@     action:\n#@       namespace: whisk.system\n#@       name: \"mem1\"\n#@     resources:\n#@       mem: 512M\n" \
+    merged = "#@ withMerged:\n#@   -\n#@     action:\n#@       namespace: whisk.system\n#@       name: \"mem1\"\n" \
+             "#@     resources:\n#@       mem: 512M\n" \
              "#@       cpu: 0.5\n#@       storage: 64M\n#@     elem: Memory\n"
     assert check({"a.o.py": merged + COMPUTE}).returncode == 0
 

@@ -19,10 +19,13 @@ def saying(code):
 
 
 def not_json_is_no_result():
-    for line in (b"", b"{", b"[1]", b"nonsense", b'{"did": "result", "value": NaN}', b'{"did": "result", "value": Infinity}', b'{"did": "result", "value": 01}',
+    for line in (b"", b"{", b"[1]", b"nonsense", b'{"did": "result", "value": NaN}', b'{"did": "result", "value": Infinity}',
+                 b'{"did": "result", "value": 01}',
                  b'{"did": "result", "value": "\xff"}', b'{"did": "result", "value": "\xed\xa0\x80"}', b'{"did": "result", "value": "a\x00b"}',
-                 b'{"did": "result", "value": "\\x"}', b'{"did": "result", "value": 1} 2', b'{"did": "result", "value": 1,}', b'{"did": "result" "value": 1}',
-                 b'{"did": "result", "value": 1.}', b'{"did": "result", "value": tru}', b'{"did": "result", "value": \'x\'}', b"\x00", b'{"a": "' + b"\\u12" + b'"}',
+                 b'{"did": "result", "value": "\\x"}', b'{"did": "result", "value": 1} 2', b'{"did": "result", "value": 1,}',
+                 b'{"did": "result" "value": 1}',
+                 b'{"did": "result", "value": 1.}', b'{"did": "result", "value": tru}', b'{"did": "result", "value": \'x\'}', b"\x00",
+                 b'{"a": "' + b"\\u12" + b'"}',
                  b'{"did": "result", "value": ' + b"[" * 501 + b"]" * 501 + b"}"):
         said, err = saying(f"action.say({line!r} + b'\\n')")
         assert not said["ok"] and "a failed: what it said to the launcher is not JSON" in err, f"{line!r}: {err}"
@@ -30,16 +33,19 @@ def not_json_is_no_result():
 
 def json_is_a_result_as_it_came():
     deep = "[" * 400 + "]" * 400
-    for value in ("null", "-0", "1e400", "123456789012345678901234567890", '"\\ud83d\\ude00\\u0000 \\/"', '{"a": 1, "a": 2}', "[ ]", deep, '"\u00e9\U0001f600"'):
+    for value in ("null", "-0", "1e400", "123456789012345678901234567890", '"\\ud83d\\ude00\\u0000 \\/"', '{"a": 1, "a": 2}', "[ ]", deep,
+                  '"\u00e9\U0001f600"'):
         line = f' {{ "x" : [1, {{"did": "error"}}], "did":"result" , "value" :\t{value} }} \r'.encode()
         said, err = saying(f"action.say({line!r} + b'\\n')")
         assert said["ok"] and said["results"]["a"] == [json.loads(value)], f"{value}: {err}"
 
 
 def odd_messages_do_no_harm():
-    for line, good in ((b'{"did": "result"}', False), (b'{"did": "error"}', False), (b'{"did": "error", "error": 1, "traceback": []}', False), (b"{}", False),
+    for line, good in ((b'{"did": "result"}', False), (b'{"did": "error"}', False), (b'{"did": "error", "error": 1, "traceback": []}', False),
+                       (b"{}", False),
                        (b'{"did": "error", "error": "\\u0000"}', False), (b'{"did": 1}', False), (b'{"durl": "x;y;z;"}', False),
-                       (b'{"did": "stats", "transports": {"x": {"bytes_read": -1, "bytes_written": 1e9}, "y": 3, "\\u0000": {}}}\n{"did": "result", "value": 1}', True),
+                       (b'{"did": "stats", "transports": {"x": {"bytes_read": -1, "bytes_written": 1e9}, "y": 3, "\\u0000": {}}}\n'
+                        b'{"did": "result", "value": 1}', True),
                        (b'{"did": "stats", "transports": [1]}\n{"did": "stats"}\n{"did": "result", "value": 1}', True),
                        (b'{"did": "new", "value": {}}\n{"did": "result", "value": 1}', True),
                        (b'{"did": "result", "value": 1}\n{"did": "error", "error": "late"}\n{"did": "result", "value": 2}\nnonsense', True),
@@ -60,18 +66,21 @@ def a_flood_is_bounded():
 def a_socket_that_is_closed_or_never_read():
     said, err = saying("action.socket.shutdown(socket.SHUT_RDWR)\naction.socket.close()")
     assert not said["ok"] and "without a result" in err, err
-    files = {"a.o.py": "def main(params, action):\n    return 'x' * (4 << 20)\n", "b.o.py": "#@ parents: [a]\ndef main(params, action):\n    return 1\n"}
+    files = {"a.o.py": "def main(params, action):\n    return 'x' * (4 << 20)\n",
+             "b.o.py": "#@ parents: [a]\ndef main(params, action):\n    return 1\n"}
     with elements.directory(files) as (folder, python):
         with open(python[1], encoding="ascii") as f:
             text = f.read()
         with open(python[1], "w", encoding="ascii") as f:  # an interpreter that does not read what it is to run, if that is long
-            f.write(text.replace("action = Action()", "import time\nif os.environ['WEFT_ELEMENT_FD'] and os.getcwd().endswith('-b'):\n    time.sleep(600)\naction = Action()"))
+            f.write(text.replace("action = Action()",
+                                 "import time\nif os.getcwd().endswith('-b'):\n    time.sleep(600)\naction = Action()"))
         elements.fails(folder, *python, "--timeout", "1s", says=["still running: b"])
 
 
 def random_lines_do_no_harm():
     rng = random.Random(7)
-    good = b'{"did": "stats", "transports": {"words": {"bytes_read": 12, "bytes_written": 3}}}\n{"did": "begin"}\n{"did": "result", "value": [1, {"x": "\\u00e9"}]}\n'
+    good = b'{"did": "stats", "transports": {"words": {"bytes_read": 12, "bytes_written": 3}}}\n{"did": "begin"}\n' \
+           b'{"did": "result", "value": [1, {"x": "\\u00e9"}]}\n'
     lines = []
     for _ in range(400):
         text = bytearray(good)
@@ -86,8 +95,8 @@ def random_lines_do_no_harm():
                 text[at:at] = rng.choice([b"{", b"}", b'"', b"\\", b"[", b",", b"\xff", b"\0", b"\n", b"\\u"])
         lines.append(bytes(text))
     # many elements, each with one of them: the launcher reads all of it in one run, until the first failure takes the run down
-    with elements.directory({f"e{i}.o.py": f"import os\ndef main(params, action):\n    action.say({line!r})\n    os._exit(0)\n" for i, line in enumerate(lines[:120])}) as (
-            folder, python):
+    files = {f"e{i}.o.py": f"import os\ndef main(params, action):\n    action.say({line!r})\n    os._exit(0)\n" for i, line in enumerate(lines[:120])}
+    with elements.directory(files) as (folder, python):
         done = elements.run(folder, *python, *TIME, "--jobs", "8")
         assert done.returncode in (0, 1), done.stderr[-500:]
     for line in lines[120:150]:

@@ -33,7 +33,7 @@ return [one, two, three, again, gone, back]""")
     assert not again["ok"] and "more" in again["error"] and gone == {"ok": True}, (again, gone)
     assert back["ok"] and back["durl"].split(";")[3] != one["durl"].split(";")[3], back
     states = {e["name"]: e["state"] for e in said["elements"]}
-    assert states == {"a": "done", "words": "done", "a.more": "done", "a.other": "done", "a.third": "done"} and len(said["elements"]) == 6, said["elements"]
+    assert states == dict.fromkeys(["a", "words", "a.more", "a.other", "a.third"], "done") and len(said["elements"]) == 6, said["elements"]
 
 
 def it_goes_with_who_invoked_it():
@@ -59,17 +59,20 @@ return answer""", {"b.o.py": "#@ corunning: {words: }\ndef main(params, action):
 
 def what_is_wrong_is_said():
     wrong = [({"do": "invoke", "template": "wrods", "trans": "x"}, "did you mean \"words\"?"), ({"do": "invoke", "template": "words"}, "trans"),
-             ({"do": "invoke", "template": "words", "trans": "a;b"}, ";"), ({"do": "invoke", "template": "words", "trans": "x", "props": [1]}, "object"),
+             ({"do": "invoke", "template": "words", "trans": "a;b"}, ";"),
+             ({"do": "invoke", "template": "words", "trans": "x", "props": [1]}, "object"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"size": "much"}}, "64M"), ({"do": "release", "name": "nobody"}, "nobody"),
              ({"do": "invoke", "template": "words", "trans": "x", "props": {"limits": {"mem": -1}}}, "mem"), ({"do": "release"}, "release"),
-             ({"do": "dance"}, "invoke or release"), ([1], "object"), ({}, "invoke or release"), ({"do": "invoke", "template": 7, "trans": {}}, "template")]
+             ({"do": "dance"}, "invoke or release"), ([1], "object"), ({}, "invoke or release"),
+             ({"do": "invoke", "template": 7, "trans": {}}, "template")]
     said = asking(f"return [ask(request) for request in json.loads({json.dumps(json.dumps([w for w, _ in wrong]))})]")
     for answer, (request, word) in zip(said["results"]["a"][0], wrong, strict=True):
         assert answer["ok"] is False and word in answer["error"], f"{request}: {answer}"
 
 
 def memory_of_the_directory_is_not_taken_from_others():
-    said = asking("return ask({'do': 'release', 'name': 'w'})", {"b.o.py": "#@ corunning: {words: }\nimport time\ndef main(params, action):\n    time.sleep(0.3)\n"})
+    said = asking("return ask({'do': 'release', 'name': 'w'})",
+                  {"b.o.py": "#@ corunning: {words: }\nimport time\ndef main(params, action):\n    time.sleep(0.3)\n"})
     span = {e["name"]: e["start"] + e["seconds"] for e in said["elements"]}
     assert said["results"]["a"] == [{"ok": True}] and span["words"] >= span["b"], said
 
@@ -167,4 +170,5 @@ def disagg_invokes_and_releases():
 
 
 weft.main(memory_is_invoked_and_released, it_goes_with_who_invoked_it, a_compute_element_is_invoked, what_is_wrong_is_said,
-          memory_of_the_directory_is_not_taken_from_others, hostile_clients_do_no_harm, only_elements_of_the_run_are_answered, disagg_invokes_and_releases)
+          memory_of_the_directory_is_not_taken_from_others, hostile_clients_do_no_harm, only_elements_of_the_run_are_answered,
+          disagg_invokes_and_releases)

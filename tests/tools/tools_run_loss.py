@@ -14,7 +14,8 @@ WORDS = "type: memory\nlimits: {mem: 1M}\n"
 
 
 def a_failing_element_shows_its_traceback():
-    files = {"a.o.py": "#@ corunning: {words: }\ndef helper():\n    return 1 / 0\ndef main(params, action):\n    return helper()\n", "words.o.yaml": WORDS,
+    files = {"a.o.py": "#@ corunning: {words: }\ndef helper():\n    return 1 / 0\ndef main(params, action):\n    return helper()\n",
+             "words.o.yaml": WORDS,
              "b.o.py": "#@ parents: [a]\ndef main(params, action):\n    return 1\n", "c.o.py": HANGS}
     with elements.directory(files) as (folder, python):
         done = elements.fails(folder, *python, says=["Traceback", "a.o.py\", line 3, in helper", "a failed: ZeroDivisionError: division by zero"])
@@ -60,8 +61,8 @@ def one_that_is_stopped_ends_too():
 
 
 def what_elements_start_goes_with_them():
-    files = {"a.o.py": "import subprocess\ndef main(params, action):\n    subprocess.Popen(['sleep', '600'])\n    subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'])\n"
-                       "    return 1\n"}
+    files = {"a.o.py": "import subprocess\ndef main(params, action):\n    subprocess.Popen(['sleep', '600'])\n"
+                       "    subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'])\n    return 1\n"}
     with elements.directory(files) as (folder, python):
         assert elements.results(folder, *python)["results"] == {"a": [1]}
 
@@ -82,8 +83,8 @@ def memory_that_is_killed_ends_the_run():
 
 
 def a_replica_that_is_killed_does_not():
-    files = {"a.o.py": "#@ corunning: {words: }\nimport os\ndef main(params, action):\n    print('up', flush=True)\n    while not os.path.exists('go'):\n"
-                       "        pass\n    return 1\n", "words.o.yaml": "replicas: 2\n" + WORDS}
+    files = {"a.o.py": "#@ corunning: {words: }\nimport os\ndef main(params, action):\n    print('up', flush=True)\n"
+                       "    while not os.path.exists('go'):\n        pass\n    return 1\n", "words.o.yaml": "replicas: 2\n" + WORDS}
     with elements.directory(files) as (folder, python):
         p = weft.start("run", folder, *python, env=elements.environment(folder))
         try:
@@ -119,7 +120,8 @@ def a_signal_takes_all_down_in_order():
 
 
 def elements_are_asked_before_they_are_killed():
-    files = {"a.o.py": "def main(params, action):\n    print('up', flush=True)\n    message = action.next()\n    print('told', message['do'], flush=True)\n"}
+    files = {"a.o.py": "def main(params, action):\n    print('up', flush=True)\n    message = action.next()\n"
+                       "    print('told', message['do'], flush=True)\n"}
     with elements.directory(files) as (folder, python):
         p = weft.start("run", folder, *python, env=elements.environment(folder))
         try:
@@ -177,7 +179,8 @@ def only_its_own_are_killed():
 
 
 def a_reader_that_goes_away_ends_the_run():
-    files = {"a.o.py": "import time\ndef main(params, action):\n    for i in range(100000):\n        print('x' * 1000, flush=True)\n    time.sleep(600)\n"}
+    files = {"a.o.py": "import time\ndef main(params, action):\n    for i in range(100000):\n        print('x' * 1000, flush=True)\n"
+                       "    time.sleep(600)\n"}
     with elements.directory(files) as (folder, python):
         p = weft.start("run", folder, *python, env=elements.environment(folder))
         try:

@@ -1,8 +1,9 @@
 """What the tests of weft run share: directories of elements, an interpreter that is a stand-in, and looking for what was left running.
 
-The stand-in speaks the launcher's protocol (docs/design/launcher.md) and nothing else: what is tested with it is the launcher alone, in every build. Its
-`main(params, action)` finds in `action` the message it was started with (`run`), the socket (`socket`), a function that waits for the next message
-(`next()`) and one that says something (`say(object or bytes)`). Tests of the whole use the Python package of the build, where there is one.
+The stand-in speaks the launcher's protocol (docs/design/launcher.md) and nothing else: what is tested with it is the launcher alone, in every
+build. Its `main(params, action)` finds in `action` the message it was started with (`run`), the socket (`socket`), functions that wait for the next
+message (`next()`), say something (`say(object or bytes)`), and ask the launcher's socket (`launcher(object or bytes)`). Tests of the
+whole use the Python package of the build, where there is one.
 """
 import contextlib
 import json

@@ -118,15 +118,15 @@ def on_a_terminal(*args, env=None):
     return p.wait(timeout=30), text.decode()
 
 
-def shell_of_the_guide(page, at_least):
-    """Run every piece of shell of a page, one after the other, with the command in the path."""
+def shell_of_the_guide(page, at_least, PATH="", **more):
+    """Run every piece of shell of a page, one after the other, with the command in the path, behind PATH."""
     with open(os.path.join(ROOT, "docs", "guide", page), encoding="utf-8") as f:
         blocks = re.findall(r"^```sh\n(.*?)^```", f.read(), re.M | re.S)
     assert len(blocks) >= at_least, "the shell of the guide is not where it was"
     with scratch() as folder:
-        path = os.path.dirname(os.path.abspath(command())) + os.pathsep + os.environ["PATH"]
+        path = os.pathsep.join(filter(None, (PATH, os.path.dirname(os.path.abspath(command())), os.environ["PATH"])))
         done = subprocess.run(["bash", "-eu", "-o", "pipefail", "-c", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "".join(blocks)],
-                              cwd=folder, env=environment(PATH=path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              cwd=folder, env=environment(PATH=path, **more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
         return done.stdout
