@@ -212,6 +212,7 @@ TEST(without_anything_given_the_defaults_are_in_force)
     CHECK_STR(c.registry, "dir://");
     CHECK_STR(c.registry_dir, "");
     CHECK_STR(c.mem_server, "");
+    CHECK_STR(c.launcher, "");
     wefti_config_free(&c);
     CHECK(!c.store && !c.log);
     wefti_config_free(&c); /* a zeroed one */
