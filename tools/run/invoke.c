@@ -20,7 +20,7 @@
 
 typedef struct client {
     run_source_t source; /* first: epoll has it */
-    run_proc_t *who;
+    run_proc_t *who; /* NULL: nobody of ours, who is told so when it has said what it wants */
     run_text_t heard;
     struct client *next;
 } client_t;
@@ -266,6 +266,10 @@ static void answer(run_t *run, client_t *c, const char *line, size_t n)
         refuse(c->source.fd, "the request is not a JSON object");
         return;
     }
+    if (!c->who) {
+        refuse(c->source.fd, "only elements of this run are answered");
+        return;
+    }
     if (run->failed || c->who->over || c->who->asked) {
         refuse(c->source.fd, "the run is being taken down");
         return;
@@ -329,8 +333,8 @@ static void server_ready(run_source_t *s, uint32_t events)
     (void)events;
     if (fd < 0)
         return;
-    if (!who || n_clients == CLIENTS_MAX) {
-        refuse(fd, who ? "too many elements ask at once" : "only elements of this run are answered");
+    if (n_clients == CLIENTS_MAX) {
+        refuse(fd, "too many ask at once");
         close(fd);
         return;
     }
