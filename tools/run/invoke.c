@@ -20,7 +20,7 @@
 
 typedef struct client {
     run_source_t source; /* first: epoll has it */
-    run_proc_t *who; /* NULL: nobody of ours, who is told so when it has said what it wants */
+    run_proc_t *who;     /* NULL: nobody of ours, who is told so when it has said what it wants */
     run_text_t heard;
     struct client *next;
 } client_t;
@@ -73,7 +73,7 @@ void run_invoked_ready(run_element_t *e)
     char *durl;
     if (e->asked < 0)
         return;
-    durl = run_durl(e, 0, e->trans);
+    durl = run_durl(e, 0);
     run_addf(&line, "{\"ok\": true, \"durl\": ");
     run_add_json(&line, durl);
     run_addf(&line, "}\n");

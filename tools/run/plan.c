@@ -82,7 +82,7 @@ void run_stop_memory(run_element_t *e)
             run_ask(e->procs[i]);
 }
 
-static char *mirrored_durl(run_element_t *e, unsigned copy, const char *name)
+static char *mirrored_durl(run_element_t *e, unsigned copy)
 {
     weft_durl_t all = WEFT_DURL_INIT, one = WEFT_DURL_INIT;
     char text[WEFT_DURL_MAX + 1];
@@ -100,10 +100,10 @@ static char *mirrored_durl(run_element_t *e, unsigned copy, const char *name)
     }
     if (!all.n_replicas || weft_durl_format(&all, text, &len))
         return NULL;
-    return run_printf("%s%s", name, strchr(text, ';'));
+    return run_dup(text);
 }
 
-char *run_durl(const run_element_t *memory, unsigned copy, const char *name)
+char *run_durl(const run_element_t *memory, unsigned copy)
 {
     run_element_t *e = (run_element_t *)memory;
     for (unsigned i = 0; i < e->replicas; i++) {
@@ -111,9 +111,7 @@ char *run_durl(const run_element_t *memory, unsigned copy, const char *name)
         if (!p || (!p->durl && !p->lost))
             return NULL;
     }
-    if (e->replicas > 1)
-        return mirrored_durl(e, copy, name);
-    return run_printf("%s%s", name, strchr((*slot(e, copy, 0))->durl, ';'));
+    return e->replicas > 1 ? mirrored_durl(e, copy) : run_dup((*slot(e, copy, 0))->durl);
 }
 
 /* Every transport of a process that leads to a copy of a memory element. Parallel memory is reached as NAME@i, and as NAME the one with the same index. */
@@ -133,13 +131,14 @@ static void each_transport(const run_proc_t *p,
     }
 }
 
+/* The name within the durl stays the element's: replicas are found by it. */
 static void configure_one(const run_proc_t *p, run_element_t *m, unsigned copy, const char *trans, void *user)
 {
     const run_proc_t *ready = user;
     char *durl;
-    if (m != ready->element || copy != ready->copy)
+    if (ready && (m != ready->element || copy != ready->copy))
         return;
-    durl = run_durl(m, copy, trans);
+    durl = run_durl(m, copy);
     if (durl)
         run_tell_config((run_proc_t *)p, trans, durl);
     free(durl);
@@ -148,7 +147,7 @@ static void configure_one(const run_proc_t *p, run_element_t *m, unsigned copy, 
 void run_memory_ready(run_proc_t *ready)
 {
     run_element_t *e = ready->element;
-    char *durl = run_durl(e, ready->copy, e->name);
+    char *durl = run_durl(e, ready->copy);
     if (!durl)
         return; /* other replicas are not there yet */
     free(durl);
@@ -161,16 +160,14 @@ void run_memory_ready(run_proc_t *ready)
 
 /* --- compute elements ---------------------------------------------------------------------------------------------------- */
 
+/* Each waits to be configured: at once, if its memory is there. */
 static void add_transport(const run_proc_t *p, run_element_t *m, unsigned copy, const char *trans, void *user)
 {
     run_text_t *line = user;
-    char *durl = run_durl(m, copy, trans);
     (void)p;
-    if (!durl)
-        durl = run_printf("%s;rdma_tcp;", trans);
-    run_addf(line, "%s", line->p[line->n - 1] == '[' ? "" : ", ");
-    run_add_json(line, durl);
-    free(durl);
+    (void)m;
+    (void)copy;
+    run_addf(line, "%s\"%s;rdma_tcp;\"", line->p[line->n - 1] == '[' ? "" : ", ", trans);
 }
 
 static void add_params(const run_t *run, const run_element_t *e, run_text_t *line)
@@ -226,6 +223,7 @@ static void tell_run(run_proc_t *p)
     run_addf(&line, "]}\n");
     run_tell(p, &line);
     run_free(&line);
+    each_transport(p, configure_one, NULL);
 }
 
 static bool may_start(const run_element_t *e)

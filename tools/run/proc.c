@@ -121,7 +121,7 @@ static char **make_arguments(const run_proc_t *p)
     argv[n++] = run_dup("element");
     argv[n++] = run_dup("memory");
     argv[n++] = run_dup("--name");
-    argv[n++] = e->copies > 1 ? run_printf("%s@%u", e->name, p->copy) : run_dup(e->name);
+    argv[n++] = e->copies > 1 ? run_printf("%s@%u", e->name, p->copy) : run_dup(e->trans ? e->trans : e->name);
     argv[n++] = run_dup("--size");
     argv[n++] = run_printf("%llu", (unsigned long long)e->limits.mem);
     argv[n++] = run_dup("--report-fd");

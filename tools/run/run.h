@@ -228,8 +228,8 @@ bool run_start_memory(run_t *run, run_element_t *e);
 void run_stop_memory(run_element_t *e);
 void run_proc_over(run_proc_t *p);     /* its process has been waited for */
 void run_memory_ready(run_proc_t *p);  /* it has said its durl */
-/* The durl of a copy of a memory element under a name, yours to free; NULL: not known yet. */
-char *run_durl(const run_element_t *memory, unsigned copy, const char *name);
+/* The durl of a copy of a memory element, yours to free; NULL: not known yet. */
+char *run_durl(const run_element_t *memory, unsigned copy);
 
 run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica);
 void run_ask(run_proc_t *p);                  /* to end: politely first, and then less so as time goes by */
