@@ -113,7 +113,7 @@ struct weft_transport {
     uint64_t pause, give_up_at;  /* between tries; when CONNECTING becomes LOST */
     bool walking;                /* someone goes through ios: flushes wait until that is done */
     uint64_t orders;             /* given, under the lock */
-    uint64_t obeyed;             /* the driver's */
+    uint64_t obeyed;             /* ... carried out; changed by the driver only */
     wefti_call_t release_call;
 };
 weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, weft_transport_t **trans_out);

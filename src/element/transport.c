@@ -224,8 +224,10 @@ static void obey(wefti_call_t *call)
     weft_transport_t *t = o->t;
     weft_action_t *action = t->action;
     if (o->number > t->obeyed && t->state != WEFT_TRANSPORT_RELEASED && !action->closing) {
-        t->obeyed = o->number;
         go(t, &o->durl);
+        pthread_mutex_lock(&t->lock); /* from now on the short way leads there, too */
+        t->obeyed = o->number;
+        pthread_mutex_unlock(&t->lock);
     }
     wefti_free(o);
     wefti_action_unref(action);
