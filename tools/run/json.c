@@ -181,9 +181,11 @@ bool run_json(const char *text, size_t n, run_value_t *value_out)
 
 bool run_json_next(run_value_t object, size_t *at, run_value_t *name_out, run_value_t *value_out)
 {
-    cursor_t c = {.p = object.p + *at, .end = object.p + object.n};
+    cursor_t c = {0};
     if (!object.p || *object.p != '{')
         return false;
+    c.p = object.p + *at;
+    c.end = object.p + object.n;
     if (!*at)
         c.p++;
     blanks(&c);

@@ -69,18 +69,15 @@ void run_add(run_text_t *t, const char *s, size_t n)
 
 void run_addf(run_text_t *t, const char *fmt, ...)
 {
+    char *text;
     va_list ap;
     int n;
     va_start(ap, fmt);
-    n = vsnprintf(NULL, 0, fmt, ap);
+    n = vasprintf(&text, fmt, ap);
     va_end(ap);
-    if (n < 0)
-        return;
-    reserve(t, (size_t)n);
-    va_start(ap, fmt);
-    vsnprintf(t->p + t->n, (size_t)n + 1, fmt, ap);
-    va_end(ap);
-    t->n += (size_t)n;
+    must(n < 0 ? NULL : text);
+    run_add(t, text, (size_t)n);
+    free(text);
 }
 
 void run_add_json(run_text_t *t, const char *s)
