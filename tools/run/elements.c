@@ -243,6 +243,7 @@ bool run_read(run_t *run)
         tool_error("%s cannot be read: %s", shown, strerror(errno));
         return false;
     }
+    /* cppcheck-suppress readdirCalled ; there is one thread */
     while ((entry = readdir(dir)))
         look_at(run, entry->d_name);
     closedir(dir);

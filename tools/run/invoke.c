@@ -327,7 +327,9 @@ static run_proc_t *who_is(run_t *run, int fd)
 
 static void server_ready(run_source_t *s, uint32_t events)
 {
-    int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct sockaddr_un from;
+    socklen_t n = sizeof from;
+    int fd = accept4(s->fd, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
     run_proc_t *who = fd >= 0 ? who_is(s->run, fd) : NULL;
     client_t *c;
     (void)events;
