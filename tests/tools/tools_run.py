@@ -5,6 +5,7 @@ With the stand-in of lib/elements.py, which is the launcher's half alone, and wi
 import json
 import os
 import re
+import subprocess
 import time
 
 from lib import elements, weft
@@ -370,6 +371,18 @@ def merged_memory_is_its_own():
         assert said["a"] == [[True, "x" * 16]] * 2, said
 
 
+def standard_streams_may_be_closed():
+    files = {"a.o.py": "#@ corunning: {words: }\nimport os\ndef main(params, action):\n    print('x')\n"
+                       "    open(os.environ['ANSWER'], 'w').write('ran')\n", "words.o.yaml": WORDS}
+    with elements.directory(files) as (folder, python):
+        answer = os.path.join(os.path.dirname(folder), "answer")
+        done = subprocess.run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", weft.command(), "run", folder, *python, "--timeout", "20s"],
+                              env=elements.environment(folder, ANSWER=answer), timeout=60, check=False)
+        elements.nothing_left(folder)
+        with open(answer, encoding="ascii") as f:
+            assert (done.returncode, f.read()) == (0, "ran")
+
+
 def a_run_of_nothing_is_quick():
     """Not a measurement: bench/elements.py is. Here only that nothing waits for a timer."""
     with elements.directory({"a.o.py": "def main(params, action):\n    pass\n"}) as (folder, python):
@@ -386,4 +399,5 @@ weft.main(results_go_from_parents_to_their_dependents, parameters_come_from_a_fi
           a_limit_of_memory_is_an_error_of_the_program, a_limit_of_storage_is_an_error_of_the_program, each_has_a_directory_of_its_own,
           jobs_bounds_how_many_run, what_elements_print_comes_as_it_is_in_a_pipe, on_a_terminal_names_stand_before_lines_and_progress_is_shown,
           the_timeline_has_every_copy, secrets_are_not_shown, the_key_and_the_paths_hold_in_other_directories, memory_is_shared_between_elements,
-          replicas_are_one_memory, parallel_memory_is_in_pairs, merged_memory_is_its_own, a_run_of_nothing_is_quick)
+          replicas_are_one_memory, parallel_memory_is_in_pairs, merged_memory_is_its_own, standard_streams_may_be_closed,
+          a_run_of_nothing_is_quick)

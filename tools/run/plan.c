@@ -538,9 +538,21 @@ static char *find_python(const char *name)
     return found;
 }
 
+/* Without them the first descriptors of ours would be taken for standard streams. */
+static void open_standard_streams(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 static bool prepare(run_t *run)
 {
     sigset_t signals;
+    open_standard_streams();
     run->python = find_python(run->opts.python);
     if (!run->python) {
         tool_error("there is no interpreter %s; --python PATH names one", run->opts.python);
