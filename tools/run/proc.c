@@ -237,88 +237,103 @@ static _Noreturn void become(const run_proc_t *p, int control, int out, int err,
     _exit(127);
 }
 
-/* p: [ours, theirs]; fds 0...3 are never among them, so that dup2() in the child cannot hit one that is still needed. */
-static bool open_pipe(int p[2])
+/* p: [ours, theirs]. Both go above what they become in the child, so that dup2() there cannot hit one that is still needed. */
+static bool lift(int p[2])
 {
-    if (pipe2(p, O_CLOEXEC))
-        return false;
     for (int i = 0; i < 2; i++) {
-        int high = fcntl(p[i], F_DUPFD_CLOEXEC, CONTROL_FD + 1);
+        int high = fcntl(p[i], F_DUPFD_CLOEXEC, CONTROL_FD + 1), why = errno;
         close(p[i]);
         p[i] = high;
+        if (high < 0) {
+            if (!i)
+                close(p[1]);
+            p[1] = -1;
+            errno = why;
+            return false;
+        }
     }
-    fcntl(p[0], F_SETFL, O_NONBLOCK);
-    return p[0] >= 0 && p[1] >= 0;
+    return !fcntl(p[0], F_SETFL, O_NONBLOCK);
+}
+
+static bool open_pipe(int p[2])
+{
+    return !pipe2(p, O_CLOEXEC) && lift(p);
 }
 
 static bool open_socket(int p[2])
 {
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p))
-        return false;
-    for (int i = 0; i < 2; i++) {
-        int high = fcntl(p[i], F_DUPFD_CLOEXEC, CONTROL_FD + 1);
-        close(p[i]);
-        p[i] = high;
-    }
-    fcntl(p[0], F_SETFL, O_NONBLOCK);
-    return p[0] >= 0 && p[1] >= 0;
+    return !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p) && lift(p);
 }
 
 static void exited(run_source_t *s, uint32_t events);
 
+enum { CONTROL, OUT, ERR, CHANNELS };
+
+static void close_end(int ends[CHANNELS][2], int which)
+{
+    for (int i = 0; i < CHANNELS; i++)
+        if (ends[i][which] >= 0)
+            close(ends[i][which]);
+}
+
+/* Our ends into epoll, which has them until they are unwatched. */
+static bool watch(run_proc_t *p, int pidfd, int ends[CHANNELS][2])
+{
+    run_t *run = p->run;
+    p->exit.proc = p->control.proc = p->out[0].proc = p->out[1].proc = p;
+    return run_watch(run, &p->exit, pidfd, EPOLLIN, exited) &
+           run_watch(run, &p->control, ends[CONTROL][0], EPOLLIN, run_talk_control) &
+           run_watch(run, &p->out[0], ends[OUT][0], EPOLLIN, run_output) &
+           run_watch(run, &p->out[1], ends[ERR][0], EPOLLIN, run_output);
+}
+
+static bool cannot_start(run_proc_t *p, int why)
+{
+    leave_cpus(p);
+    run_fail(p->run, "%s cannot be started: %s%s", p->label, strerror(why),
+             why == EMFILE || why == EAGAIN || why == ENOMEM ? "; --jobs N starts fewer at a time" : "");
+    return false;
+}
+
 static bool start(run_proc_t *p)
 {
-    int control[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, pidfd = -1;
-    char **argv = make_arguments(p), **env = make_environment(p);
+    int ends[CHANNELS][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, pidfd, why;
     pid_t launcher = getpid();
-    bool good = (p->element->memory ? open_pipe(control) : open_socket(control)) && open_pipe(out) && open_pipe(err) &&
-                !mkdir(p->dir, 0700);
-    if (good) {
-        choose_cpus(p);
-        fflush(stdout);
-        fflush(stderr);
-        p->started = tool_now();
-        p->pid = fork();
-        if (!p->pid)
-            become(p, control[1], out[1], err[1], argv, env, launcher);
-        good = p->pid > 0;
+    char **argv, **env;
+    if (!(p->element->memory ? open_pipe(ends[CONTROL]) : open_socket(ends[CONTROL])) || !open_pipe(ends[OUT]) ||
+        !open_pipe(ends[ERR]) || mkdir(p->dir, 0700)) {
+        why = errno;
+        close_end(ends, 0);
+        close_end(ends, 1);
+        return cannot_start(p, why);
     }
-    if (good) {
-        setpgid(p->pid, p->pid); /* also here: whoever is first */
-        pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-    }
+    argv = make_arguments(p);
+    env = make_environment(p);
+    choose_cpus(p);
+    fflush(stdout);
+    fflush(stderr);
+    p->started = tool_now();
+    p->pid = fork();
+    if (!p->pid)
+        become(p, ends[CONTROL][1], ends[OUT][1], ends[ERR][1], argv, env, launcher);
+    why = errno;
     free_all(argv);
     free_all(env);
-    for (int *pair = control;; pair = pair == control ? out : err) {
-        if (pair[1] >= 0)
-            close(pair[1]);
-        if (pair == err)
-            break;
+    close_end(ends, 1);
+    if (p->pid < 0) {
+        close_end(ends, 0);
+        return cannot_start(p, why);
     }
-    if (good && pidfd < 0) { /* before Linux 5.3; not ours to run on */
-        int why = errno;
-        kill(p->pid, SIGKILL);
-        waitpid(p->pid, NULL, 0);
-        errno = why;
-        good = false;
-    }
-    if (!good) {
-        int why = errno;
-        for (int i = 0; i < 3; i++) {
-            int fd = i == 0 ? control[0] : i == 1 ? out[0] : err[0];
-            if (fd >= 0)
-                close(fd);
-        }
-        leave_cpus(p);
-        run_fail(p->run, "%s cannot be started: %s", p->label, strerror(why));
-        return false;
-    }
-    p->exit.proc = p->control.proc = p->out[0].proc = p->out[1].proc = p;
-    run_watch(p->run, &p->exit, pidfd, EPOLLIN, exited);
-    run_watch(p->run, &p->control, control[0], EPOLLIN, run_talk_control);
-    run_watch(p->run, &p->out[0], out[0], EPOLLIN, run_output);
-    run_watch(p->run, &p->out[1], err[0], EPOLLIN, run_output);
-    return true;
+    setpgid(p->pid, p->pid); /* also here: whoever is first */
+    pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    if (pidfd >= 0 && watch(p, pidfd, ends))
+        return true;
+    why = errno;
+    if (pidfd < 0)
+        close_end(ends, 0); /* else run_proc_free() does */
+    kill(p->pid, SIGKILL);
+    waitpid(p->pid, NULL, 0);
+    return cannot_start(p, why);
 }
 
 run_proc_t *run_spawn(run_t *run, run_element_t *e, unsigned copy, unsigned replica)
