@@ -170,9 +170,9 @@ def no_descriptors_left_is_told():
     files = {"a.o.py": "#@ parallelism: 40\n#@ corunning: {words: }\n" + HANGS, "words.o.yaml": WORDS}
     with elements.directory(files) as (folder, python):
         for most in range(8, 60, 3):
-            done = subprocess.run(["bash", "-c", f'ulimit -n {most} && exec "$@"', "bash", weft.command(), "run", folder, *python, "--timeout", "30s"],
-                                  env=elements.environment(folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=60, check=False)
+            shell = ["bash", "-c", f'ulimit -n {most} && exec "$@"', "bash", weft.command(), "run", folder, *python, "--timeout", "30s"]
+            done = subprocess.run(shell, env=elements.environment(folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, timeout=60, check=False)
             elements.nothing_left(folder)
             assert done.returncode == 1 and "Too many open files" in done.stderr, f"{most}: {done.returncode} {done.stderr}"
 
@@ -277,5 +277,5 @@ weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient, a_launcher_that_is_killed_takes_its_elements_with_it,
-          no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_goes_away_ends_the_run, writing_out_of_range_is_an_error, what_is_not_json_is_an_error,
-          hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)
+          no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_goes_away_ends_the_run,
+          writing_out_of_range_is_an_error, what_is_not_json_is_an_error, hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)
