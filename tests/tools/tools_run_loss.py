@@ -278,4 +278,5 @@ weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient, a_launcher_that_is_killed_takes_its_elements_with_it,
           no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_goes_away_ends_the_run,
-          writing_out_of_range_is_an_error, what_is_not_json_is_an_error, hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)
+          writing_out_of_range_is_an_error, what_is_not_json_is_an_error,
+          hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)

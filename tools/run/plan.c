@@ -459,7 +459,7 @@ static void loop(run_t *run)
             if (run->started + run->opts.timeout_ns < next)
                 next = run->started + run->opts.timeout_ns;
         }
-        run_progress(run, now, false);
+        run_progress(run, now);
         if (run->terminal && next > now + 100 * WEFT_MILLISECOND)
             next = now + 100 * WEFT_MILLISECOND;
         wait = next == UINT64_MAX ? -1 : next <= now ? 0 : (int)((next - now) / WEFT_MILLISECOND + 1);

@@ -68,10 +68,10 @@ static void draw_line(run_t *run, const run_element_t *e, uint64_t now, unsigned
     fprintf(stderr, "%.*s\n", (int)(columns - 1), line);
 }
 
-void run_progress(run_t *run, uint64_t now, bool force)
+void run_progress(run_t *run, uint64_t now)
 {
     unsigned room, left = 0, columns;
-    if (!run->terminal || (!force && run->shown_at && now - run->shown_at < EVERY))
+    if (!run->terminal || (run->shown_at && now - run->shown_at < EVERY))
         return;
     run_progress_wipe(run);
     run->shown_at = now;

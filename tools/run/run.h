@@ -128,7 +128,7 @@ typedef struct run_param {
 } run_param_t;
 
 typedef struct run_opts {
-    const char *dir, *python, *trace, *key_file;
+    const char *dir, *python, *trace;
     bool check, json, keep, help, graph, dot;
     uint64_t jobs, timeout_ns; /* 0: no bound */
     run_param_t *params;
@@ -257,7 +257,7 @@ void run_output(run_source_t *s, uint32_t events); /* of an element: line by lin
 void run_output_rest(run_proc_t *p);
 void run_secret(run_t *run, const char *durl);           /* its token is not to be shown */
 void run_hide(const run_t *run, run_text_t *text);       /* what is secret in a text */
-void run_progress(run_t *run, uint64_t now, bool force); /* draw, if it is time */
+void run_progress(run_t *run, uint64_t now);             /* draw, if it is time */
 void run_progress_wipe(run_t *run);                      /* before something else is written */
 const char *run_time_text(uint64_t ns, char *buf, size_t cap);
 void run_report(run_t *run);
