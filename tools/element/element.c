@@ -1,7 +1,7 @@
 /* tools/element/element.c - `weft element`: finds which of its commands was meant.
  *
- * Elements are started by launchers: `weft run` on this machine, OpenWhisk elsewhere. These are what they start. tests/tools/tools_element.py
- * holds it. */
+ * Elements are started by launchers: `weft run` on this machine, OpenWhisk elsewhere. These are what they start.
+ * tests/tools/tools_element.py holds it. */
 #include "element.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* tools/element/memory.c - `weft element memory`: a memory element in a process of its own.
  *
- * It opens the element, says its durl in one line, and serves until a signal comes. The runtime's own thread does all the work. The durl has
- * the right to the memory in it, so it goes to one place only: standard output, or the descriptor that a launcher names. Once it has
- * been said nothing else is written there but the statistics at the end.
- * tests/tools/tools_element.py holds it. */
+ * It opens the element, says its durl in one line, and serves until a signal comes. The runtime's own thread does all the work.
+ * The durl has the right to the memory in it, so it goes to one place only: standard output, or the descriptor that a launcher
+ * names. Once it has been said nothing else is written there but the statistics at the end. tests/tools/tools_element.py holds
+ * it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

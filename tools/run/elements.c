@@ -1,8 +1,8 @@
 /* tools/run/elements.c - a directory of elements: which files are some, and which lines of them are about the element.
  *
- * `NAME.o.py` is a compute element, whose lines that begin with "#@ " are YAML about it; `NAME.o.yaml` is a memory element, and YAML as a whole. What
- * looks like either and is not gets a sentence; other files are none of our business. yaml.c says what the YAML means.
- * tests/tools/tools_run_check.py holds it. */
+ * `NAME.o.py` is a compute element, whose lines that begin with "#@ " are YAML about it; `NAME.o.yaml` is a memory element, and
+ * YAML as a whole. What looks like either and is not gets a sentence; other files are none of our business. yaml.c says what the
+ * YAML means. tests/tools/tools_run_check.py holds it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +38,17 @@ void run_name_add(run_names_t *names, char *name, unsigned line)
 {
     names->at = run_grow(names->at, (names->n + 1) * sizeof *names->at);
     names->at[names->n++] = (run_name_t){.name = name, .line = line};
+}
+
+bool run_size(const char *text, uint64_t *out)
+{
+    char tight[32];
+    size_t n = 0;
+    for (; *text && n < sizeof tight - 1; text++)
+        if (*text != ' ')
+            tight[n++] = *text;
+    tight[n] = '\0';
+    return !*text && n && strspn(tight, "0123456789") < n && tool_parse_size(tight, out) && *out && *out < (uint64_t)1 << 46;
 }
 
 static void names_free(run_names_t *names)

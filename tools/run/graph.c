@@ -1,8 +1,8 @@
 /* tools/run/graph.c - names resolved to elements, and what is wrong with the whole of them.
  *
- * An edge may be said by either side, `parents` or `dependents`, or by both; so may the use of memory. A name that is nobody's is named with the
- * nearest, a cycle as a path. After run_link() succeeded every edge leads to an element of the right kind, and the order of `before` is that of
- * the names. tests/tools/tools_run_check.py holds it. */
+ * An edge may be said by either side, `parents` or `dependents`, or by both; so may the use of memory. A name that is nobody's
+ * is named with the nearest, a cycle as a path. After run_link() succeeded every edge leads to an element of the right kind, and
+ * the order of `before` is that of the names. tests/tools/tools_run_check.py holds it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* tools/run/invoke.c - runtime.invoke and runtime.release: elements that other elements start while they run.
  *
- * A Unix socket in the private directory of the run. A client says one line and is told one; who it is comes from the kernel: the same user, in the process
- * group of a compute element of this run that is running. A memory element that was invoked belongs to the process that did it, and goes with it; who
- * waits for one is answered when it serves, or when it cannot. A line that is too long ends the connection.
- * tests/tools/tools_run_invoke.py holds it. */
+ * A Unix socket in the private directory of the run. A client says one line and is told one; who it is comes from the kernel:
+ * the same user, in the process group of a compute element of this run that is running. A memory element that was invoked
+ * belongs to the process that did it, and goes with it; who waits for one is answered when it serves, or when it cannot. A line
+ * that is too long ends the connection. tests/tools/tools_run_invoke.py holds it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

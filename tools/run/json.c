@@ -1,7 +1,7 @@
 /* tools/run/json.c - reading JSON that elements say and people give: checked once as a whole, then looked at where it lies.
  *
- * Results are handed on to other elements as the text they came as, so what is let through here must be JSON to every reader: no NaN, no text that
- * is not UTF-8, no more than DEPTH brackets in each other. Nothing is read past its end, whatever the text.
+ * Results are handed on to other elements as the text they came as, so what is let through here must be JSON to every reader: no
+ * NaN, no text that is not UTF-8, no more than DEPTH brackets in each other. Nothing is read past its end, whatever the text.
  * tests/tools/tools_run_hostile.py holds it. */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* tools/run/options.c - the command line of `weft run`.
  *
- * Whatever is wrong gets one sentence with the value and what would be right, and exit status 2. Nothing is started before all of it
- * has been understood. tests/tools/tools_run_check.py holds it. */
+ * Whatever is wrong gets one sentence with the value and what would be right, and exit status 2. Nothing is started before all
+ * of it has been understood. tests/tools/tools_run_check.py holds it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

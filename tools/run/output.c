@@ -1,8 +1,8 @@
 /* tools/run/output.c - what elements print: whole lines, with their names before them on a terminal, and without what is secret.
  *
- * Lines of several elements never mix within a line; one that does not end is cut after LINE bytes. To a pipe they go byte by byte as they came; on a terminal
- * nothing passes that could move its cursor. With --json standard output is the launcher's own, and elements have standard error.
- * tests/tools/tools_run.py holds it. */
+ * Lines of several elements never mix within a line; one that does not end is cut after LINE bytes. To a pipe they go byte by
+ * byte as they came; on a terminal nothing passes that could move its cursor. With --json standard output is the launcher's own,
+ * and elements have standard error. tests/tools/tools_run.py holds it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,13 @@
 /* tools/run/plan.c - what starts when, what is over, and how all of it is taken down.
  *
- * A compute element starts when the last of its parents is done, all of its copies at once as far as --jobs allows, and is given their results. Memory
- * elements start together with the first compute element that uses them, which need not wait for them: its transports are configured when they serve. They
- * end when the last one that uses them is done.
+ * A compute element starts when the last of its parents is done, all of its copies at once as far as --jobs allows, and is given
+ * their results. Memory elements start together with the first compute element that uses them, which need not wait for them: its
+ * transports are configured when they serve. They end when the last one that uses them is done.
  *
- * States of an element: waiting, running, done, failed, stopped. The first failure, a signal or the end of --timeout turns the run around: compute elements are
- * asked to end, and when none is left memory elements; those who do not are killed. The loop ends when every process has been waited for, whatever
- * the reason. tests/tools/tools_run.py and tests/tools/tools_run_loss.py hold it. */
+ * States of an element: waiting, running, done, failed, stopped. The first failure, a signal or the end of --timeout turns the
+ * run around: compute elements are asked to end, and when none is left memory elements; those who do not are killed. The loop
+ * ends when every process has been waited for, whatever the reason. tests/tools/tools_run.py and tests/tools/tools_run_loss.py
+ * hold it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -114,7 +115,8 @@ char *run_durl(const run_element_t *memory, unsigned copy)
     return e->replicas > 1 ? mirrored_durl(e, copy) : run_dup((*slot(e, copy, 0))->durl);
 }
 
-/* Every transport of a process that leads to a copy of a memory element. Parallel memory is reached as NAME@i, and as NAME the one with the same index. */
+/* Every transport of a process that leads to a copy of a memory element. Parallel memory is reached as NAME@i, and as NAME the
+ * copy with the same index. */
 static void each_transport(const run_proc_t *p,
                            void (*found)(const run_proc_t *p, run_element_t *m, unsigned copy, const char *trans, void *user),
                            void *user)

@@ -1,14 +1,13 @@
 /* tools/run/proc.c - processes: started with limits, asked to end, killed, waited for.
  *
- * States of one: running, asked (a line on its socket), terminated (SIGTERM), killed (SIGKILL), over (waited for). Only the launcher moves them, the
- * last by what its pidfd says. Each is the leader of a process group of its own, and whatever it starts and leaves behind in that group is
- * killed before it is waited for: until then its number cannot be anybody else's. A launcher that is killed takes its elements with it
- * (PR_SET_PDEATHSIG); the launcher has one thread, so that this means its end.
+ * States of one: running, asked (a line on its socket), terminated (SIGTERM), killed (SIGKILL), over (waited for). Only the
+ * launcher moves them, the last by what its pidfd says. Each is the leader of a process group of its own, and whatever it starts
+ * and leaves behind in that group is killed before it is waited for: until then its number cannot be anybody else's. A launcher
+ * that is killed takes its elements with it (PR_SET_PDEATHSIG); the launcher has one thread, so that this means its end.
  *
- * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share; `mem` bounds the memory that it makes
- * itself (RLIMIT_DATA) and, with what the memory elements that it uses have and room for programs, all of its address space (RLIMIT_AS); `storage`
- * bounds each file it writes (RLIMIT_FSIZE).
- * tests/tools/tools_run_loss.py holds it. */
+ * Limits: `cpu` pins to so many processors, the least used ones, and below 1 lowers the priority to that share; `mem` bounds the
+ * memory that it makes itself (RLIMIT_DATA) and, with what the memory elements that it uses have and room for programs, all of
+ * its address space (RLIMIT_AS); `storage` bounds each file it writes (RLIMIT_FSIZE). tests/tools/tools_run_loss.py holds it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

@@ -1,7 +1,8 @@
 /* tools/run/report.c - how it went: a table and results for people, one JSON object for programs.
  *
- * Time is from the first start to the last end of an element's copies; cpu is the sum over them, peak memory that of the largest. Bytes read and written
- * are those that a compute element moved, and of a memory element those that its users moved. tests/tools/tools_run.py holds it. */
+ * Time is from the first start to the last end of an element's copies; cpu is the sum over them, peak memory that of the
+ * largest. Bytes read and written are those that a compute element moved, and of a memory element those that its users moved.
+ * tests/tools/tools_run.py holds it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* tools/run/talk.c - lines to elements and from them, as docs/design/launcher.md says.
  *
- * Nothing is believed because a process of ours said it: a line has to be JSON, of a bounded length, and say something known; a result is kept as the text
- * it came as. A compute element has at most one of result and error: the first counts. Sending never waits: what does not fit stays in `say` until epoll
- * tells that there is room. tests/tools/tools_run_hostile.py holds it. */
+ * Nothing is believed because a process of ours said it: a line has to be JSON, of a bounded length, and say something known; a
+ * result is kept as the text it came as. A compute element has at most one of result and error: the first counts. Sending never
+ * waits: what does not fit stays in `say` until epoll tells that there is room. tests/tools/tools_run_hostile.py holds it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

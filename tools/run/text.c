@@ -1,7 +1,7 @@
 /* tools/run/text.c - text that grows, and memory that is there or ends the command.
  *
- * A launcher that has no memory left cannot do anything sensible: it says so and ends, and the kernel takes what it started down with it
- * (PR_SET_PDEATHSIG). tests/tools/tools_run.py uses all of it. */
+ * A launcher that has no memory left cannot do anything sensible: it says so and ends, and the kernel takes what it started down
+ * with it (PR_SET_PDEATHSIG). tests/tools/tools_run.py uses all of it. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* tools/run/trace.c - a timeline of the run, in the format that chrome://tracing and Perfetto read: JSON, times in microseconds.
  *
- * An element is a process there, a copy of it a thread. A copy has two spans, from its start to the program's beginning and from there to its end; arrows
- * lead from parents to their dependents. No results, no parameters, no durls: names and times only. tests/tools/tools_run.py holds it. */
+ * An element is a process there, a copy of it a thread. A copy has two spans, from its start to the program's beginning and from
+ * there to its end; arrows lead from parents to their dependents. No results, no parameters, no durls: names and times only.
+ * tests/tools/tools_run.py holds it. */
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>

@@ -1,8 +1,8 @@
 /* tools/run/yaml.c - what a file says of its element: the only file that calls libyaml.
  *
- * The text is read into a tree of nodes, and the tree is compared with what is known: every key that is unknown, every value of a wrong type gets a
- * sentence with the line of the file. Reading goes on after a mistake, so that one look tells all of them. Nothing follows an alias further than
- * the four levels there are. tests/tools/tools_run_check.py holds it. */
+ * The text is read into a tree of nodes, and the tree is compared with what is known: every key that is unknown, every value of
+ * a wrong type gets a sentence with the line of the file. Reading goes on after a mistake, so that one look tells all of them.
+ * Nothing follows an alias further than the four levels there are. tests/tools/tools_run_check.py holds it. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -203,17 +203,6 @@ static void take_replicas(reader_t *r, yaml_node_t *node, void *into)
         ((run_element_t *)into)->replicas = (unsigned)n;
     else
         problem(r, node, "replicas is a number from 1 to %d", (int)WEFT_MIRROR_MAX);
-}
-
-bool run_size(const char *text, uint64_t *out)
-{
-    char tight[32];
-    size_t n = 0;
-    for (; *text && n < sizeof tight - 1; text++)
-        if (*text != ' ')
-            tight[n++] = *text;
-    tight[n] = '\0';
-    return !*text && n && strspn(tight, "0123456789") < n && tool_parse_size(tight, out) && *out && *out < (uint64_t)1 << 46;
 }
 
 static void take_size(reader_t *r, const yaml_node_t *node, const char *what, uint64_t *out)
