@@ -384,7 +384,7 @@ def standard_streams_may_be_closed():
 
 
 def a_run_of_nothing_is_quick():
-    """Not a measurement: bench/elements.py is. Here only that nothing waits for a timer."""
+    """Not a measurement: bench/launch.py is. Here only that nothing waits for a timer."""
     with elements.directory({"a.o.py": "def main(params, action):\n    pass\n"}) as (folder, python):
         times = []
         for _ in range(5):
