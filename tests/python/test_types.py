@@ -27,6 +27,7 @@ def classes():
 
 ONLY_TYPES = {"BlockingClaim", "BlockingMessage", "BlockingRegion", "BlockingRemote",
               "BlockingStoreServer", "BlockingStore", "BlockingBlock", "BlockingMirror"}  # the same types, seen from blocking runtimes
+ONLY_TYPES |= {"BlockingAction", "BlockingTransport", "BlockingMemoryElement"}
 
 
 @pytest.mark.parametrize("name", sorted(set(classes()) - ONLY_TYPES))

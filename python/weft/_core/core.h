@@ -26,7 +26,7 @@ typedef struct weftpy_op weftpy_op_t;
 /* Interned once, so that keywords are compared by address. */
 #define WEFTPY_NAME_LIST(X) \
     X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) \
-    X(name) \
+    X(action) X(type) X(durl) X(spare) X(named) X(mirrored) X(addr) X(trans) X(expected) X(desired) X(runtime) X(name) \
     X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(address) X(shared) \
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
     X(once) X(fresh) X(into) X(service) X(instance) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
@@ -60,6 +60,8 @@ struct weftpy_state {
     PyTypeObject *owned, *claim;
     PyObject *names[WEFTPY_NAMES];
     PyObject *s_run;
+    PyTypeObject *action, *transport, *memory_element, *transport_buffer, *posted, *desk;
+    PyObject *later;                    /* begin() of weft._later, once it was needed */
     PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
     /* of asyncio and contextvars */
     PyObject *cancelled_error, *invalid_state_error, *task, *get_running_loop, *copy_context;

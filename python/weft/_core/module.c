@@ -5,6 +5,7 @@
  * tests/python/test_module.py holds us to it. */
 #include "core.h"
 #include "calls.h"
+#include "elements.h"
 #include "registry.h"
 #include "serve.h"
 
@@ -77,6 +78,9 @@ static PyMethodDef functions[] = {
     {"_timerfd_set", weftpy_timerfd_set, METH_VARARGS, "_timerfd_set(fd, seconds): from then on; 0 is never."},
     {"_as_value", weftpy_as_value, METH_VARARGS, "An object as a peer would get it where a type is wanted, for tests."},
     {"memory_kinds", weftpy_memory_kinds, METH_NOARGS, "The kinds of memory this machine has, by name. Looks for a GPU."},
+    {"durl_parse", weftpy_durl_parse, METH_O,
+     "durl_parse(text): what a durl says, as a dict; what it does not have is not in it."},
+    {"durl_format", weftpy_durl_format, METH_O, "durl_format(parts): a durl as text, from such a dict."},
     {"_noop", (PyCFunction)(void (*)(void))noop, METH_FASTCALL, "Nothing, for measuring what a call costs."},
     {NULL, NULL, 0, NULL},
 };
@@ -132,6 +136,11 @@ static int begin(PyObject *module)
         !(st->get_running_loop = from("asyncio", "get_running_loop")) ||
         !(st->copy_context = from("contextvars", "copy_context")))
         return -1;
+    if (add_type(module, &weftpy_action_spec, &st->action) || add_type(module, &weftpy_transport_spec, &st->transport) ||
+        add_type(module, &weftpy_memory_element_spec, &st->memory_element) ||
+        add_type(module, &weftpy_transport_buffer_spec, &st->transport_buffer) ||
+        add_type(module, &weftpy_posted_spec, &st->posted) || add_type(module, &weftpy_desk_spec, &st->desk))
+        return -1;
     return PyModule_AddStringConstant(module, "__version__", weft_version()) ||
                    PyModule_AddIntConstant(module, "AM_HEADER_MAX", WEFT_AM_HEADER_MAX)
                ? -1
@@ -176,6 +185,13 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(st->task);
     Py_VISIT(st->get_running_loop);
     Py_VISIT(st->copy_context);
+    Py_VISIT(st->action);
+    Py_VISIT(st->transport);
+    Py_VISIT(st->memory_element);
+    Py_VISIT(st->transport_buffer);
+    Py_VISIT(st->posted);
+    Py_VISIT(st->desk);
+    Py_VISIT(st->later);
     return 0;
 }
 
@@ -223,6 +239,13 @@ static int clear(PyObject *module)
     Py_CLEAR(st->task);
     Py_CLEAR(st->get_running_loop);
     Py_CLEAR(st->copy_context);
+    Py_CLEAR(st->action);
+    Py_CLEAR(st->transport);
+    Py_CLEAR(st->memory_element);
+    Py_CLEAR(st->transport_buffer);
+    Py_CLEAR(st->posted);
+    Py_CLEAR(st->desk);
+    Py_CLEAR(st->later);
     return 0;
 }
 

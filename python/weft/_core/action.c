@@ -1,0 +1,316 @@
+/* _core/action.c - Action: what a compute element is given. It has the transports, by name.
+ *
+ *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its transports end with it
+ *
+ * Transports hold their action. Threads that move many bytes post without the GIL; closing waits for them, which does not take long: the post
+ * does not wait for anybody.
+ *
+ * Promise: after close() and release() every use raises ClosedError, whoever holds what. tests/python/test_disagg_action.py holds us to it. */
+#include "elements.h"
+
+#include <unistd.h>
+
+#define SELF weftpy_action_t *a = (weftpy_action_t *)self
+#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
+
+enum { PROFILE_MOST = 1 << 20 };
+
+static const char *const what = "the action";
+
+int weftpy_action_check(weftpy_action_t *a)
+{
+    return weftpy_handle_check(&a->h, what);
+}
+
+/* --- its life ------------------------------------------------------------------------------------------------------------ */
+
+/* Nobody finds it any more; those who found it before are done soon. */
+static void let_finish(weftpy_action_t *a)
+{
+    if (weftpy_runtime_forked(a->h.run))
+        a->busy = 0; /* they are threads of the parent's */
+    while (a->busy) {
+        PyThreadState *save = PyEval_SaveThread();
+        usleep(50);
+        PyEval_RestoreThread(save);
+    }
+}
+
+static void let_go(weftpy_handle_t *h, void *of)
+{
+    let_finish((weftpy_action_t *)h);
+    weft_action_close(of, NULL);
+}
+
+static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
+{
+    static char *words[] = {"runtime", "id", "connect_timeout", "spare", NULL};
+    weftpy_state_t *st = weftpy_state_of(type);
+    PyObject *runtime, *id = NULL, *connect = NULL, *spare = NULL;
+    weft_action_opts_t opts = WEFT_ACTION_OPTS_INIT;
+    const char *text = "";
+    weft_action_t *of;
+    if (!st || !PyArg_ParseTupleAndKeywords(args, kw, "O!|O$OO:Action", words, st->runtime, &runtime, &id, &connect, &spare))
+        return NULL;
+    if ((id && !(text = weftpy_str(id, "id"))) || weftpy_ns(connect, "connect_timeout", &opts.connect_ns) ||
+        weftpy_u64(spare, "spare", UINT64_MAX, &opts.spare))
+        return NULL;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
+    if (weftpy_runtime_check(run) || weftpy_loop_before_post(run))
+        return NULL;
+    weftpy_action_t *a = weftpy_handle_new(type, run, NULL, let_go);
+    if (!a)
+        return NULL;
+    weft_status_t status = weft_action_open(run->rt, text, &opts, &of);
+    if (status) {
+        weftpy_raise(st, status);
+        Py_DECREF(a);
+        return NULL;
+    }
+    a->h.of = of;
+    return (PyObject *)a;
+}
+
+static void profile_free(weftpy_action_t *a)
+{
+    weftpy_profile_t *p = a->profile;
+    a->profile = NULL;
+    for (size_t i = 0; p && i < p->room; i++)
+        Py_XDECREF(p->of[i].name);
+    PyMem_Free(p);
+}
+
+static void dealloc(PyObject *self)
+{
+    SELF;
+    PyObject_GC_UnTrack(self);
+    if (a->h.run)
+        weftpy_handle_end(&a->h);
+    profile_free(a);
+    weftpy_handle_dealloc(self);
+}
+
+static PyObject *close_it(weftpy_action_t *a, const weftpy_gives_t *gives)
+{
+    if (!a->h.of || !a->h.run->rt)
+        return weftpy_done(a->h.run, Py_NewRef(Py_None));
+    weftpy_op_t *op = weftpy_handle_begin(&a->h, what, gives);
+    if (!op)
+        return NULL;
+    weft_action_t *of = weftpy_handle_take(&a->h);
+    let_finish(a);
+    if (weftpy_runtime_check(a->h.run)) { /* closed meanwhile, and the action with it */
+        PyErr_Clear();
+        Py_DECREF(op);
+        return weftpy_done(a->h.run, Py_NewRef(Py_None));
+    }
+    return weftpy_op_posted(op, weft_action_close(of, &op->op));
+}
+
+static PyObject *close_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return close_it((weftpy_action_t *)self, &weftpy_gives_none);
+}
+
+static PyObject *enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyObject *aenter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return weftpy_done(((weftpy_action_t *)self)->h.run, Py_NewRef(self));
+}
+
+static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    SELF;
+    if (a->h.run->blocking)
+        return close_it(a, &weftpy_gives_none_ever);
+    weftpy_handle_end(&a->h);
+    Py_RETURN_NONE;
+}
+
+static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return close_it((weftpy_action_t *)self, &weftpy_gives_none_ever);
+}
+
+/* --- transports ---------------------------------------------------------------------------------------------------------- */
+
+/* What comes of a call that the library answers at once. */
+static PyObject *answered(weftpy_action_t *a, weft_status_t status)
+{
+    if (status)
+        return weftpy_raise(a->h.run->st, status);
+    Py_RETURN_NONE;
+}
+
+static int begin(weftpy_action_t *a)
+{
+    return weftpy_action_check(a) || (!a->h.run->blocking && weftpy_loop_before_post(a->h.run)) ? -1 : 0;
+}
+
+static PyObject *add(PyObject *self, PyObject *arg)
+{
+    SELF;
+    const char *durl = weftpy_str(arg, "durl");
+    return !durl || begin(a) ? NULL : answered(a, weft_action_add(a->h.of, durl));
+}
+
+static const weftpy_sig_t sig_configure = {"configure", 2, 2, 2, {N_name, N_durl}};
+
+static PyObject *configure(FAST_ARGS)
+{
+    SELF;
+    PyObject *arg[2];
+    const char *name, *durl;
+    if (weftpy_args(a->h.run->st, &sig_configure, args, n, kwnames, arg) || !(name = weftpy_str(arg[0], "name")) ||
+        !(durl = weftpy_str(arg[1], "durl")) || begin(a))
+        return NULL;
+    return answered(a, weft_action_configure(a->h.of, name, durl));
+}
+
+static PyObject *release(PyObject *self, PyObject *arg)
+{
+    SELF;
+    const char *name = weftpy_str(arg, "name");
+    if (!name || begin(a))
+        return NULL;
+    return answered(a, weft_action_release(a->h.of, name));
+}
+
+static PyObject *terminate(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    SELF;
+    if (a->h.of && a->h.run->rt) /* one that is closed is over as it is */
+        weft_action_terminate(a->h.of);
+    Py_RETURN_NONE;
+}
+
+/* --- profile ------------------------------------------------------------------------------------------------------------- */
+
+void weftpy_action_profiled(weftpy_action_t *a, PyObject *name, const char *did, uint64_t size, uint64_t began)
+{
+    weftpy_profile_t *p = a->profile;
+    struct weftpy_profiled *one = &p->of[p->n++ % p->room];
+    PyObject *before = one->name;
+    *one = (struct weftpy_profiled){Py_NewRef(name), did, size, began, weftpy_clock() - began};
+    Py_XDECREF(before);
+}
+
+static PyObject *profile(PyObject *self, PyObject *arg)
+{
+    SELF;
+    uint64_t room = 0;
+    if (weftpy_u64(arg, "n", PROFILE_MOST, &room))
+        return NULL;
+    weftpy_profile_t *p = room ? PyMem_Calloc(1, sizeof *p + room * sizeof p->of[0]) : NULL;
+    if (room && !p)
+        return PyErr_NoMemory();
+    profile_free(a);
+    if (p)
+        p->room = room;
+    a->profile = p;
+    Py_RETURN_NONE;
+}
+
+static PyObject *profiled(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    SELF;
+    PyObject *list = PyList_New(0);
+    weftpy_profile_t *p = a->profile;
+    uint64_t n = p ? p->n : 0, first = p && n > p->room ? n - p->room : 0;
+    for (uint64_t i = first; list && p == a->profile && i < n; i++) {
+        const struct weftpy_profiled *one = &p->of[i % p->room];
+        PyObject *row = Py_BuildValue("(OsKdd)", one->name, one->what, (unsigned long long)one->size, (double)one->began / 1e9,
+                                      (double)one->took / 1e9);
+        if (!row || PyList_Append(list, row))
+            Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_id(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return weftpy_text(a->h.of && a->h.run->rt ? weft_action_id(a->h.of) : NULL);
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return PyBool_FromLong(!a->h.of || !a->h.run->rt);
+}
+
+static PyObject *get_terminated(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return PyBool_FromLong(!a->h.of || !a->h.run->rt || weft_action_terminated(a->h.of));
+}
+
+static PyObject *get_runtime(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef((PyObject *)((weftpy_action_t *)self)->h.run);
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"add", add, METH_O, "add(durl): add a transport. One whose durl says where it leads connects at once, any other waits."},
+    {"configure", FAST(configure), "configure(name, durl): say where a transport leads. From any thread, in a blocking runtime."},
+    {"release", release, METH_O, "release(name): let go of an element: every use of its transports raises from now on."},
+    {"terminate", terminate, METH_NOARGS, "Its time is over: what waits for a transport ends, and so does serve()."},
+    {"profile", profile, METH_O, "profile(n): keep what the last n reads and writes took, for profiled(); 0 stops it."},
+    {"profiled", profiled, METH_NOARGS,
+     "The last operations since profile(n): (transport, what, bytes, when it began on the monotonic clock, seconds)."},
+    {"close", close_method, METH_NOARGS, "Close it with all of its transports. Gives when nothing of it is under way any more."},
+    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__aenter__", aenter, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"id", get_id, NULL, "What it was opened with.", NULL},
+    {"closed", get_closed, NULL, "True once it is closed.", NULL},
+    {"terminated", get_terminated, NULL, "True once it was terminated or closed.", NULL},
+    {"runtime", get_runtime, NULL, "The runtime it was opened on.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Action(runtime, id=\"\", *, connect_timeout=None, spare=None): what a compute element is given; it has the "
+                "transports."},
+    {Py_tp_new, new},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, weftpy_handle_traverse},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_tp_members, weftpy_handle_members},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_action_spec = {
+    .name = "weft._core.Action",
+    .basicsize = sizeof(weftpy_action_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};

@@ -1,0 +1,178 @@
+/* _core/memory_element.c - MemoryElement: memory of this process that compute elements read and write through transports.
+ *
+ *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its users lose it
+ *
+ * The memory itself cannot be looked at from here: it goes with the element, and views would outlive it. A transport of this process can.
+ *
+ * Promise: what is served ends with the object. tests/python/test_disagg_memory.py holds us to it. */
+#include "elements.h"
+
+#define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
+
+static const char *const what = "the memory element";
+
+static void let_go(weftpy_handle_t *h, void *of)
+{
+    (void)h;
+    weft_memory_close(of, NULL);
+}
+
+static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
+{
+    static char *words[] = {"runtime", "name", "size", "uri", "spare", "lease", "mirrored", "named", "mapped", NULL};
+    weftpy_state_t *st = weftpy_state_of(type);
+    PyObject *runtime, *name, *size, *uri = NULL, *spare = NULL, *lease = NULL;
+    int mirrored = 0, named = 0, mapped = 1;
+    weft_memory_opts_t opts = WEFT_MEMORY_OPTS_INIT;
+    weft_memory_t *of;
+    if (!st || !PyArg_ParseTupleAndKeywords(args, kw, "O!OO|$OOOppp:MemoryElement", words, st->runtime, &runtime, &name, &size,
+                                            &uri, &spare, &lease, &mirrored, &named, &mapped))
+        return NULL;
+    if (!(opts.name = weftpy_str(name, "name")) || weftpy_count(size, "size", &opts.bytes) ||
+        (uri && uri != Py_None && !(opts.uri = weftpy_str(uri, "uri"))) || weftpy_count(spare, "spare", &opts.spare) ||
+        weftpy_ns(lease, "lease", &opts.lease_ns))
+        return NULL;
+    opts.mirrored = mirrored;
+    opts.named = named;
+    opts.unmapped = !mapped;
+    weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
+    if (weftpy_runtime_check(run) || weftpy_loop_before_post(run))
+        return NULL;
+    weftpy_handle_t *h = weftpy_handle_new(type, run, NULL, let_go);
+    if (!h)
+        return NULL;
+    weft_status_t status = weft_memory_open(run->rt, &opts, &of);
+    if (status) {
+        weftpy_raise(st, status);
+        Py_DECREF(h);
+        return NULL;
+    }
+    h->of = of;
+    return (PyObject *)h;
+}
+
+static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
+{
+    if (!h->of || !h->run->rt)
+        return weftpy_done(h->run, Py_NewRef(Py_None));
+    weftpy_op_t *op = weftpy_handle_begin(h, what, gives);
+    return op ? weftpy_op_posted(op, weft_memory_close(weftpy_handle_take(h), &op->op)) : NULL;
+}
+
+static PyObject *close_method(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
+}
+
+static PyObject *enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyObject *aenter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return weftpy_done(((weftpy_handle_t *)self)->run, Py_NewRef(self));
+}
+
+static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    SELF;
+    if (h->run->blocking)
+        return close_it(h, &weftpy_gives_none_ever);
+    weftpy_handle_end(h);
+    Py_RETURN_NONE;
+}
+
+static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_durl(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    char text[WEFT_DURL_MAX + 1];
+    size_t len = sizeof text;
+    if (weftpy_handle_check(h, what))
+        return NULL;
+    weft_status_t status = weft_memory_durl(h->of, text, &len);
+    return status ? weftpy_raise(h->run->st, status) : weftpy_text(text);
+}
+
+static PyObject *get_uri(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return weftpy_handle_check(h, what) ? NULL : weftpy_text(weft_memory_uri(h->of));
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return PyBool_FromLong(!h->of || !h->run->rt);
+}
+
+static PyObject *stats(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    SELF;
+    weft_memory_stats_t s = WEFT_MEMORY_STATS_INIT;
+    if (weftpy_handle_check(h, what))
+        return NULL;
+    weft_status_t status = weft_memory_get_stats(h->of, &s);
+    if (status)
+        return weftpy_raise(h->run->st, status);
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsK}", "bytes", (unsigned long long)s.bytes, "used_bytes",
+                         (unsigned long long)s.used_bytes, "users", (unsigned long long)s.users, "mapped",
+                         (unsigned long long)s.mapped, "reads", (unsigned long long)s.reads, "writes",
+                         (unsigned long long)s.writes, "atomics", (unsigned long long)s.atomics, "bytes_read",
+                         (unsigned long long)s.bytes_read, "bytes_written", (unsigned long long)s.bytes_written, "refused",
+                         (unsigned long long)s.refused, "connections", (unsigned long long)s.connections);
+}
+
+static PyMethodDef methods[] = {
+    {"stats", stats, METH_NOARGS, "What is in use, by how many, and what this process did for them."},
+    {"close", close_method, METH_NOARGS, "Stop serving, and give the memory back."},
+    {"__enter__", enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__aenter__", aenter, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"durl", get_durl, NULL, "What its users are configured with. A secret: the right to the memory is in it.", NULL},
+    {"uri", get_uri, NULL, "Where it listens.", NULL},
+    {"closed", get_closed, NULL, "True once it is closed.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "MemoryElement(runtime, name, size, *, uri=None, spare=0, lease=None, mirrored=False, named=False, mapped=True): "
+                "memory of this process, for compute elements."},
+    {Py_tp_new, new},
+    {Py_tp_dealloc, weftpy_handle_dealloc},
+    {Py_tp_traverse, weftpy_handle_traverse},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_tp_members, weftpy_handle_members},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_memory_element_spec = {
+    .name = "weft._core.MemoryElement",
+    .basicsize = sizeof(weftpy_handle_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};

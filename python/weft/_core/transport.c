@@ -1,0 +1,354 @@
+/* _core/transport.c - Transport: the link of an action to a memory element, by its name.
+ *
+ * The package disagg has a class of its own over this one, so that its calls come here without a step between. It may be asked for before it
+ * is usable: what moves bytes (transport_io.c) waits until it is, without the GIL.
+ *
+ *     waiting, connecting, ready, lost, failed, released   as weft/element.h has them; all that is known of them is the library's
+ *
+ * `buf` is a view of the registered buffer. Views keep the memory, also when another buffer is registered.
+ *
+ * Promise: whatever the arguments and the state, an exception at worst; a view can be used whatever became of the transport.
+ * tests/python/test_disagg_transport.py and test_disagg_buffers.py hold us to it. */
+#include "elements.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SELF weftpy_transport_t *t = (weftpy_transport_t *)self
+#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
+
+int weftpy_count(PyObject *arg, const char *what, uint64_t *out)
+{
+    if (!arg || !PyFloat_Check(arg))
+        return weftpy_u64(arg, what, UINT64_MAX, out);
+    double value = PyFloat_AsDouble(arg);
+    if (!(value >= 0) || value >= 9007199254740992.0 || value != floor(value)) {
+        PyErr_Format(PyExc_ValueError, "%s is %R, which is not a whole number of bytes", what, arg);
+        return -1;
+    }
+    *out = (uint64_t)value;
+    return 0;
+}
+
+int weftpy_transport_check(weftpy_transport_t *t)
+{
+    weftpy_runtime_t *run = t->action->h.run;
+    if (t->action->h.of && run->rt && !(run->blocking && run->closing))
+        return run->blocking ? 0 : weftpy_loop_before_post(run);
+    weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the action of the transport %U is closed", t->name);
+    return -1;
+}
+
+PyObject *weftpy_transport_raise(weftpy_transport_t *t, weft_status_t status)
+{
+    if (status == WEFT_ERR_STATE && !weft_transport_buf(t->of, NULL)) {
+        PyErr_Format(PyExc_MemoryError, "no buffer is registered with the transport %U: call reg(size) first", t->name);
+        return NULL;
+    }
+    return weftpy_raise(t->action->h.run->st, status);
+}
+
+/* --- its life ------------------------------------------------------------------------------------------------------------ */
+
+static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
+{
+    static char *words[] = {"action", "name", "type", NULL};
+    weftpy_state_t *st = weftpy_state_of(type);
+    PyObject *action, *name, *ttype = NULL;
+    const char *name_text, *type_text = "rdma";
+    weft_transport_t *of;
+    if (!st || !PyArg_ParseTupleAndKeywords(args, kw, "O!O|O:Transport", words, st->action, &action, &name, &ttype))
+        return NULL;
+    if (!(name_text = weftpy_str(name, "name")) || (ttype && !(type_text = weftpy_str(ttype, "type"))) ||
+        weftpy_action_check((weftpy_action_t *)action))
+        return NULL;
+    weft_status_t status = weft_action_get(((weftpy_action_t *)action)->h.of, name_text, type_text, &of);
+    if (status)
+        return weftpy_raise(st, status);
+    weftpy_transport_t *t = (weftpy_transport_t *)PyType_GenericAlloc(type, 0);
+    if (!t)
+        return NULL;
+    t->action = (weftpy_action_t *)Py_NewRef(action);
+    t->of = of;
+    t->name = PyUnicode_FromString(name_text); /* one that is no subclass of str's */
+    if (!t->name)
+        Py_CLEAR(t);
+    return (PyObject *)t;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    SELF;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(t->action);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    SELF;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (t->weakrefs)
+        PyObject_ClearWeakRefs(self);
+    Py_CLEAR(t->exporter);
+    Py_CLEAR(t->name);
+    Py_CLEAR(t->action);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+/* --- its buffer ---------------------------------------------------------------------------------------------------------- */
+
+static const weftpy_sig_t sig_reg = {"reg", 2, 1, 2, {N_size, N_trans}};
+
+static PyObject *reg(FAST_ARGS)
+{
+    SELF;
+    weftpy_state_t *st = t->action->h.run->st;
+    PyObject *arg[2];
+    uint64_t size = 0;
+    weftpy_transport_t *other = NULL;
+    if (weftpy_args(st, &sig_reg, args, n, kwnames, arg) || weftpy_count(arg[0], "size", &size))
+        return NULL;
+    if (arg[0] == Py_None) {
+        PyErr_SetString(PyExc_TypeError, "size is a number of bytes");
+        return NULL;
+    }
+    if (arg[1] && arg[1] != Py_None) {
+        if (!PyObject_TypeCheck(arg[1], st->transport)) {
+            PyErr_Format(PyExc_TypeError, "trans is a transport whose buffer is to be shared, and %R is none", arg[1]);
+            return NULL;
+        }
+        other = (weftpy_transport_t *)arg[1];
+        if (weftpy_transport_check(other))
+            return NULL;
+    }
+    if (weftpy_transport_check(t))
+        return NULL;
+    if (size > PY_SSIZE_T_MAX)
+        return weftpy_raise_text(st, WEFT_ERR_NOMEM, "there is no memory for a buffer of so many bytes");
+    weft_status_t status = weft_transport_reg(t->of, size, other ? other->of : NULL);
+    if (status == WEFT_ERR_STATE && other && !weft_transport_buf(other->of, NULL)) {
+        PyErr_Format(PyExc_MemoryError,
+                     "no buffer is registered with the transport %U, so that there is none to share: call its reg(size) first",
+                     other->name);
+        return NULL;
+    }
+    if (status)
+        return weftpy_raise(st, status);
+    Py_RETURN_NONE;
+}
+
+/* The object that has the memory of the buffer registered now: a new reference. */
+static PyObject *exporter(weftpy_transport_t *t)
+{
+    weft_buffer_t *now = weft_transport_buffer(t->of); /* held */
+    if (!now && weft_transport_state(t->of, NULL) == WEFT_TRANSPORT_RELEASED)
+        return weftpy_raise_text(t->action->h.run->st, WEFT_ERR_CLOSED, "the transport %U is released", t->name);
+    if (!now) {
+        PyErr_Format(PyExc_MemoryError,
+                     weft_transport_buf(t->of, NULL)
+                         ? "the transport %U serves its memory: others read and write it through transports of theirs"
+                         : "no buffer is registered with the transport %U: call reg(size) first",
+                     t->name);
+        return NULL;
+    }
+    if (!t->exporter || t->exported != now) { /* the one we have keeps its buffer, so that no other can have the same address */
+        PyObject *made = weftpy_transport_buffer_new(t->action->h.run->st, now), *before = t->exporter;
+        if (made) {
+            t->exporter = made;
+            t->exported = now;
+            Py_XDECREF(before);
+        }
+        weft_buffer_drop(now);
+        return made ? Py_NewRef(made) : NULL;
+    }
+    weft_buffer_drop(now);
+    return Py_NewRef(t->exporter);
+}
+
+static PyObject *get_buf(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    if (weftpy_transport_check(t))
+        return NULL;
+    PyObject *of = exporter(t), *view = of ? PyMemoryView_FromObject(of) : NULL;
+    Py_XDECREF(of);
+    return view;
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------------- */
+
+static bool open_still(const weftpy_transport_t *t)
+{
+    return t->action->h.of && t->action->h.run->rt;
+}
+
+static PyObject *get_state(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    return PyUnicode_FromString(
+        weft_transport_state_name(open_still(t) ? weft_transport_state(t->of, NULL) : WEFT_TRANSPORT_RELEASED));
+}
+
+static PyObject *get_why(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    weft_status_t why = WEFT_ERR_CLOSED;
+    if (open_still(t))
+        weft_transport_state(t->of, &why);
+    return why ? Py_NewRef(weftpy_error_class(t->action->h.run->st, why)) : Py_NewRef(Py_None);
+}
+
+static PyObject *get_name(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((weftpy_transport_t *)self)->name);
+}
+
+static PyObject *get_action(PyObject *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef((PyObject *)((weftpy_transport_t *)self)->action);
+}
+
+/* Of the element's memory; 0 before it is known. */
+static PyObject *get_nbytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
+    if (open_still(t))
+        weft_transport_get_stats(t->of, &s);
+    return PyLong_FromUnsignedLongLong(s.len);
+}
+
+static PyObject *stats(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    SELF;
+    weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
+    if (!open_still(t)) {
+        weftpy_raise_text(t->action->h.run->st, WEFT_ERR_CLOSED, "the action of the transport %U is closed", t->name);
+        return NULL;
+    }
+    weft_transport_get_stats(t->of, &s);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {
+#define ROW(field) {#field, s.field}
+        ROW(len),   ROW(reads),  ROW(writes),   ROW(atomics), ROW(bytes_read), ROW(bytes_written), ROW(at_once),
+        ROW(waits), ROW(failed), ROW(connects), ROW(losses),  ROW(replicas),   ROW(failovers),     ROW(takeovers),
+#undef ROW
+    };
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
+        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
+            Py_CLEAR(dict);
+        Py_XDECREF(value);
+    }
+    PyObject *path = dict ? weftpy_text(s.path ? weft_rma_path_name(s.path) : NULL) : NULL;
+    if (dict && (!path || PyDict_SetItemString(dict, "path", path)))
+        Py_CLEAR(dict);
+    Py_XDECREF(path);
+    return dict;
+}
+
+/* A server's: what its users are to be configured with. */
+static PyObject *get_durl(PyObject *self, void *unused)
+{
+    (void)unused;
+    SELF;
+    char text[WEFT_DURL_MAX + 1];
+    size_t len = sizeof text;
+    weft_memory_t *memory = open_still(t) ? weft_transport_memory(t->of) : NULL;
+    if (!memory)
+        Py_RETURN_NONE;
+    weft_status_t status = weft_memory_durl(memory, text, &len);
+    return status ? weftpy_raise(t->action->h.run->st, status) : weftpy_text(text);
+}
+
+static PyObject *repr(PyObject *self)
+{
+    SELF;
+    return PyUnicode_FromFormat(
+        "<weft.Transport %R, %s>", t->name,
+        weft_transport_state_name(open_still(t) ? weft_transport_state(t->of, NULL) : WEFT_TRANSPORT_RELEASED));
+}
+
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+#define BOTH(name, doc) \
+    {#name, FAST(weftpy_io_##name), doc}, \
+    { \
+#name "_async", FAST(weftpy_io_##name##_async), "To be awaited: " doc \
+    }
+
+static PyMethodDef methods[] = {
+    {"reg", FAST(reg),
+     "reg(size, trans=None): register a buffer of so many bytes, zero at first, in place of the one before; with another "
+     "transport "
+     "the one that is registered there, which both share."},
+    BOTH(read,
+         "read(size, addr, offset=0, *, timeout=None): bytes of the element's memory, from addr on, into the buffer, at offset."),
+    BOTH(
+        write,
+        "write(size, addr, offset=0, *, timeout=None): bytes of the buffer, from offset on, into the element's memory, at addr."),
+    BOTH(batch, "batch(items, *, timeout=None): many reads and writes in one operation, each (\"read\" or \"write\", size, addr, "
+                "offset=0)."),
+    BOTH(readv,
+         "readv(items, offset=0, *, timeout=None): pieces (size, addr) of the element's memory into the buffer, one after the "
+         "other from offset on; (size, addr, offset) says where a piece goes."),
+    BOTH(writev,
+         "writev(items, offset=0, *, timeout=None): pieces (size, addr) from the buffer, one after the other from offset on; "
+         "(size, addr, offset) says where a piece is."),
+    BOTH(fetch_add, "fetch_add(addr, value=1, *, timeout=None): add to the 8 bytes at addr, atomically. Gives the value before."),
+    BOTH(compare_swap, "compare_swap(addr, expected, desired, *, timeout=None): store desired in the 8 bytes at addr if they are "
+                       "expected, atomically. Gives the value before."),
+    BOTH(flush, "flush(*, timeout=None): until all that was posted before is complete."),
+    BOTH(wait_ready, "wait_ready(timeout=None): until the element is reached. Gives how many bytes its memory has."),
+    {"serve", weftpy_io_serve, METH_NOARGS, "Serve until the action is terminated. For type rdma_server."},
+    {"stats", stats, METH_NOARGS, "Counters since it was added."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"buf", get_buf, NULL, "The registered buffer: a writable view of its bytes, without a copy.", NULL},
+    {"name", get_name, NULL, "Its name.", NULL},
+    {"action", get_action, NULL, "The action it belongs to.", NULL},
+    {"state", get_state, NULL, "waiting, connecting, ready, lost, failed or released.", NULL},
+    {"why", get_why, NULL, "The class of the exception that operations would now end with, or None.", NULL},
+    {"nbytes", get_nbytes, NULL, "How many bytes the element's memory has; 0 before that is known.", NULL},
+    {"durl", get_durl, NULL, "Of a server that is ready: what its users are configured with. A secret. Else None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_transport_t, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc,
+     "Transport(action, name, type=\"rdma\"): the link of an action to a memory element; type is rdma or rdma_server."},
+    {Py_tp_new, new},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_repr, repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+PyType_Spec weftpy_transport_spec = {
+    .name = "weft._core.Transport",
+    .basicsize = sizeof(weftpy_transport_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
