@@ -1,0 +1,45 @@
+"""Transports as programs have them: the extension's, with what takes Python to say.
+
+reg, read, write, buf and their like are weft._core.Transport's own, so that a call of a program is a call of the extension.
+tests/python/test_disagg_transport.py holds us to it.
+"""
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from weft._core import BlockingTransport as _Transport
+else:
+    from weft._core import Transport as _Transport
+
+__all__ = ["LibdRDMAServer", "LibdRDMATransport", "LibdTransport"]
+
+
+class LibdTransport(_Transport):
+    """The link of an action to an element, by name. action.get_transport() gives them; they may be had before they are usable."""
+
+    __slots__ = ()
+
+    def get_msg(self) -> str:
+        """What there is to say about its state: "" while it is usable, else a sentence."""
+        state, why = self.state, self.why
+        if state == "ready":
+            return ""
+        if state == "waiting":
+            return f"the transport {self.name} waits to be told where its element is"
+        said = f"the transport {self.name} is {state}"
+        return said if why is None else f"{said}: {why.__doc__}"
+
+    def __repr__(self) -> str:
+        return f"<disagg.{type(self).__name__} {self.name!r}, {self.state}>"
+
+
+class LibdRDMATransport(LibdTransport):
+    """Of type "rdma": reads and writes the memory of an element."""
+
+    __slots__ = ()
+
+
+class LibdRDMAServer(LibdTransport):
+    """Of type "rdma_server": this process has the memory, and serve() serves it."""
+
+    __slots__ = ()

@@ -1,0 +1,67 @@
+"""What the tests of elements share: memory elements in this process and in others, actions that use them, and waiting for what is bound to happen."""
+import contextlib
+import time
+
+import disagg
+from weft import _core
+
+BOUND = 60
+
+MEMORY = """
+import sys
+from weft import _core
+rt = _core.Runtime(progress="thread", transports=sys.argv[1])
+memory = _core.MemoryElement(rt, sys.argv[2], int(sys.argv[3]), **eval(sys.argv[4]))
+print(memory.durl, flush=True)
+sys.stdin.read()
+memory.close()
+rt._close()
+"""
+
+
+@contextlib.contextmanager
+def runtime(transports="all", **options):
+    """A blocking runtime with a thread of its own."""
+    own = _core.Runtime(progress="thread", transports=transports, **options)
+    try:
+        yield own
+    finally:
+        own._close()
+
+
+@contextlib.contextmanager
+def memory(size, name="mem", transports="all", **options):
+    """A memory element in this process, on a runtime of its own."""
+    with runtime(transports) as own, _core.MemoryElement(own, name, size, **options) as element:
+        yield element
+
+
+@contextlib.contextmanager
+def action(*durls, transports="all", heartbeat=None, **options):
+    """An action with these transports, on a runtime of its own."""
+    with runtime(transports, heartbeat=heartbeat) as own, disagg.LibdAction(None, "test", transports=durls, runtime=own, **options) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def pair(size=65536, buffer=4096, transports="all", **options):
+    """A transport that is ready, with a buffer."""
+    with memory(size, transports=transports, **options) as element, action(element.durl, transports=transports) as made:
+        trans = made.get_transport("mem", "rdma")
+        trans.reg(buffer)
+        assert trans.wait_ready(BOUND) == size
+        yield trans
+
+
+def elsewhere(child, size, name="mem", transports="all", **options):
+    """A memory element in a process of its own, and its durl."""
+    process = child(MEMORY, transports, name, str(size), repr(options))
+    return process, process.stdout.readline().strip()
+
+
+def until(true, what="it"):
+    """Wait for what is bound to happen."""
+    end = time.monotonic() + BOUND
+    while not true():
+        assert time.monotonic() < end, f"{what} did not happen"
+        time.sleep(0.002)

@@ -1,0 +1,127 @@
+"""trans.buf: a view of the registered buffer that everything writes through, shared by those who ask for that, and kept by who looks at it."""
+import gc
+import struct
+
+import pytest
+
+import weft
+
+from elementside import action, memory, pair, runtime
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+
+def test_it_is_a_writable_view_of_bytes():
+    with pair(buffer=100) as trans:
+        view = trans.buf
+        assert isinstance(view, memoryview)
+        assert (view.format, view.ndim, view.shape, view.itemsize, view.readonly, view.contiguous) == ("B", 1, (100,), 1, False, True)
+        assert bytes(view) == bytes(100)
+        view[10:15] = b"slice"
+        struct.pack_into("<Q", trans.buf, 16, 1 << 40)
+        assert bytes(trans.buf[10:15]) == b"slice" and struct.unpack_from("<Q", view, 16) == (1 << 40,)
+        view.release()
+        assert trans.buf[10] == ord("s")  # the others' view is theirs
+
+
+def test_a_buffer_of_no_bytes():
+    with pair(buffer=0) as trans:
+        assert len(trans.buf) == 0
+        trans.read(0, 0)
+        with pytest.raises(weft.RangeError):
+            trans.read(1, 0)
+
+
+@pytest.mark.skipif(numpy is None, reason="numpy is not installed")
+def test_arrays_are_over_it_without_a_copy():
+    with pair(buffer=800) as trans:
+        a, b = numpy.asarray(trans.buf), numpy.frombuffer(trans.buf, dtype="f8")
+        assert a.dtype == numpy.uint8 and a.flags.writeable and b.flags.writeable and numpy.shares_memory(a, b)
+        b[:] = numpy.arange(100)
+        trans.write(800, 0)
+        a[:] = 0
+        trans.read(800, 0)
+        assert b.tolist() == list(range(100))
+
+
+def test_again_is_allowed_and_old_views_stay():
+    with pair(buffer=16) as trans:
+        old = trans.buf
+        old[:3] = b"old"
+        trans.reg(32)
+        assert len(trans.buf) == 32 and bytes(trans.buf) == bytes(32)
+        trans.buf[:3] = b"new"
+        trans.write(3, 0)
+        assert bytes(old[:3]) == b"old"
+        trans.read(3, 0, 10)
+        assert bytes(trans.buf[10:13]) == b"new" and bytes(old[10:13]) == bytes(3)
+
+
+def test_transports_share_a_buffer():
+    with memory(4096) as one, memory(4096, "other") as two, action(one.durl, two.durl) as made:
+        a, b = made.get_transport("mem", "rdma"), made.get_transport("other", "rdma")
+        with pytest.raises(MemoryError, match="share"):
+            b.reg(64, a)
+        a.reg(64)
+        assert b.reg(64, trans=a) is None
+        a.buf[:4] = b"both"
+        assert bytes(b.buf[:4]) == b"both"
+        b.write(4, 0)
+        a.buf[:4] = bytes(4)
+        b.read(4, 0)
+        assert bytes(a.buf[:4]) == b"both"
+        a.write(4, 0)
+        with pytest.raises(weft.RangeError):
+            b.reg(65, a)
+        a.reg(8)  # b keeps what it has
+        assert bytes(b.buf[:4]) == b"both" and len(b.buf) == 64
+        b.reg(8, b)
+        b.reg(8, None)
+        assert len(b.buf) == 8
+
+
+def test_what_cannot_be_registered():
+    with pair(buffer=16) as trans:
+        for bad in (lambda: trans.reg(), lambda: trans.reg(None), lambda: trans.reg("8"), lambda: trans.reg(8, 5), lambda: trans.reg(8, size=8),
+                    lambda: trans.reg(8, object())):
+            with pytest.raises(TypeError):
+                bad()
+        for size in (1 << 63, 1 << 62, 1 << 50):
+            with pytest.raises(MemoryError):
+                trans.reg(size)
+        assert len(trans.buf) == 16
+        with pair(buffer=16) as other, pytest.raises(ValueError):
+            trans.reg(16, other)  # of another runtime
+
+
+def test_views_outlive_everything():
+    with memory(4096) as element, runtime() as own:
+        import disagg
+        made = disagg.LibdAction(None, "x", transports=[element.durl], runtime=own)
+        trans = made.get_transport("mem", "rdma")
+        trans.reg(1 << 20)
+        view = trans.buf
+        trans.read(4096, 0)
+        made.close()
+        own._close()
+        del trans, made
+        gc.collect()
+        view[:] = b"x" * len(view)
+        assert bytes(view[-3:]) == b"xxx"
+
+
+def test_registering_again_and_again_leaks_nothing():
+    import resource
+    text = b"x" * (1 << 20)
+    with pair(buffer=16) as trans:
+        for _ in range(50):
+            trans.reg(1 << 20)
+            trans.buf[:] = text
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(200):
+            trans.reg(1 << 20)
+            trans.buf[:] = text
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # of 200 MiB that went through it
