@@ -13,20 +13,40 @@ except ImportError as error:  # the loader names the library, and people want to
     if "libuc" in str(error) or "libsodium" in str(error):
         raise ImportError(f"{error}: weft stands on OpenUCX and libsodium (Debian's packages libucx0 and libsodium23)") from error
     raise
-from . import codes
-from ._client import Client
 from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, Endpoint, ForkedError,
                     InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, OwnedBuffer, PeerError,
                     ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
                     WeftError, __version__)
 from ._core import Block, Memory, Mirror, Region, Remote, Store, StoreServer, memory_kinds
-from ._hints import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from ._registry import Change, Entry
-from ._runtime import Notification, Runtime, am_handler, client, connect, listen, region, registry, runtime
-from ._serving import BlockingServer, Server
-from .array import RemoteArray
-from .service import Service
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import codes
+    from ._client import Client
+    from ._hints import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+    from ._registry import Change, Entry
+    from ._runtime import Notification, Runtime, am_handler, client, connect, listen, region, registry, runtime
+    from ._serving import BlockingServer, Server
+    from .array import RemoteArray
+    from .service import Service
+else:
+    # Loaded when they are first asked for: an element of a few milliseconds has no use for asyncio.
+    _WHERE = {name: module for module, names in {
+        "codes": "", "array": "RemoteArray", "service": "Service", "_client": "Client", "_registry": "Change Entry", "_serving": "BlockingServer Server",
+        "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
+        "_runtime": "Notification Runtime am_handler client connect listen region registry runtime"}.items() for name in (module, *names.split())}
+
+    def __getattr__(name):
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+        module = import_module("." + _WHERE[name], __name__)
+        found = globals()[name] = module if _WHERE[name] == name else getattr(module, name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *_WHERE})
 
 __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim", "Client", "ClosedError",
            "CorruptError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",

@@ -1,5 +1,8 @@
 """What the module says of the library and of its failures."""
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +44,10 @@ def test_nothing_private_is_offered():
 def test_what_only_the_library_makes_cannot_be_made(name):
     with pytest.raises(TypeError):
         getattr(_core, name)()
+
+
+def test_programs_without_an_event_loop_do_not_load_asyncio():
+    said = subprocess.run([sys.executable, "-c", "import sys, weft; weft._core.Runtime(progress='thread')._close(); print('asyncio' in sys.modules);"
+                           "weft.Service, weft.codes; print(all(hasattr(weft, n) for n in weft.__all__), set(weft.__all__) <= set(dir(weft)))"],
+                          capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).stdout
+    assert said.split() == ["False", "True", "True"]

@@ -63,13 +63,14 @@ struct weftpy_state {
     PyTypeObject *action, *transport, *memory_element, *transport_buffer, *posted, *desk;
     PyObject *later;                    /* begin() of weft._later, once it was needed */
     PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
-    /* of asyncio and contextvars */
+    /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */
     PyObject *cancelled_error, *invalid_state_error, *task, *get_running_loop, *copy_context;
     weftpy_op_t *ops;                   /* memory of operations that are over, for the next ones */
     unsigned ops_kept;
 };
 
 weftpy_state_t *weftpy_state_of(PyTypeObject *type);
+int weftpy_asyncio(weftpy_state_t *st); /* what is needed of it; importing it costs programs without a loop more than all of ours */
 
 /* errors.c: the exception of a status. Those that return PyObject * or int return NULL or -1, for `return`. */
 int weftpy_errors_init(weftpy_state_t *st, PyObject *module);

@@ -363,6 +363,8 @@ static bool of_this_thread(weftpy_runtime_t *run)
 {
     if (run->by_hand || run->thread == PyThread_get_thread_ident())
         return true;
+    if (!run->st->get_running_loop) /* it never was in a loop */
+        return false;
     PyObject *here = PyObject_CallNoArgs(run->st->get_running_loop);
     bool mine = here && here == run->loop;
     PyErr_Clear();
@@ -447,6 +449,8 @@ int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop)
 {
     PyObject *turner = NULL, *context = NULL, *r = NULL;
     int result = -1;
+    if (weftpy_asyncio(run->st))
+        return -1;
     if (elsewhere(run, loop)) {
         weftpy_raise_text(run->st, WEFT_ERR_STATE,
                           "the loop runs in another thread: make its runtime there, in a coroutine or with "

@@ -94,6 +94,33 @@ static PyObject *from(const char *module, const char *name)
     return found;
 }
 
+int weftpy_asyncio(weftpy_state_t *st)
+{
+    static const struct {
+        size_t at;
+        const char *module, *name;
+    } needed[] = {
+        {offsetof(weftpy_state_t, cancelled_error), "asyncio", "CancelledError"},
+        {offsetof(weftpy_state_t, invalid_state_error), "asyncio", "InvalidStateError"},
+        {offsetof(weftpy_state_t, task), "asyncio", "Task"},
+        {offsetof(weftpy_state_t, get_running_loop), "asyncio", "get_running_loop"},
+        {offsetof(weftpy_state_t, copy_context), "contextvars", "copy_context"},
+    };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        PyObject **place = (PyObject **)((char *)st + needed[i].at);
+        if (*place)
+            continue;
+        PyObject *found = from(needed[i].module, needed[i].name);
+        if (!found)
+            return -1;
+        if (*place) /* importing runs other threads, too */
+            Py_DECREF(found);
+        else
+            *place = found;
+    }
+    return 0;
+}
+
 /* None of them can be changed from Python, so that no object can be made one of another type: Endpoint and BlockingEndpoint have one layout. */
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type_out)
 {
@@ -131,10 +158,7 @@ static int begin(PyObject *module)
         add_type(module, &weftpy_store_spec, &st->store) || add_type(module, &weftpy_block_spec, &st->block) ||
         add_type(module, &weftpy_mirror_spec, &st->mirror))
         return -1;
-    if (!(st->s_run = PyUnicode_InternFromString("run")) || !(st->cancelled_error = from("asyncio", "CancelledError")) ||
-        !(st->invalid_state_error = from("asyncio", "InvalidStateError")) || !(st->task = from("asyncio", "Task")) ||
-        !(st->get_running_loop = from("asyncio", "get_running_loop")) ||
-        !(st->copy_context = from("contextvars", "copy_context")))
+    if (!(st->s_run = PyUnicode_InternFromString("run")))
         return -1;
     if (add_type(module, &weftpy_action_spec, &st->action) || add_type(module, &weftpy_transport_spec, &st->transport) ||
         add_type(module, &weftpy_memory_element_spec, &st->memory_element) ||

@@ -135,6 +135,8 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     if (run->spin_most <= 1)
         run->spin_most = 0;
     PyObject *running = NULL;
+    if (!run->blocking && (weftpy_asyncio(run->st) || opened(run)))
+        goto out;
     if (!run->blocking && (!loop || loop == Py_None)) {
         loop = running = PyObject_CallNoArgs(run->st->get_running_loop);
         if (!running)
