@@ -14,9 +14,10 @@ from .runtime import Backend, InvokeError, Runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .arrays import ElementArray
     from .transport import LibdRDMAServer, LibdRDMATransport, LibdTransport
 else:
-    _WHERE = {"LibdRDMAServer": "transport", "LibdRDMATransport": "transport", "LibdTransport": "transport"}
+    _WHERE = {"ElementArray": "arrays", "LibdRDMAServer": "transport", "LibdRDMATransport": "transport", "LibdTransport": "transport"}
 
     def __getattr__(name):
         if name not in _WHERE:
@@ -28,4 +29,4 @@ else:
     def __dir__():
         return sorted({*globals(), *_WHERE})
 
-__all__ = ["Backend", "InvokeError", "LibdAction", "LibdRDMAServer", "LibdRDMATransport", "LibdTransport", "Runtime"]
+__all__ = ["Backend", "ElementArray", "InvokeError", "LibdAction", "LibdRDMAServer", "LibdRDMATransport", "LibdTransport", "Runtime"]

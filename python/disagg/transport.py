@@ -7,7 +7,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from weft._core import BlockingTransport as _Transport
+
+    from .arrays import ElementArray
 else:
     from weft._core import Transport as _Transport
 
@@ -37,6 +41,15 @@ class LibdRDMATransport(LibdTransport):
     """Of type "rdma": reads and writes the memory of an element."""
 
     __slots__ = ()
+
+    def remote_array(self, dtype: Any, shape: int | tuple[int, ...], offset: int = 0) -> ElementArray:
+        """A numpy array in the element's memory, from `offset` bytes on: fetches what is read, writes back what was written on flush() and close().
+
+        Waits for the element first. No buffer need be registered. Not to be had with replicas.
+        """
+        from .arrays import ElementArray
+        self.wait_ready()
+        return ElementArray(self.remote(), dtype, shape, offset)
 
 
 class LibdRDMAServer(LibdTransport):

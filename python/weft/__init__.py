@@ -18,7 +18,7 @@ from ._core import (AddressError, AgainError, AuthError, CallError, CancelledErr
                     ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
                     WeftError, __version__)
-from ._core import Block, Memory, Mirror, Region, Remote, Store, StoreServer, memory_kinds
+from ._core import Action, Block, Memory, MemoryElement, Mirror, Region, Remote, Store, StoreServer, Transport, memory_kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 else:
     # Loaded when they are first asked for: an element of a few milliseconds has no use for asyncio.
     _WHERE = {name: module for module, names in {
-        "codes": "", "array": "RemoteArray", "service": "Service", "_client": "Client", "_registry": "Change Entry", "_serving": "BlockingServer Server",
-        "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
+        "codes": "", "array": "RemoteArray", "service": "Service", "_client": "Client", "_registry": "Change Entry",
+        "_serving": "BlockingServer Server", "_hints": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
         "_runtime": "Notification Runtime am_handler client connect listen region registry runtime"}.items() for name in (module, *names.split())}
 
     def __getattr__(name):
@@ -56,7 +56,8 @@ __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallErr
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",
            "am_handler", "client", "codes", "config", "connect", "f32", "f64", "i16", "i32", "i64", "i8", "info", "listen", "registry",
            "runtime", "u16", "u32", "u64", "u8"]
-__all__ += ["Block", "Memory", "Mirror", "Notification", "Region", "Remote", "RemoteArray", "Store", "StoreServer", "memory_kinds", "region"]
+__all__ += ["Action", "Block", "Memory", "MemoryElement", "Mirror", "Notification", "Region", "Remote", "RemoteArray", "Store", "StoreServer",
+            "Transport", "memory_kinds", "region"]
 
 
 def config() -> dict[str, tuple[str, str]]:

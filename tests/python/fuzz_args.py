@@ -156,7 +156,7 @@ class World:
     def text(self):
         return self.rng.choice(["", "text", "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", "unix://@weft-fuzz", "\ud800", "a\0b", "é" * 300,
                                 "tcp://" + "9" * 300, ",,", "tcp://[::1]:0", "loop", "caller", "nonsense", "x" * 100_000, "i32",
-                                "(str) -> str", "host", "__name__"])
+                                "(str) -> str", "host", "__name__", "mem", "late", "rdma", "mem;rdma_tcp;", "late;rdma_local;size,64;"])
 
     def value(self):
         rng = self.rng
@@ -286,6 +286,18 @@ def offer(world, runtime):
     return service
 
 
+def elements(left, right):
+    """A memory element and an action whose transports lead to it, to nothing, and to memory of their own."""
+    memory = _core.MemoryElement(right, "mem", 4096)
+    action = _core.Action(left, "fuzz")
+    for durl in (memory.durl, "late;rdma_tcp;", "own;rdma_local;size,64;", "server;rdma_tcp_server;size,64;"):
+        action.add(durl)
+    transports = [_core.Transport(action, name, "rdma_server" if name == "server" else "rdma") for name in ("mem", "late", "own", "server")]
+    for trans in transports[:3]:
+        trans.reg(128)
+    return [memory, action, *transports]
+
+
 def ask(client):
     """A call that nobody answers but by chance."""
     kind = random.randrange(3)
@@ -311,6 +323,8 @@ async def loop_episode(rng, threads):
     cancelled.cancel()
     for thing in (left, right, listener, accepting, a, b, m, n, sending, cancelled, b.recv(tag=1), b.recv_into(bytearray(100), tag=2),
                   right.listen("tcp://127.0.0.1:0", world.keep)):
+        world.keep(thing)
+    for thing in elements(left, right):
         world.keep(thing)
     service, client = offer(world, right), None
     try:
@@ -373,7 +387,7 @@ def blocking_episode(rng):
     server = right.store_server(1 << 20)
     store = a.store(timeout=HANG)
     region = right.region(4096, name="fuzz", rights="rwa")
-    for thing in (left, right, listener, a, b, m, service, client, server, store, store.alloc(1000, "fuzz", timeout=HANG),
+    for thing in (left, right, listener, a, b, m, service, client, *elements(left, right), server, store, store.alloc(1000, "fuzz", timeout=HANG),
                   left.mirror("mirror", [store], size=1000, write=True, timeout=HANG), region, a.find("fuzz", timeout=HANG)):
         world.keep(thing)
 

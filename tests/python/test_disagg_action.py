@@ -192,11 +192,11 @@ def test_after_release_every_use_raises():
         trans.reg(64)
         second.reg(64)
         trans.wait_ready(BOUND)
-        view = trans.buf
+        remote, view = trans.remote(), trans.buf
         made.release_transport("mem")
         for use in (lambda: trans.read(4, 0), lambda: trans.write(4, 0), lambda: trans.reg(64), lambda: trans.batch([("read", 4, 0)]),
-                    lambda: trans.fetch_add(0), lambda: trans.wait_ready(1),
-                    lambda: second.read(4, 0), lambda: trans.flush(), lambda: trans.readv([(4, 0)])):
+                    lambda: trans.fetch_add(0), lambda: trans.wait_ready(1), lambda: trans.remote(), lambda: remote.read(0, 4),
+                    lambda: second.read(4, 0), lambda: trans.alloc(64), lambda: trans.flush(), lambda: trans.readv([(4, 0)])):
             with pytest.raises(weft.WeftError):
                 use()
         assert trans.state == second.state == "released" and other.state == "waiting"
@@ -239,7 +239,7 @@ def test_close_ends_everything_and_views_stay():
         view[:3] = b"abc"
         made.close()
         made.close()
-        for use in (lambda: trans.read(4, 0), lambda: trans.reg(8), lambda: trans.buf, lambda: trans.stats(),
+        for use in (lambda: trans.read(4, 0), lambda: trans.reg(8), lambda: trans.buf, lambda: trans.stats(), lambda: trans.remote(),
                     lambda: made.add("x;rdma_tcp;"), lambda: made.configure("mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;"),
                     lambda: made.release("mem")):
             with pytest.raises(weft.ClosedError):
@@ -322,7 +322,10 @@ def test_configuring_again_leads_elsewhere(child):
         trans.reg(8)
         trans.buf[:] = b"the one "
         trans.write(8, 0)
+        remote = trans.remote()
         made.config_transport("mem", two[1])
+        with pytest.raises(weft.ClosedError):
+            remote.read(0, 8)
         trans.wait_ready(BOUND)
         trans.read(8, 0)
         assert bytes(trans.buf) == bytes(8)
@@ -334,12 +337,12 @@ def test_configuring_again_leads_elsewhere(child):
 def test_the_runtime_of_the_process_is_made_when_it_is_needed():
     text = ("import sys, disagg\n"
             "a = disagg.LibdAction(None, 'x')\n"
-            "print('weft._core' in sys.modules, 'numpy' in sys.modules)\n"
+            "print('weft._core' in sys.modules, 'asyncio' in sys.modules, 'numpy' in sys.modules)\n"
             "a.add_transport('s;rdma_local;size,64;')\n"
             "t = a.get_transport('s', 'rdma'); t.reg(8); t.write(8, 0)\n"
-            "print('weft._core' in sys.modules, 'numpy' in sys.modules)\n")
+            "print('weft._core' in sys.modules, 'asyncio' in sys.modules, 'numpy' in sys.modules)\n")
     done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", text], capture_output=True, text=True, timeout=BOUND, check=True)
-    assert done.stdout.split() == ["False"] * 2 + ["True", "False"] and not done.stderr
+    assert done.stdout.split() == ["False"] * 3 + ["True", "False", "False"] and not done.stderr
 
 
 def test_nothing_is_left_behind():

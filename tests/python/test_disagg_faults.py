@@ -153,6 +153,8 @@ def test_with_replicas_the_right_bytes_come_although_one_is_killed(child):
         trans.write(65536, 0, timeout=BOUND)
         with pytest.raises(weft.WeftError):
             trans.fetch_add(0)  # which mirrors do not have
+        with pytest.raises(weft.WeftError):
+            trans.remote()
         wrong, count, stop = [], [0], threading.Event()
 
         def read():

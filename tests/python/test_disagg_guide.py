@@ -24,8 +24,10 @@ def test_the_program_about_transports_runs_and_says_nothing_else(child):
     assert (process.returncode, out) == (0, "b'hello'\n2\n0 1 6\nready 29\n"), out
 
 
-@pytest.mark.parametrize("n, value", [(1, 0)])
+@pytest.mark.parametrize("n, value", [(1, 0), (2, sum(range(50)) + 3 + 0.0)])
 def test_the_elements_give_what_they_should(n, value, tmp_path):
+    if n == 2:
+        pytest.importorskip("numpy")
     path = tmp_path / "it.o.py"
     path.write_text(blocks()[n])
     ours, theirs = socket.socketpair()

@@ -9,9 +9,8 @@ import time
 import pytest
 
 import weft
-from weft import _core
 
-from elementside import BOUND, action, memory, pair, until
+from elementside import BOUND, action, elsewhere, memory, pair, until
 
 
 
@@ -310,13 +309,55 @@ def test_a_forked_child_is_told_so():
         trans.read(4, 0)
 
 
+def test_alloc_is_memory_at_the_same_element(child):
+    process, durl = elsewhere(child, 4096, spare=1 << 20)
+    with action(durl) as made:
+        trans = made.get_transport("mem", "rdma")
+        with trans.alloc(1000) as block:
+            assert block.nbytes == 1000 and block.store is None and block.remote.endpoint is None
+            block.remote.write(b"hello", 995)
+            assert block.remote.read(990, 10) == b"\0" * 5 + b"hello"
+            with pytest.raises(weft.RangeError):
+                block.remote.write(b"hello", 996)
+            second = trans.alloc(1000.0, timeout=BOUND)
+            assert second.remote.read() == bytes(1000)
+            second.free()
+        with pytest.raises(weft.ClosedError):
+            block.remote
+        with pytest.raises(weft.LimitError):
+            trans.alloc(1 << 30)
+        kept = trans.alloc(64)
+        made.release_transport("mem")
+        with pytest.raises(weft.WeftError):
+            kept.remote.write(b"x", 0, timeout=BOUND)
+    with pair(4096) as trans, pytest.raises(weft.WeftError):
+        trans.alloc(10)  # it has no spare
+
+
+def test_the_remote_is_the_elements_memory(trans):
+    remote = trans.remote()
+    assert remote is trans.remote() and remote.nbytes == 65536 and remote.endpoint is None
+    remote.write(b"by remote", 77)
+    assert look(trans, 77, 9) == b"by remote"
+    remote.drop()
+    again = trans.remote()
+    assert again is not remote and again.read(77, 2) == b"by"
+    with pytest.raises(weft.ClosedError):
+        remote.read(0, 1)
+    trans.action.close()
+    with pytest.raises(weft.ClosedError):
+        again.read(0, 1)
+    with action("mem;rdma_tcp;") as made, pytest.raises(weft.StateError):
+        made.get_transport("mem", "rdma").remote()
+
+
 def test_transports_of_an_event_loop_give_operations(run):
     async def use():
         async with weft.Runtime() as own:
             with memory(4096) as element:
-                async with _core.Action(own, "x") as made:
+                async with weft.Action(own, "x") as made:
                     made.add(element.durl)
-                    trans = _core.Transport(made, "mem")
+                    trans = weft.Transport(made, "mem")
                     with pytest.raises(MemoryError):
                         await trans.read(4, 0)
                     trans.reg(64)
@@ -329,6 +370,6 @@ def test_transports_of_an_event_loop_give_operations(run):
                         await trans.read(8, 4090)
                 with pytest.raises(weft.ClosedError):
                     await trans.read(4, 0)
-                async with _core.MemoryElement(own, "own", 64) as mine:
-                    assert _core.durl_parse(mine.durl)["name"] == "own"
+                async with weft.MemoryElement(own, "own", 64) as mine:
+                    assert weft._core.durl_parse(mine.durl)["name"] == "own"
     run(use())

@@ -10,7 +10,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 DEBIAN = "/usr/bin/python3"
 
 PROGRAM = """
-import asyncio, weft, weft.blocking, ucp, ucp_py
+import asyncio, weft, weft.blocking, ucp, ucp_py, disagg
 async def main():
     async with weft.listen("tcp://127.0.0.1:0") as listener:
         accepting = listener.accept()
@@ -54,7 +54,7 @@ def test_it_is_for_every_interpreter_from_3_11_on(wheel):
 def test_it_holds_the_packages_and_the_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py",
-                 "ucp_py/__init__.py"):
+                 "ucp_py/__init__.py", "disagg/__init__.py", "disagg/element.py", "disagg/py.typed"):
         assert name in names
     assert not [name for name in names if name.endswith((".c", ".h", ".a", ".txt~")) or "tests" in name]
 

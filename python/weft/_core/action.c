@@ -2,12 +2,14 @@
  *
  *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its transports end with it
  *
- * Transports hold their action. Threads that move many bytes post without the GIL; closing waits for them, which does not take long: the post
- * does not wait for anybody.
+ * Transports hold their action. Remotes and blocks that were had of them are known here by weak references, and are gone when their transport
+ * leads elsewhere. Threads that move many bytes post without the GIL; closing waits for them, which does not take long: the post does
+ * not wait for anybody.
  *
  * Promise: after close() and release() every use raises ClosedError, whoever holds what. tests/python/test_disagg_action.py holds us to it. */
 #include "elements.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #define SELF weftpy_action_t *a = (weftpy_action_t *)self
@@ -22,6 +24,57 @@ int weftpy_action_check(weftpy_action_t *a)
     return weftpy_handle_check(&a->h, what);
 }
 
+/* --- remotes and blocks of its transports -------------------------------------------------------------------------------- */
+
+/* Is that the transport of this name, or one of "name@i"? NULL is everyone. */
+static bool of_element(PyObject *name, const char *element)
+{
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    size_t len = element ? strlen(element) : 0;
+    if (!element)
+        return true;
+    if (!text) {
+        PyErr_Clear();
+        return true;
+    }
+    return !strncmp(text, element, len) && (text[len] == 0 || text[len] == '@');
+}
+
+/* Those are good for nothing from now on. No exception is set or lost. */
+static void forget_remotes(weftpy_action_t *a, const char *element)
+{
+    for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
+        PyObject *pair = PyList_GetItem(a->remotes, i);
+        weftpy_handle_t *known = (weftpy_handle_t *)PyWeakref_GetObject(PyTuple_GetItem(pair, 1));
+        bool gone = !known || (PyObject *)known == Py_None;
+        if (!gone && !of_element(PyTuple_GetItem(pair, 0), element))
+            continue;
+        PyList_SetSlice(a->remotes, i, i + 1, NULL);
+        if (gone)
+            continue;
+        if (Py_TYPE((PyObject *)known) != a->h.run->st->block)
+            weftpy_handle_take(known); /* the library's, not the remote's */
+        else if (known->of)            /* one that is still coming is refused by the library */
+            weftpy_handle_end(known);
+    }
+}
+
+int weftpy_action_know(weftpy_action_t *a, PyObject *name, PyObject *handle)
+{
+    if (!a->remotes && !(a->remotes = PyList_New(0)))
+        return -1;
+    for (Py_ssize_t i = PyList_Size(a->remotes); i-- > 0;) {
+        PyObject *known = PyWeakref_GetObject(PyTuple_GetItem(PyList_GetItem(a->remotes, i), 1));
+        if (!known || known == Py_None)
+            PyList_SetSlice(a->remotes, i, i + 1, NULL);
+    }
+    PyObject *ref = PyWeakref_NewRef(handle, NULL), *pair = ref ? PyTuple_Pack(2, name, ref) : NULL;
+    int failed = !pair || PyList_Append(a->remotes, pair);
+    Py_XDECREF(ref);
+    Py_XDECREF(pair);
+    return failed ? -1 : 0;
+}
+
 /* --- its life ------------------------------------------------------------------------------------------------------------ */
 
 /* Nobody finds it any more; those who found it before are done soon. */
@@ -34,6 +87,10 @@ static void let_finish(weftpy_action_t *a)
         usleep(50);
         PyEval_RestoreThread(save);
     }
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    forget_remotes(a, NULL);
+    PyErr_Restore(type, error, trace);
 }
 
 static void let_go(weftpy_handle_t *h, void *of)
@@ -87,6 +144,7 @@ static void dealloc(PyObject *self)
     if (a->h.run)
         weftpy_handle_end(&a->h);
     profile_free(a);
+    Py_CLEAR(a->remotes);
     weftpy_handle_dealloc(self);
 }
 
@@ -175,6 +233,11 @@ static PyObject *configure(FAST_ARGS)
     if (weftpy_args(a->h.run->st, &sig_configure, args, n, kwnames, arg) || !(name = weftpy_str(arg[0], "name")) ||
         !(durl = weftpy_str(arg[1], "durl")) || begin(a))
         return NULL;
+    weft_durl_t parts = WEFT_DURL_INIT;
+    weft_transport_t *of;
+    /* only a transport that will be led elsewhere loses its remotes */
+    if (!weft_durl_parse(durl, &parts) && !weft_action_get(a->h.of, name, "rdma", &of))
+        forget_remotes(a, name);
     return answered(a, weft_action_configure(a->h.of, name, durl));
 }
 
@@ -184,6 +247,7 @@ static PyObject *release(PyObject *self, PyObject *arg)
     const char *name = weftpy_str(arg, "name");
     if (!name || begin(a))
         return NULL;
+    forget_remotes(a, name);
     return answered(a, weft_action_release(a->h.of, name));
 }
 

@@ -37,11 +37,11 @@ static void let_go(weftpy_handle_t *h, void *of)
     weft_block_drop(of);
 }
 
-weftpy_op_t *weftpy_block_coming(weftpy_handle_t *store, uint64_t timeout)
+weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_t timeout)
 {
-    if (weftpy_loop_before_post(store->run))
+    if (weftpy_loop_before_post(run))
         return NULL;
-    weftpy_handle_t *h = weftpy_handle_new(store->run->st->block, store->run, (PyObject *)store, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(run->st->block, run, whose, let_go);
     weftpy_op_t *op = h ? weftpy_handle_op(h) : NULL;
     if (op)
         op->op.timeout_ns = timeout;
@@ -68,7 +68,7 @@ static PyObject *get_remote(PyObject *self, void *unused)
         else if (((weftpy_handle_t *)known)->of == of)
             return Py_NewRef(known);
     }
-    PyObject *remote = weftpy_remote_borrow(&b->h, of), *ref = remote ? PyWeakref_NewRef(remote, NULL) : NULL;
+    PyObject *remote = weftpy_remote_borrow(b->h.run, self, of), *ref = remote ? PyWeakref_NewRef(remote, NULL) : NULL;
     if (!ref || PyList_Append(b->remotes, ref)) {
         if (remote)
             weftpy_handle_take((weftpy_handle_t *)remote);
@@ -193,7 +193,8 @@ static PyObject *get_store(PyObject *self, void *unused)
 {
     (void)unused;
     SELF;
-    return Py_NewRef(b->h.over ? b->h.over : Py_None);
+    bool store = b->h.over && Py_TYPE(b->h.over) == b->h.run->st->store; /* else it is a transport's */
+    return Py_NewRef(store ? b->h.over : Py_None);
 }
 
 static void dealloc(PyObject *self)
@@ -226,7 +227,7 @@ static PyGetSetDef getset[] = {
     {"remote", get_remote, NULL, "Its memory, to read and write; good for as long as the block is here.", NULL},
     {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
     {"closed", weftpy_store_closed, NULL, "True once it was dropped or freed.", NULL},
-    {"store", get_store, NULL, "The store it came from.", NULL},
+    {"store", get_store, NULL, "The store it came from; None: it is a transport's.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

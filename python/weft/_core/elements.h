@@ -18,6 +18,7 @@ typedef struct weftpy_profile {
 typedef struct weftpy_action {
     weftpy_handle_t h;
     unsigned busy;           /* threads that post without the GIL: it is closed when there are none */
+    PyObject *remotes;       /* list of (name of the transport, weak reference to a Remote or Block of it), or NULL */
     weftpy_profile_t *profile;
 } weftpy_action_t;
 
@@ -36,6 +37,7 @@ extern PyType_Spec weftpy_action_spec, weftpy_transport_spec, weftpy_memory_elem
 
 /* action.c */
 int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is */
+int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle); /* a Remote or Block of the transport of that name */
 void weftpy_action_profiled(weftpy_action_t *action, PyObject *name, const char *what, uint64_t size, uint64_t began);
 
 /* durl.c */

@@ -32,12 +32,12 @@ static void let_go(weftpy_handle_t *h, void *of)
 static void leave_it(weftpy_handle_t *h, void *of)
 {
     (void)h;
-    (void)of; /* it is a block's */
+    (void)of; /* it is a block's, or a transport's */
 }
 
-PyObject *weftpy_remote_borrow(weftpy_handle_t *block, weft_remote_t *remote)
+PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote)
 {
-    weftpy_handle_t *h = weftpy_handle_new(block->run->st->remote, block->run, (PyObject *)block, leave_it);
+    weftpy_handle_t *h = weftpy_handle_new(run->st->remote, run, whose, leave_it);
     if (h)
         h->of = remote;
     return (PyObject *)h;
@@ -543,7 +543,8 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
     PyObject *over = r->h.over;
     while (over && (Py_TYPE(over) == st->block || Py_TYPE(over) == st->store))
         over = ((weftpy_handle_t *)over)->over;
-    return Py_NewRef(over ? over : Py_None);
+    bool endpoint = over && !PyObject_TypeCheck(over, st->transport); /* those have endpoints of their own */
+    return Py_NewRef(endpoint ? over : Py_None);
 }
 
 static PyObject *get_blocking(PyObject *self, void *unused)

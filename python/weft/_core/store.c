@@ -126,7 +126,7 @@ static PyObject *alloc(FAST_ARGS)
         weftpy_handle_check(h, what))
         return NULL;
     opts.shared = shared;
-    weftpy_op_t *op = weftpy_block_coming(h, timeout);
+    weftpy_op_t *op = weftpy_block_coming(h->run, (PyObject *)h, timeout);
     return op ? weftpy_op_posted(op, weft_block_alloc(h->of, &opts, &op->op)) : NULL;
 }
 
@@ -155,7 +155,7 @@ static PyObject *open_block(FAST_ARGS)
     uint64_t timeout = 0;
     if (name_args(h, &sig_name, args, n, kwnames, &name, &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_block_coming(h, timeout);
+    weftpy_op_t *op = weftpy_block_coming(h->run, (PyObject *)h, timeout);
     return op ? weftpy_op_posted(op, weft_block_open(h->of, name, &op->op)) : NULL;
 }
 

@@ -15,9 +15,9 @@ PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *what, weft_status_
 PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused);
 PyObject *weftpy_store_closed(PyObject *self, void *unused);
 
-/* block.c: the operation that brings a block of a store; store.c posts it. */
-weftpy_op_t *weftpy_block_coming(weftpy_handle_t *store, uint64_t timeout);
-/* remote.c: a Remote whose memory is a block's; gone when weftpy_handle_take() is called on it. */
-PyObject *weftpy_remote_borrow(weftpy_handle_t *block, weft_remote_t *remote);
+/* block.c: the operation that brings a block of a store or of a transport, which is held; who posts it is there. */
+weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_t timeout);
+/* remote.c: a Remote whose memory is a block's or a transport's, which is held; gone when weftpy_handle_take() is called on it. */
+PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote);
 
 #endif

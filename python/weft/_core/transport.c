@@ -10,6 +10,7 @@
  * Promise: whatever the arguments and the state, an exception at worst; a view can be used whatever became of the transport.
  * tests/python/test_disagg_transport.py and test_disagg_buffers.py hold us to it. */
 #include "elements.h"
+#include "store.h"
 
 #include <math.h>
 #include <string.h>
@@ -179,6 +180,50 @@ static PyObject *get_buf(PyObject *self, void *unused)
     return view;
 }
 
+/* --- more memory, and memory as a remote --------------------------------------------------------------------------------- */
+
+static const weftpy_sig_t sig_alloc = {"alloc", 2, 1, 1, {N_size, N_timeout}};
+
+static PyObject *alloc(FAST_ARGS)
+{
+    SELF;
+    weftpy_runtime_t *run = t->action->h.run;
+    PyObject *arg[2];
+    uint64_t size = 0, timeout = 0;
+    if (weftpy_args(run->st, &sig_alloc, args, n, kwnames, arg) || weftpy_count(arg[0], "size", &size) ||
+        weftpy_ns(arg[1], "timeout", &timeout) || weftpy_transport_check(t))
+        return NULL;
+    weftpy_op_t *op = weftpy_block_coming(run, self, timeout);
+    if (op && weftpy_action_know(t->action, t->name, op->made)) {
+        Py_DECREF(op);
+        return NULL;
+    }
+    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, size, &op->op)) : NULL;
+}
+
+static PyObject *remote(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    SELF;
+    weftpy_action_t *a = t->action;
+    if (weftpy_transport_check(t))
+        return NULL;
+    weft_remote_t *of = weft_transport_remote(t->of);
+    if (!of)
+        return weftpy_raise(a->h.run->st, WEFT_ERR_STATE);
+    for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
+        PyObject *known = PyWeakref_GetObject(PyTuple_GetItem(PyList_GetItem(a->remotes, i), 1));
+        if (known && known != Py_None && ((weftpy_handle_t *)known)->of == of)
+            return Py_NewRef(known);
+    }
+    PyObject *made = weftpy_remote_borrow(a->h.run, self, of);
+    if (made && weftpy_action_know(a, t->name, made)) {
+        weftpy_handle_take((weftpy_handle_t *)made);
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static bool open_still(const weftpy_transport_t *t)
@@ -313,6 +358,10 @@ static PyMethodDef methods[] = {
     BOTH(flush, "flush(*, timeout=None): until all that was posted before is complete."),
     BOTH(wait_ready, "wait_ready(timeout=None): until the element is reached. Gives how many bytes its memory has."),
     {"serve", weftpy_io_serve, METH_NOARGS, "Serve until the action is terminated. For type rdma_server."},
+    {"alloc", FAST(alloc),
+     "alloc(size, *, timeout=None): more memory at the same element, zero, as a Block: for as long as this transport has its "
+     "lease."},
+    {"remote", remote, METH_NOARGS, "The element's memory as a Remote: of one that is ready and has no replicas."},
     {"stats", stats, METH_NOARGS, "Counters since it was added."},
     {NULL, NULL, 0, NULL},
 };
