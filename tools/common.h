@@ -40,6 +40,11 @@ const char *tool_size_text(uint64_t size, char *buf, size_t cap);
 /* As many file descriptors as the system allows: a thousand endpoints need more than the usual soft limit. */
 void tool_raise_file_limit(void);
 
+/* --- other programs --------------------------------------------------------------------------------------- */
+
+/* The whole path of an interpreter, by its name in PATH or by a path; yours to free. NULL: there is none, or no memory. */
+char *tool_find_python(const char *name);
+
 /* --- words ----------------------------------------------------------------------------------------------- */
 
 /* The nearest of n names to a word that is none of them, or NULL if none is near. */

@@ -513,33 +513,6 @@ static void find_cpus(run_t *run)
             run->cpus[run->n_cpus++] = i;
 }
 
-static char *find_python(const char *name)
-{
-    const char *path = getenv("PATH");
-    char *copy, *rest, *part, *found = NULL;
-    if (strchr(name, '/')) {
-        if (access(name, X_OK))
-            return NULL;
-        if (*name == '/')
-            return run_dup(name);
-        /* not realpath(): a virtual environment is a link, and knows itself by it */
-        copy = getcwd(NULL, 0);
-        found = copy ? run_printf("%s/%s", copy, name) : NULL;
-        free(copy);
-        return found;
-    }
-    copy = rest = run_dup(path ? path : "/usr/bin:/bin");
-    while (!found && (part = strsep(&rest, ":"))) {
-        char *file = run_printf("%s/%s", *part ? part : ".", name);
-        if (!access(file, X_OK) && *file == '/')
-            found = file;
-        else
-            free(file);
-    }
-    free(copy);
-    return found;
-}
-
 /* Without them the first descriptors of ours would be taken for standard streams. */
 static void open_standard_streams(void)
 {
@@ -555,7 +528,7 @@ static bool prepare(run_t *run)
 {
     sigset_t signals;
     open_standard_streams();
-    run->python = find_python(run->opts.python);
+    run->python = tool_find_python(run->opts.python);
     if (!run->python) {
         tool_error("there is no interpreter %s; --python PATH names one", run->opts.python);
         return false;
