@@ -247,11 +247,22 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_compare_swap(weft_transpor
 /* Complete when everything posted on this transport before is complete, however it ended. Does not wait for READY beyond that. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_flush(weft_transport_t *trans, weft_op_t *op);
 
-/* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), zero, for the
- * transport's lease: it goes when the transport is released, its action closed, or its process silent for too long. Drop or free it before the
- * runtime closes; its weft_block_remote() is for weft_rma_*(). Completes with WEFT_ERR_LIMIT (nothing left), WEFT_ERR_UNSUPPORTED (the element has
- * no spare). */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, weft_op_t *op);
+typedef struct weft_transport_alloc_opts {
+    size_t size;
+    uint64_t lease_ns;        /* how long it outlives us when we fall silent. Default is: the element's lease, which is also the most it gives; the
+                                 least is a millisecond */
+} weft_transport_alloc_opts_t;
+#define WEFT_TRANSPORT_ALLOC_OPTS_INIT WEFT_INIT(weft_transport_alloc_opts_t)
+
+/* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), and op->len. It
+ * is zero, and ours under a lease, which is renewed for as long as our runtime is driven and the transport READY. So it goes when it is freed, when the
+ * transport is released or configured anew, when its action is closed, and when the element has heard nothing from us for lease_ns: we were killed,
+ * stopped or cut off, or the transport is LOST. Operations on it then end with WEFT_ERR_STALE, or _PEER; its bytes are
+ * given to others, zero. With replicas it is at one of the elements. Drop or free the handle before the runtime closes; its weft_block_remote() is
+ * for weft_rma_*(). opts may be NULL.
+ * Completes with WEFT_ERR_LIMIT (nothing left; or more than 16 different leases on one transport), WEFT_ERR_UNSUPPORTED (the element has no spare). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const weft_transport_alloc_opts_t *opts,
+                                                            weft_op_t *op);
 
 /* The element's memory as a remote, for weft_rma_*(): of a READY transport without replicas, else NULL (weft_last_error() says why). Good until the
  * transport is configured anew or released, or the action closed; on one that is lost it fails. */

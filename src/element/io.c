@@ -705,15 +705,19 @@ weft_status_t weft_transport_compare_swap(weft_transport_t *trans, uint64_t addr
     return weft_transport_atomic(trans, WEFT_RMA_CAS, addr, 8, desired, expected, op);
 }
 
-weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, weft_op_t *op)
+weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const weft_transport_alloc_opts_t *opts, weft_op_t *op)
 {
+    weft_transport_alloc_opts_t o;
     weft_status_t st = check(trans, op, false);
+    if (!st)
+        st = wefti_opts_copy(opts, &o, sizeof o, "weft_transport_alloc_opts_t");
     if (st)
         return st;
     element_io_t *io = io_for(trans, IO_ALLOC);
     if (!io)
         return WEFT_ERR_NOMEM;
-    io->addr = len;
+    io->bytes = len;
+    io->lease_ns = o.lease_ns;
     return post(io, op);
 }
 

@@ -405,6 +405,7 @@ element_way_t *wefti_replicas_new(weft_transport_t *t)
     for (unsigned i = 0; i < r->n; i++) {
         r->members[i].r = r;
         r->members[i].uri = r->durl.replica[i];
+        wefti_leases_init(&r->members[i].leases, &r->way);
     }
     wefti_way_init(&r->way, &ops, t);
     return &r->way;

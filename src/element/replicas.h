@@ -19,6 +19,7 @@ typedef struct member {
     uint64_t pause;
     weft_ep_t *ep;
     weft_store_t *store;     /* while UP */
+    element_leases_t leases; /* of what is allocated there: the store is the mirror's */
     wefti_timer_t timer;
     weft_op_t connect, store_op, close;
     const char *uri;

@@ -55,6 +55,8 @@ static void moved(weft_op_t *inner, void *user)
     replicas_t *r = replicas_of(io->way);
     element_way_t *way = &r->way;
     weft_status_t st = inner->status;
+    if (io->what == IO_ALLOC && wefti_lease_again(io))
+        return;
     if (io->what == IO_WRITE) {
         r->flying_writes--;
         r->wrote_at = wefti_now(io->t->rt);
@@ -166,20 +168,14 @@ static void batch_step(replicas_t *r, element_io_t *batch)
 
 static void alloc(replicas_t *r, element_io_t *io)
 {
-    weft_block_opts_t o = WEFT_BLOCK_OPTS_INIT;
-    weft_status_t st = WEFT_ERR_PEER;
-    o.len = io->addr;
     each_member(m, r)
     {
         if (m->state != MEMBER_UP)
             continue;
-        wefti_io_inner(io, moved);
-        st = weft_block_alloc(m->store, &o, &io->inner);
-        if (!st)
-            return;
-        element_end(io->t->es);
+        wefti_lease_alloc(&m->leases, m->ep, io, moved);
+        return;
     }
-    wefti_io_end(io, wefti_io_status(io, st));
+    wefti_io_end(io, wefti_io_status(io, WEFT_ERR_PEER));
 }
 
 void wefti_replicas_move(element_way_t *way, element_io_t *io)

@@ -72,6 +72,7 @@ static void fail(member_t *m, weft_status_t why)
     if (m->store)
         weft_store_leave(m->store); /* a mirror that still has it finds that out by itself */
     m->store = NULL;
+    wefti_leases_end(&m->leases);
     if (m->ep)
         hang_up(m, false);
     else
@@ -170,6 +171,7 @@ void wefti_member_end(member_t *m, bool now)
     if (m->store)
         weft_store_close(m->store, NULL);
     m->store = NULL;
+    wefti_leases_end(&m->leases);
     if (m->ep)
         hang_up(m, now);
     else if (m->state != MEMBER_CLOSING)

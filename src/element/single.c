@@ -2,8 +2,8 @@
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's token, or by the element's name where there is none. A store is opened over the same endpoint when memory is
- * first allocated; allocations wait for that, HELD.
+ * The memory is attached by the durl's token, or by the element's name where there is none. Leases of memory that is allocated there go over the same
+ * endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
 #include <stdio.h>
@@ -15,10 +15,8 @@
 typedef struct single {
     element_way_t way;
     weft_ep_t *ep;
-    weft_op_t connect, attach, store_op, close;
-    weft_store_t *store;
-    bool storing;
-    wefti_list_t held; /* allocations that wait for the store */
+    weft_op_t connect, attach, close;
+    element_leases_t leases;
     char address[512];
 } single_t;
 
@@ -161,9 +159,7 @@ static void hang_up(single_t *s, bool now)
 {
     element_way_t *way = &s->way;
     weft_ep_t *ep = s->ep;
-    if (s->store)
-        weft_store_close(s->store, NULL);
-    s->store = NULL;
+    wefti_leases_end(&s->leases);
     s->ep = NULL;
     if (!ep)
         return;
@@ -201,6 +197,8 @@ static void single_free(element_way_t *way)
 void wefti_single_moved(weft_op_t *inner, void *user)
 {
     element_io_t *io = (element_io_t *)user;
+    if (io->what == IO_ALLOC && wefti_lease_again(io))
+        return;
     weft_status_t st = wefti_io_status(io, inner->status);
     if (io->op) {
         io->op->len = inner->len;
@@ -215,13 +213,6 @@ void wefti_single_moved(weft_op_t *inner, void *user)
     wefti_io_end(io, st);
 }
 
-static weft_status_t post_alloc(single_t *s, element_io_t *io)
-{
-    weft_block_opts_t o = WEFT_BLOCK_OPTS_INIT;
-    o.len = io->addr;
-    return weft_block_alloc(s->store, &o, &io->inner);
-}
-
 static weft_status_t post_batch(element_way_t *way, element_io_t *io)
 {
     for (size_t i = 0; i < io->n; i++)
@@ -229,9 +220,8 @@ static weft_status_t post_batch(element_way_t *way, element_io_t *io)
     return weft_rma_batch(io->rma_items, io->n, &io->inner);
 }
 
-static void post(single_t *s, element_io_t *io)
+static void post(element_way_t *way, element_io_t *io)
 {
-    element_way_t *way = &s->way;
     uint8_t *at = io->buf ? io->buf->base + io->offset : NULL;
     weft_status_t st;
     wefti_io_inner(io, wefti_single_moved);
@@ -245,69 +235,14 @@ static void post(single_t *s, element_io_t *io)
     case IO_BATCH:
         st = post_batch(way, io);
         break;
-    case IO_ATOMIC:
+    default:
         st =
             weft_rma_atomic(way->remote, (weft_rma_atomic_t)io->which, io->addr, io->width, io->operand, io->compare, &io->inner);
-        break;
-    default:
-        st = post_alloc(s, io);
     }
     if (st) {
         element_end(way->es);
         wefti_io_end(io, wefti_io_status(io, st));
     }
-}
-
-static void held_go(single_t *s, weft_status_t st)
-{
-    wefti_list_t all;
-    wefti_list_init(&all);
-    wefti_list_splice(&all, &s->held);
-    for (wefti_list_t *l; (l = wefti_list_pop(&all));) {
-        element_io_t *io = wefti_container_of(l, element_io_t, held);
-        if (st)
-            wefti_io_end(io, wefti_io_status(io, st));
-        else
-            post(s, io);
-    }
-}
-
-static void store_opened(weft_op_t *op, void *user)
-{
-    single_t *s = (single_t *)user;
-    s->storing = false;
-    if (!op->status && s->way.left)
-        weft_store_close((weft_store_t *)op->buf, NULL);
-    else if (!op->status)
-        s->store = (weft_store_t *)op->buf;
-    held_go(s, op->status);
-    wefti_way_op_done(&s->way);
-}
-
-static void hold(single_t *s, element_io_t *io)
-{
-    io->state = IO_HELD;
-    wefti_list_push_back(&s->held, &io->held);
-    if (s->storing)
-        return;
-    s->storing = true;
-    wefti_way_op(&s->way, &s->store_op, store_opened, s);
-    weft_status_t st = weft_store_open(s->ep, NULL, &s->store_op);
-    if (st) {
-        s->storing = false;
-        wefti_way_op_done(&s->way);
-        held_go(s, st);
-    }
-}
-
-/* A store whose lease is over is of no use to anyone. */
-static void look_at_store(single_t *s)
-{
-    weft_store_info_t info = WEFT_STORE_INFO_INIT;
-    if (!s->store || weft_store_get_info(s->store, &info) || info.state != WEFT_ERR_STALE)
-        return;
-    weft_store_leave(s->store);
-    s->store = NULL;
 }
 
 static void move(element_way_t *way, element_io_t *io)
@@ -323,11 +258,9 @@ static void move(element_way_t *way, element_io_t *io)
         return;
     }
     if (io->what == IO_ALLOC)
-        look_at_store(s);
-    if (io->what == IO_ALLOC && !s->store)
-        hold(s, io);
+        wefti_lease_alloc(&s->leases, s->ep, io, wefti_single_moved);
     else
-        post(s, io);
+        post(way, io);
 }
 
 static void stop(element_way_t *way, element_io_t *io)
@@ -348,7 +281,7 @@ element_way_t *wefti_single_new(weft_transport_t *t)
     single_t *s = (single_t *)wefti_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    wefti_list_init(&s->held);
+    wefti_leases_init(&s->leases, &s->way);
     wefti_way_init(&s->way, &ops, t);
     return &s->way;
 }

@@ -133,6 +133,23 @@ void wefti_transport_up(weft_transport_t *t, element_way_t *way);
 void wefti_transport_down(weft_transport_t *t, element_way_t *way, weft_status_t why);
 void wefti_transport_count(weft_transport_t *t, uint64_t *counter);
 
+/* --- lease.c ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct element_lease element_lease_t;
+
+/* Those that a way has over one endpoint. */
+typedef struct element_leases {
+    element_way_t *way;
+    wefti_list_t all;
+    unsigned n;
+} element_leases_t;
+void wefti_leases_init(element_leases_t *leases, element_way_t *way);
+/* Carry out an IO_ALLOC: `moved` ends it when io->inner is over; until that is posted it is HELD. */
+void wefti_lease_alloc(element_leases_t *leases, weft_ep_t *ep, element_io_t *io, weft_op_fn moved);
+/* For `moved`: its lease turned out to be over, and it was begun again, for another one. */
+bool wefti_lease_again(element_io_t *io);
+void wefti_leases_end(element_leases_t *leases); /* their endpoint is about to be hung up */
+
 /* --- ways ------------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct element_way_ops {
@@ -203,10 +220,12 @@ struct element_io {
     wefti_call_t call;
     uint8_t what, state;
     bool timed;
-    uint32_t tries;              /* of replicas */
+    uint32_t tries;              /* how often it was begun again */
     weft_status_t why;           /* it was asked to end, with this */
     size_t size, offset;
     uint64_t addr;
+    /* IO_ALLOC */
+    uint64_t bytes, lease_ns;
     /* IO_ATOMIC */
     uint64_t operand, compare;
     uint32_t which, width;

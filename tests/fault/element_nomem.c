@@ -99,7 +99,7 @@ static bool life(bool strict)
     STEP(weft_transport_fetch_add(t, 0, 1, &op));
     STEP(weft_transport_read(t, 100, 0, 0, &op));
     STEP(weft_transport_flush(t, &op));
-    STEP(weft_transport_alloc(t, 5000, &op));
+    STEP(weft_transport_alloc(t, 5000, NULL, &op));
     block = (weft_block_t *)op.buf;
     STEP(weft_rma_write(weft_block_remote(block), 0, "value", 6, &op));
     memset(&op, 0, sizeof op);

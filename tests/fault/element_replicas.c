@@ -88,7 +88,7 @@ TEST(replicas_are_one_memory)
         CHECK_EQ(move(a, false, 2, UINT64_MAX), WEFT_ERR_RANGE);
         CHECK_EQ(end(weft_transport_fetch_add(a, 0, 1, &op), &op), WEFT_ERR_UNSUPPORTED);
         CHECK(!weft_transport_remote(a));
-        CHECK_OK(end(weft_transport_alloc(a, 1000, &op), &op));
+        CHECK_OK(end(weft_transport_alloc(a, 1000, NULL, &op), &op));
         CHECK_OK(end(weft_block_free((weft_block_t *)op.buf, &op), &op));
         CHECK_OK(end(weft_transport_flush(a, &op), &op));
         memories_end(&m);

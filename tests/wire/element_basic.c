@@ -286,14 +286,14 @@ TEST(memory_is_allocated_from_the_spare_and_goes_with_the_transport)
         o.spare = 1 << 20;
         elements_open(&e, way, 4096, &o, NULL);
         weft_transport_t *t = elements_add(&e, "mem", 100);
-        CHECK_OK(elements_end(&e, weft_transport_alloc(t, 10000, &e.op)));
+        CHECK_OK(elements_end(&e, weft_transport_alloc(t, 10000, NULL, &e.op)));
         weft_block_t *block = e.op.buf;
         CHECK_EQ(e.op.len, 10000);
         CHECK_OK(elements_end(&e, weft_rma_write(weft_block_remote(block), 9000, "hello", 6, &e.op)));
         CHECK_OK(elements_end(&e, weft_rma_read(weft_block_remote(block), 9000, in, 6, &e.op)));
         CHECK_STR(in, "hello");
         CHECK(elements_memory_stats(&e).used_bytes >= 4096 + 10000);
-        CHECK_EQ(elements_end(&e, weft_transport_alloc(t, 2 << 20, &e.op)), WEFT_ERR_LIMIT);
+        CHECK_EQ(elements_end(&e, weft_transport_alloc(t, 2 << 20, NULL, &e.op)), WEFT_ERR_LIMIT);
         CHECK(!e.op.buf);
         CHECK_OK(weft_action_release(e.action, "mem"));
         PAIR_UNTIL(&e.pair, elements_memory_stats(&e).used_bytes == 4096, 10);
@@ -307,7 +307,7 @@ TEST(an_element_without_spare_says_so)
     each_way(way) {
         elements_open(&e, way, 4096, NULL, NULL);
         weft_transport_t *t = elements_add(&e, "mem", 100);
-        CHECK_EQ(elements_end(&e, weft_transport_alloc(t, 100, &e.op)), WEFT_ERR_UNSUPPORTED);
+        CHECK_EQ(elements_end(&e, weft_transport_alloc(t, 100, NULL, &e.op)), WEFT_ERR_UNSUPPORTED);
         CHECK_OK(elements_read(&e, t, 100, 0, 0)); /* and nothing else is the matter */
         elements_close(&e);
     }

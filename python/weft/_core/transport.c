@@ -198,7 +198,7 @@ static PyObject *alloc(FAST_ARGS)
         Py_DECREF(op);
         return NULL;
     }
-    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, size, &op->op)) : NULL;
+    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, size, NULL, &op->op)) : NULL;
 }
 
 static PyObject *remote(PyObject *self, PyObject *unused)
