@@ -122,11 +122,15 @@ def load(said: dict[str, Any]) -> ModuleType:
     return module
 
 
+def takes_one(main: Callable[..., Any]) -> bool:
+    """Whether it is main(params), as plain actions have it, and not main(params, action)."""
+    code = getattr(main, "__code__", None)
+    return code is not None and code.co_argcount == 1 and not code.co_flags & 4 and not hasattr(main, "__self__")
+
+
 def call(main: Callable[..., Any], params: Any, action: LibdAction) -> Any:
     """main(params, action), or main(params) where it takes no more; one that is a coroutine is run to its end."""
-    code = getattr(main, "__code__", None)
-    alone = code is not None and code.co_argcount == 1 and not code.co_flags & 4 and not hasattr(main, "__self__")
-    value = main(params) if alone else main(params, action)
+    value = main(params) if takes_one(main) else main(params, action)
     if hasattr(value, "__await__"):
         import asyncio
 
