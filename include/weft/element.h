@@ -216,7 +216,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_reg(weft_transport_t *tran
 /* The registered buffer, and its length; NULL: there is none. Good until another one is registered or the action is closed. Of a
  * server: its memory. */
 WEFT_API void *weft_transport_buf(weft_transport_t *trans, size_t *len_out);
-/* The same with a hold on it, for who keeps pointers into it. NULL: there is none. A server's memory is not a buffer. */
+/* The same with a hold on it, for who keeps pointers into it. NULL: there is none. A server's memory stays where it is until the hold is dropped,
+ * with what was in it when it stopped being served. */
 WEFT_API weft_buffer_t *weft_transport_buffer(weft_transport_t *trans);
 
 /* Move `size` bytes between [addr, addr+size) of the element's memory and [offset, offset+size) of the buffer: op, which is needed, completes with

@@ -3,7 +3,11 @@
  * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the pool does not need the
  * runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is closed.
  *
+ * A server's memory can be held in the same way: then it stays when its region ends, private to this process from there on.
+ *
  * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped. tests/wire/element_basic.c. */
+#include <sys/mman.h>
+
 #include "element/state.h"
 
 /* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
@@ -81,6 +85,19 @@ weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_bu
     return WEFT_OK;
 }
 
+weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len)
+{
+    weft_buffer_t *b = (weft_buffer_t *)wefti_calloc(1, sizeof *b);
+    if (!b || weft_region_keep(region, &b->map, &b->map_len)) {
+        wefti_free(b);
+        return NULL;
+    }
+    atomic_init(&b->refs, 1);
+    b->base = (uint8_t *)weft_region_base(region);
+    b->len = len;
+    return b;
+}
+
 void weft_buffer_hold(weft_buffer_t *buffer)
 {
     if (buffer)
@@ -92,7 +109,10 @@ void weft_buffer_drop(weft_buffer_t *buffer)
     if (!buffer || atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1)
         return;
     element_pool_t *pool = buffer->pool;
-    put(pool, buffer->base, buffer->len);
+    if (pool)
+        put(pool, buffer->base, buffer->len);
+    else
+        munmap(buffer->map, buffer->map_len);
     wefti_element_pool_unref(pool);
     wefti_free(buffer);
 }

@@ -24,6 +24,7 @@ struct weft_memory {
     uint64_t bytes, spare;
     bool mirrored, named, abandoned; /* abandoned: the runtime closes, and takes what is left */
     weft_region_t *region;
+    weft_buffer_t *buffer; /* of the region's memory, once somebody looked at it; under the lock */
     weft_store_server_t *store;
     weft_listener_t *listener;
     pthread_mutex_t lock;
@@ -53,6 +54,7 @@ static void memory_free(weft_memory_t *m)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&m->guests));)
         wefti_free(wefti_container_of(l, guest_t, link));
+    weft_buffer_drop(m->buffer); /* its region has ended */
     pthread_mutex_destroy(&m->lock);
     wefti_free(m);
 }
@@ -383,6 +385,17 @@ const char *weft_memory_uri(const weft_memory_t *memory)
 void *weft_memory_base(const weft_memory_t *memory)
 {
     return memory ? weft_region_base(memory->region) : NULL;
+}
+
+weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory)
+{
+    pthread_mutex_lock(&memory->lock);
+    if (!memory->buffer && memory->region)
+        memory->buffer = wefti_element_buffer_of(memory->region, memory->bytes);
+    weft_buffer_t *buffer = memory->buffer;
+    weft_buffer_hold(buffer);
+    pthread_mutex_unlock(&memory->lock);
+    return buffer;
 }
 
 weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *stats_out)

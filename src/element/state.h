@@ -53,11 +53,15 @@ void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */
 
 struct weft_buffer {
     _Atomic uint32_t refs;
-    element_pool_t *pool;
+    element_pool_t *pool;        /* NULL: a server's memory, which is the whole of a mapping */
+    void *map;
+    size_t map_len;
     uint8_t *base;
     size_t len;
 };
 weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out);
+/* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL: no memory. */
+weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len);
 
 /* --- action.c ------------------------------------------------------------------------------------------------------------------- */
 
@@ -259,6 +263,7 @@ weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
 /* --- memory.c ------------------------------------------------------------------------------------------------------------------------ */
 
 void wefti_memories_free(element_state_t *es);
+weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no memory */
 bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len);
 
 #endif

@@ -433,9 +433,14 @@ weft_buffer_t *weft_transport_buffer(weft_transport_t *trans)
     if (!trans)
         return NULL;
     pthread_mutex_lock(&trans->lock);
-    if (trans->state != WEFT_TRANSPORT_RELEASED)
+    if (trans->state == WEFT_TRANSPORT_RELEASED) {
+        ;
+    } else if (trans->server) {
+        buf = trans->memory ? wefti_memory_buffer(trans->memory) : NULL;
+    } else {
         buf = trans->buf;
-    weft_buffer_hold(buf);
+        weft_buffer_hold(buf);
+    }
     pthread_mutex_unlock(&trans->lock);
     return buf;
 }

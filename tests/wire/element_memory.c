@@ -146,6 +146,38 @@ TEST(connections_come_and_go_and_none_stays)
     }
 }
 
+TEST(a_servers_memory_stays_where_it_is_for_who_holds_it)
+{
+    for (int end = 0; end < 3; end++) { /* released, closed, and gone with its runtime */
+        weft_action_t *servers;
+        weft_transport_t *s;
+        elements_open(&e, &pair_ways[0], 0, NULL, NULL);
+        CHECK_OK(weft_action_open(e.pair.rt[0], "servers", NULL, &servers));
+        CHECK_OK(weft_action_add(servers, "none;rdma_tcp_server;"));
+        CHECK_OK(weft_action_get(servers, "none", "rdma_server", &s));
+        CHECK(!weft_transport_buffer(s)); /* it does not know yet how much */
+        CHECK_OK(weft_action_add(servers, "own;rdma_tcp_server;size,5000;"));
+        CHECK_OK(weft_action_get(servers, "own", "rdma_server", &s));
+        weft_buffer_t *held = weft_transport_buffer(s), *again = weft_transport_buffer(s);
+        char *bytes = weft_buffer_base(held);
+        CHECK(bytes == weft_transport_buf(s, NULL) && held == again);
+        CHECK_EQ(weft_buffer_len(held), 5000);
+        weft_buffer_drop(again);
+        memcpy(bytes, "held", 5);
+        if (end == 0)
+            CHECK_OK(weft_action_release(servers, "own"));
+        else if (end == 1)
+            CHECK_OK(elements_end(&e, weft_action_close(servers, &e.op)));
+        if (end == 0)
+            CHECK(!weft_transport_buffer(s));
+        pair_run(&e.pair, 0.01);
+        elements_close(&e);
+        CHECK_STR(bytes, "held");
+        memset(bytes, 1, 5000);
+        weft_buffer_drop(held);
+    }
+}
+
 TEST(memory_that_is_closed_while_it_is_used_ends_its_users_operations)
 {
     each_way(way) {
