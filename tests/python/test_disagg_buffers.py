@@ -6,7 +6,7 @@ import pytest
 
 import weft
 
-from elementside import action, memory, pair, runtime
+from elementside import BOUND, action, memory, pair, runtime, until
 
 try:
     import numpy
@@ -111,6 +111,73 @@ def test_views_outlive_everything():
         gc.collect()
         view[:] = b"x" * len(view)
         assert bytes(view[-3:]) == b"xxx"
+
+
+def test_a_server_looks_at_the_memory_it_serves():
+    with action("s;rdma_tcp_server;size,4096;", "late;rdma_tcp_server;") as made:
+        server, late = made.get_transport("s", "rdma_server"), made.get_transport("late", "rdma_server")
+        server.wait_ready(BOUND)
+        view = server.buf
+        assert (view.format, view.ndim, view.shape, view.readonly) == ("B", 1, (4096,), False) and bytes(view) == bytes(4096)
+        with pytest.raises(MemoryError, match="how much"):
+            late.buf
+        made.config_transport("late", "late;rdma_tcp_server;size,64;")
+        late.wait_ready(BOUND)
+        assert len(late.buf) == 64
+        with action() as user:
+            user.add_transport(server.durl)
+            trans = user.get_transport("s", "rdma")
+            trans.reg(64)
+            trans.buf[:5] = b"there"
+            trans.write(5, 4000)
+            assert bytes(view[4000:4005]) == b"there"
+            struct.pack_into("<Q", server.buf, 8, 1 << 40)
+            trans.read(8, 8)
+            assert struct.unpack_from("<Q", trans.buf) == (1 << 40,)
+            assert trans.fetch_add(16, 3) == 0 and view[16] == 3
+
+
+@pytest.mark.parametrize("end", ["release", "close", "runtime", "forget"])
+def test_views_of_served_memory_outlive_it(end):
+    with runtime() as own:
+        import disagg
+        made = disagg.LibdAction(None, "x", transports=["s;rdma_tcp_server;size,1048576;"], runtime=own)
+        server = made.get_transport("s", "rdma_server")
+        server.wait_ready(BOUND)
+        view = server.buf
+        view[:4] = b"kept"
+        if end == "release":
+            made.release_transport("s")
+            with pytest.raises(weft.ClosedError):
+                server.buf
+        elif end == "close":
+            made.close()
+        elif end == "runtime":
+            own._close()
+        del made, server
+        gc.collect()
+    assert bytes(view[:4]) == b"kept"
+    view[:] = b"x" * len(view)
+    assert bytes(view[-3:]) == b"xxx"
+
+
+def test_served_memory_that_was_looked_at_goes_with_the_last_view():
+    def mapped():
+        with open("/proc/self/maps", encoding="ascii") as f:
+            return sum(int(b, 16) - int(a, 16) for a, b in (line.split()[0].split("-") for line in f))
+    with runtime() as own:
+        import disagg
+        before = None
+        for i in range(12):
+            with disagg.LibdAction(None, "x", transports=["s;rdma_tcp_server;size,67108864;"], runtime=own) as made:
+                server = made.get_transport("s", "rdma_server")
+                server.wait_ready(BOUND)
+                view = server.buf
+                view[0] = 1
+            del view, server
+            if i == 1:
+                before = mapped()
+        until(lambda: mapped() - before < 128 << 20, "all but the last are unmapped")  # of 640 MiB
 
 
 def test_registering_again_and_again_leaks_nothing():

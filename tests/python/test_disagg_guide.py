@@ -18,20 +18,21 @@ def blocks():
         return re.findall(r"```python\n(.*?)```", f.read(), re.S)
 
 
-def test_the_program_about_transports_runs_and_says_nothing_else(child):
-    process = child(blocks()[0], stderr=subprocess.STDOUT)
+@pytest.mark.parametrize("n, says", [(0, "b'hello'\n2\n0 1 6\nready 29\n"), (4, "b'hello'\n")])
+def test_the_programs_about_transports_run_and_say_nothing_else(child, n, says):
+    process = child(blocks()[n], stderr=subprocess.STDOUT)
     out, _ = process.communicate(timeout=BOUND)
-    assert (process.returncode, out) == (0, "b'hello'\n2\n0 1 6\nready 29\n"), out
+    assert (process.returncode, out) == (0, says), out
 
 
-@pytest.mark.parametrize("n, value", [(1, 0), (2, sum(range(50)) + 3 + 0.0)])
+@pytest.mark.parametrize("n, value", [(1, 0), (2, sum(range(50)) + 3 + 0.0), (3, "hello")])
 def test_the_elements_give_what_they_should(n, value, tmp_path):
     if n == 2:
         pytest.importorskip("numpy")
     path = tmp_path / "it.o.py"
     path.write_text(blocks()[n])
     ours, theirs = socket.socketpair()
-    with memory(64 * 4096) as element, ours:
+    with memory(64 * 4096, spare=1 << 20) as element, ours:
         process = subprocess.Popen([sys.executable, "-m", "disagg.element"], pass_fds=[theirs.fileno()],
                                    env={**os.environ, "WEFT_ELEMENT_FD": str(theirs.fileno())})
         try:

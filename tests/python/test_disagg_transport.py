@@ -334,6 +334,53 @@ def test_alloc_is_memory_at_the_same_element(child):
         trans.alloc(10)  # it has no spare
 
 
+USER = """
+import sys
+import disagg
+action = disagg.LibdAction(None, "user", transports=[sys.argv[1]])
+trans = action.get_transport("mem", "rdma")
+kept = [trans.alloc(100000, lease=0.3), trans.alloc(300000)]
+kept[0].remote.write(b"mine", 0)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_was_allocated_goes_when_its_lease_is_over(child):
+    with memory(4096, spare=1 << 20, lease=600) as element:
+        def used():
+            return element.stats()["used_bytes"]
+        empty = used()
+        user = child(USER, element.durl)
+        assert user.stdout.readline() == "there\n"
+        full = used()
+        assert full >= empty + 400000
+        time.sleep(0.9)  # three times the lease; but its user is there
+        assert used() == full
+        user.kill()
+        user.wait(BOUND)
+        until(lambda: used() <= full - 100000, "the lease is over")
+        assert used() >= empty + 300000  # that of the other is not
+        with action(element.durl) as made:
+            assert made.get_transport("mem", "rdma").alloc(100000).remote.read(0, 4) == bytes(4)
+
+
+def test_what_cannot_be_allocated():
+    with memory(4096, spare=1 << 20) as element, action(element.durl) as made:
+        trans = made.get_transport("mem", "rdma")
+        for bad in (lambda: trans.alloc(), lambda: trans.alloc(None), lambda: trans.alloc("8"), lambda: trans.alloc(8, 5),
+                    lambda: trans.alloc(8, lease="long")):
+            with pytest.raises(TypeError):
+                bad()
+        for bad in (lambda: trans.alloc(1.5), lambda: trans.alloc(8, lease=-1), lambda: trans.alloc(8, lease=float("nan"))):
+            with pytest.raises(ValueError):
+                bad()
+        kept = [trans.alloc(64, lease=lease) for lease in (None, 0, 1e-9, 1, 1e6, float("inf"))]
+        assert [block.nbytes for block in kept] == [64] * 6
+        with pytest.raises(weft.LimitError):
+            kept += [trans.alloc(64, lease=1 + i) for i in range(40)]  # of different lengths
+
+
 def test_the_remote_is_the_elements_memory(trans):
     remote = trans.remote()
     assert remote is trans.remote() and remote.nbytes == 65536 and remote.endpoint is None

@@ -30,6 +30,7 @@ typedef struct weftpy_transport {
     PyObject *weakrefs;
     PyObject *exporter;      /* of `buf`: the object that has the memory of `exported`, so that all views are of one */
     weft_buffer_t *exported;
+    bool server;             /* of type rdma_server */
 } weftpy_transport_t;
 
 extern PyType_Spec weftpy_action_spec, weftpy_transport_spec, weftpy_memory_element_spec, weftpy_transport_buffer_spec, weftpy_posted_spec,
@@ -61,7 +62,8 @@ PyObject *weftpy_io_serve(PyObject *self, PyObject *unused);
 PyObject *weftpy_transport_buffer_new(weftpy_state_t *st, weft_buffer_t *buffer);
 
 /* A number of bytes, or a place among them: whole floats are numbers, too. -1 with an exception. */
-int weftpy_count(PyObject *arg, const char *what, uint64_t *out);
+int weftpy_count(PyObject *arg, const char *what, uint64_t *out); /* None, and no argument, leave it as it is */
+int weftpy_bytes(PyObject *arg, const char *what, uint64_t *out); /* None is none */
 
 /* posted.c: an operation of a blocking runtime that an event loop awaits, beside the desk where it is told of (desk.c). */
 typedef struct weftpy_posted {

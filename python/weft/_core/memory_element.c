@@ -28,7 +28,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     if (!st || !PyArg_ParseTupleAndKeywords(args, kw, "O!OO|$OOOppp:MemoryElement", words, st->runtime, &runtime, &name, &size,
                                             &uri, &spare, &lease, &mirrored, &named, &mapped))
         return NULL;
-    if (!(opts.name = weftpy_str(name, "name")) || weftpy_count(size, "size", &opts.bytes) ||
+    if (!(opts.name = weftpy_str(name, "name")) || weftpy_bytes(size, "size", &opts.bytes) ||
         (uri && uri != Py_None && !(opts.uri = weftpy_str(uri, "uri"))) || weftpy_count(spare, "spare", &opts.spare) ||
         weftpy_ns(lease, "lease", &opts.lease_ns))
         return NULL;

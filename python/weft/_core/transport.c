@@ -5,7 +5,7 @@
  *
  *     waiting, connecting, ready, lost, failed, released   as weft/element.h has them; all that is known of them is the library's
  *
- * `buf` is a view of the registered buffer. Views keep the memory, also when another buffer is registered.
+ * `buf` is a view of the registered buffer, and of a server's memory. Views keep the memory, also when another buffer is registered.
  *
  * Promise: whatever the arguments and the state, an exception at worst; a view can be used whatever became of the transport.
  * tests/python/test_disagg_transport.py and test_disagg_buffers.py hold us to it. */
@@ -29,6 +29,14 @@ int weftpy_count(PyObject *arg, const char *what, uint64_t *out)
     }
     *out = (uint64_t)value;
     return 0;
+}
+
+int weftpy_bytes(PyObject *arg, const char *what, uint64_t *out)
+{
+    if (arg != Py_None)
+        return weftpy_count(arg, what, out);
+    PyErr_Format(PyExc_TypeError, "%s is None, and should be a number of bytes", what);
+    return -1;
 }
 
 int weftpy_transport_check(weftpy_transport_t *t)
@@ -71,6 +79,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
         return NULL;
     t->action = (weftpy_action_t *)Py_NewRef(action);
     t->of = of;
+    t->server = !strcmp(type_text, "rdma_server");
     t->name = PyUnicode_FromString(name_text); /* one that is no subclass of str's */
     if (!t->name)
         Py_CLEAR(t);
@@ -110,12 +119,8 @@ static PyObject *reg(FAST_ARGS)
     PyObject *arg[2];
     uint64_t size = 0;
     weftpy_transport_t *other = NULL;
-    if (weftpy_args(st, &sig_reg, args, n, kwnames, arg) || weftpy_count(arg[0], "size", &size))
+    if (weftpy_args(st, &sig_reg, args, n, kwnames, arg) || weftpy_bytes(arg[0], "size", &size))
         return NULL;
-    if (arg[0] == Py_None) {
-        PyErr_SetString(PyExc_TypeError, "size is a number of bytes");
-        return NULL;
-    }
     if (arg[1] && arg[1] != Py_None) {
         if (!PyObject_TypeCheck(arg[1], st->transport)) {
             PyErr_Format(PyExc_TypeError, "trans is a transport whose buffer is to be shared, and %R is none", arg[1]);
@@ -149,9 +154,8 @@ static PyObject *exporter(weftpy_transport_t *t)
         return weftpy_raise_text(t->action->h.run->st, WEFT_ERR_CLOSED, "the transport %U is released", t->name);
     if (!now) {
         PyErr_Format(PyExc_MemoryError,
-                     weft_transport_buf(t->of, NULL)
-                         ? "the transport %U serves its memory: others read and write it through transports of theirs"
-                         : "no buffer is registered with the transport %U: call reg(size) first",
+                     t->server ? "the transport %U has no memory to serve yet: it waits to be told how much"
+                               : "no buffer is registered with the transport %U: call reg(size) first",
                      t->name);
         return NULL;
     }
@@ -182,23 +186,24 @@ static PyObject *get_buf(PyObject *self, void *unused)
 
 /* --- more memory, and memory as a remote --------------------------------------------------------------------------------- */
 
-static const weftpy_sig_t sig_alloc = {"alloc", 2, 1, 1, {N_size, N_timeout}};
+static const weftpy_sig_t sig_alloc = {"alloc", 3, 1, 1, {N_size, N_lease, N_timeout}};
 
 static PyObject *alloc(FAST_ARGS)
 {
     SELF;
     weftpy_runtime_t *run = t->action->h.run;
-    PyObject *arg[2];
+    PyObject *arg[3];
     uint64_t size = 0, timeout = 0;
-    if (weftpy_args(run->st, &sig_alloc, args, n, kwnames, arg) || weftpy_count(arg[0], "size", &size) ||
-        weftpy_ns(arg[1], "timeout", &timeout) || weftpy_transport_check(t))
+    weft_transport_alloc_opts_t opts = WEFT_TRANSPORT_ALLOC_OPTS_INIT;
+    if (weftpy_args(run->st, &sig_alloc, args, n, kwnames, arg) || weftpy_bytes(arg[0], "size", &size) ||
+        weftpy_ns(arg[1], "lease", &opts.lease_ns) || weftpy_ns(arg[2], "timeout", &timeout) || weftpy_transport_check(t))
         return NULL;
     weftpy_op_t *op = weftpy_block_coming(run, self, timeout);
     if (op && weftpy_action_know(t->action, t->name, op->made)) {
         Py_DECREF(op);
         return NULL;
     }
-    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, size, NULL, &op->op)) : NULL;
+    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, size, &opts, &op->op)) : NULL;
 }
 
 static PyObject *remote(PyObject *self, PyObject *unused)
@@ -359,15 +364,18 @@ static PyMethodDef methods[] = {
     BOTH(wait_ready, "wait_ready(timeout=None): until the element is reached. Gives how many bytes its memory has."),
     {"serve", weftpy_io_serve, METH_NOARGS, "Serve until the action is terminated. For type rdma_server."},
     {"alloc", FAST(alloc),
-     "alloc(size, *, timeout=None): more memory at the same element, zero, as a Block: for as long as this transport has its "
-     "lease."},
+     "alloc(size, *, lease=None, timeout=None): more memory at the same element, zero, as a Block, until it is freed or the "
+     "transport is released. lease is for how many seconds it outlives a program that falls silent; at most, and by default, "
+     "what "
+     "the element gives."},
     {"remote", remote, METH_NOARGS, "The element's memory as a Remote: of one that is ready and has no replicas."},
     {"stats", stats, METH_NOARGS, "Counters since it was added."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
-    {"buf", get_buf, NULL, "The registered buffer: a writable view of its bytes, without a copy.", NULL},
+    {"buf", get_buf, NULL,
+     "The registered buffer, or the memory that a server serves: a writable view of its bytes, without a copy.", NULL},
     {"name", get_name, NULL, "Its name.", NULL},
     {"action", get_action, NULL, "The action it belongs to.", NULL},
     {"state", get_state, NULL, "waiting, connecting, ready, lost, failed or released.", NULL},

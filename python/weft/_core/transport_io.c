@@ -156,15 +156,6 @@ static weft_status_t post_write(weft_transport_t *of, const what_t *w, weft_op_t
     return weft_transport_write(of, w->size, w->addr, w->offset, op);
 }
 
-static int need(PyObject *arg, const char *what, uint64_t *out)
-{
-    if (arg == Py_None) {
-        PyErr_Format(PyExc_TypeError, "%s is None, and should be a number of bytes", what);
-        return -1;
-    }
-    return weftpy_count(arg, what, out);
-}
-
 static PyObject *move(weftpy_transport_t *t, what_t *w, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
     weftpy_sig_t sig = {w->name, 4, 2, 3, {N_size, N_addr, N_offset, N_timeout}};
@@ -175,8 +166,8 @@ static PyObject *move(weftpy_transport_t *t, what_t *w, PyObject *const *args, P
     } else {
         memcpy(arg, args, (size_t)n * sizeof *arg);
     }
-    if (need(arg[0], "size", &w->size) || need(arg[1], "addr", &w->addr) || weftpy_count(arg[2], "offset", &w->offset) ||
-        weftpy_ns(arg[3], "timeout", &w->timeout))
+    if (weftpy_bytes(arg[0], "size", &w->size) || weftpy_bytes(arg[1], "addr", &w->addr) ||
+        weftpy_count(arg[2], "offset", &w->offset) || weftpy_ns(arg[3], "timeout", &w->timeout))
         return NULL;
     return go(t, w, &gives_none, (PyObject *)t);
 }
@@ -251,9 +242,10 @@ static int item_of(const what_t *w, PyObject *given, weft_rma_what_t which, uint
         goto out;
     }
     item->what = which;
-    if ((!which && direction(PyTuple_GetItem(parts, 0), &item->what)) || need(PyTuple_GetItem(parts, first), "size", &size) ||
-        need(PyTuple_GetItem(parts, first + 1), "addr", &item->addr) ||
-        (n == 3 && need(PyTuple_GetItem(parts, first + 2), "offset", &offset)))
+    if ((!which && direction(PyTuple_GetItem(parts, 0), &item->what)) ||
+        weftpy_bytes(PyTuple_GetItem(parts, first), "size", &size) ||
+        weftpy_bytes(PyTuple_GetItem(parts, first + 1), "addr", &item->addr) ||
+        (n == 3 && weftpy_bytes(PyTuple_GetItem(parts, first + 2), "offset", &offset)))
         goto out;
     item->size = size;
     item->offset = offset;
@@ -366,7 +358,7 @@ static PyObject *add(weftpy_transport_t *t, what_t *w, PyObject *const *args, Py
     PyObject *arg[3];
     w->value = 1;
     w->post = post_add;
-    if (weftpy_args(t->action->h.run->st, &sig_add, args, n, kwnames, arg) || need(arg[0], "addr", &w->addr) ||
+    if (weftpy_args(t->action->h.run->st, &sig_add, args, n, kwnames, arg) || weftpy_bytes(arg[0], "addr", &w->addr) ||
         (arg[1] && word_of(arg[1], "value", &w->value)) || weftpy_ns(arg[2], "timeout", &w->timeout))
         return NULL;
     return go(t, w, &gives_tag, (PyObject *)t);
@@ -376,7 +368,7 @@ static PyObject *swap(weftpy_transport_t *t, what_t *w, PyObject *const *args, P
 {
     PyObject *arg[4];
     w->post = post_swap;
-    if (weftpy_args(t->action->h.run->st, &sig_swap, args, n, kwnames, arg) || need(arg[0], "addr", &w->addr) ||
+    if (weftpy_args(t->action->h.run->st, &sig_swap, args, n, kwnames, arg) || weftpy_bytes(arg[0], "addr", &w->addr) ||
         word_of(arg[1], "expected", &w->compare) || word_of(arg[2], "desired", &w->value) ||
         weftpy_ns(arg[3], "timeout", &w->timeout))
         return NULL;
