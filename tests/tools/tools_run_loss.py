@@ -73,7 +73,8 @@ def memory_that_is_killed_ends_the_run():
         p = weft.start("run", folder, *python, env=elements.environment(folder))
         try:
             assert p.stdout.readline() == "up\n", p.stderr.read()
-            memory, = (pid for pid, args in elements.processes_of(folder) if " element memory " in args)
+            # it may be slower than "up"
+            memory, = elements.wait_for(lambda: [pid for pid, args in elements.processes_of(folder) if " element memory " in args])
             os.kill(memory, signal.SIGKILL)
             out, err = p.communicate(timeout=30)
             assert p.returncode == 1 and "memory element words was killed by signal 9 (SIGKILL)" in err, out + err

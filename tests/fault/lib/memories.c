@@ -72,6 +72,8 @@ void memories_signal(memories_t *m, int i, int sig)
     if (!m->pid[i])
         return;
     must(kill(m->pid[i], sig) ? WEFT_ERR_SYSTEM : WEFT_OK, "kill");
+    if (sig == SIGSTOP) /* its threads run on for a moment after kill() returned */
+        must(waitpid(m->pid[i], NULL, WUNTRACED) < 0 ? WEFT_ERR_SYSTEM : WEFT_OK, "waitpid");
     if (sig == SIGKILL) {
         waitpid(m->pid[i], NULL, 0);
         m->pid[i] = 0;
