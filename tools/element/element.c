@@ -9,6 +9,8 @@
 static const element_command_t commands[] = {
     {"memory", "weft element memory", "be a memory element: some memory that compute elements read and write", element_memory,
      element_memory_help},
+    {"serve", "weft element serve", "run actions for OpenWhisk: the runtime in a container of its", element_serve,
+     element_serve_help},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -13,5 +13,7 @@ typedef struct element_command {
 
 int element_memory(int argc, char **argv);
 void element_memory_help(FILE *f);
+int element_serve(int argc, char **argv);
+void element_serve_help(FILE *f);
 
 #endif

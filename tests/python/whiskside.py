@@ -1,0 +1,138 @@
+"""What the tests of the OpenWhisk runtime share: one as a process, asked over real HTTP, and what it printed."""
+import base64
+import contextlib
+import http.client
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import zipfile
+
+BOUND = 60
+SENTINEL = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX"
+
+
+def in_ms(seconds):
+    """A deadline so many seconds from now."""
+    return int(1000 * (time.time() + seconds))
+
+
+class Whisk:
+    """A runtime on a port of its own."""
+
+    def __init__(self, *args, **env):
+        ours, theirs = os.pipe()
+        self.files = [tempfile.TemporaryFile("w+b") for _ in range(2)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "dev", "-P", "-m", "disagg.serve", "--host", "127.0.0.1", "--port", "0", "--ready-fd", str(theirs), *args],
+            pass_fds=[theirs], stdin=subprocess.DEVNULL, stdout=self.files[0], stderr=self.files[1],
+            env={**{k: v for k, v in os.environ.items() if not k.startswith("__OW_")}, "PYTHONPATH": os.pathsep.join(sys.path), **env})
+        os.close(theirs)
+        with os.fdopen(ours) as f:
+            line = f.readline()
+        assert line, self.printed()
+        self.port = int(line)
+        self.runs = 0
+
+    def ask(self, method, path, body=None, timeout=BOUND):
+        """The status and what the answer says."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode(),
+                               {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            assert answer.getheader("Content-Type") == "application/json"
+            return answer.status, json.loads(text)
+        finally:
+            connection.close()
+
+    def init(self, code, **more):
+        """POST /init with source, or with a zip of the files of a dict."""
+        if isinstance(code, dict):
+            code, more = base64.b64encode(zipped(code)).decode(), {"binary": True, **more}
+        else:
+            code = textwrap.dedent(code)
+        return self.ask("POST", "/init", {"value": {"name": "it", "main": "main", "code": code, "binary": False, "env": {}, **more}})
+
+    def loaded(self, code, **more):
+        """The same, and it has to work."""
+        status, said = self.init(code, **more)
+        assert (status, said) == (200, {"ok": True}), (said, self.printed())
+        return self
+
+    def run(self, params=None, **more):
+        """POST /run."""
+        self.runs += 1
+        return self.ask("POST", "/run", {"value": params or {}, "namespace": "guest", "action_name": "/guest/it", "transaction_id": "t1",
+                                         "activation_id": f"a{self.runs}", "deadline": in_ms(BOUND), "api_key": "guest:verysecret", **more})
+
+    @contextlib.contextmanager
+    def running(self, params=None, **more):
+        """A /run in a thread; its answer, when it is there, is in the list."""
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(self.run(params, **more)))
+        thread.start()
+        try:
+            yield answers
+        finally:
+            thread.join(BOUND)
+            assert not thread.is_alive()
+
+    def put(self, aid, name, durl, query=""):
+        """PUT a transport."""
+        return self.ask("PUT", f"/action/{aid}/transport/{name}{query}", {"name": name, "durl": durl})
+
+    def printed(self):
+        """stdout and stderr so far."""
+        texts = []
+        for f in self.files:
+            f.seek(0)
+            texts.append(f.read().decode())
+        return texts
+
+    def until_printed(self, text, which=0):
+        """Wait for the action to print it."""
+        end = time.monotonic() + BOUND
+        while text not in self.printed()[which]:
+            assert time.monotonic() < end, self.printed()
+            assert self.process.poll() is None, self.printed()
+            time.sleep(0.005)
+
+    def worker(self):
+        """The process id of the one that runs the code."""
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as f:
+            found = [int(word) for word in f.read().split()]
+        assert len(found) == 1, found
+        return found[0]
+
+    def end(self):
+        """SIGTERM, and its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(BOUND)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.end()
+        for f in self.files:
+            f.close()
+
+
+def zipped(files):
+    """A zip: names to texts, bytes, or (ZipInfo's fields, text)."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
+        for name, text in files.items():
+            fields, text = text if isinstance(text, tuple) else ({}, text)
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            for key, value in fields.items():
+                setattr(info, key, value)
+            z.writestr(info, textwrap.dedent(text) if isinstance(text, str) else text)
+    return out.getvalue()
