@@ -28,11 +28,19 @@
  *     WEFT_ERR_TIMEOUT   the operation's deadline, or the durl's timeout_ms if it has none
  *     WEFT_ERR_CANCELLED it was cancelled, or the action was terminated while it waited for a transport to become READY
  *     WEFT_ERR_CLOSED    the transport was released, or its action is closed
+ *     WEFT_ERR_CORRUPT   no replica has a copy that is as it was written
  *
  * Replicas. With `replicas` in its durl the memory is a mirror (weft/mirror.h) on the stores of two or three memory elements that were opened with
  * `mirrored`. Reads go to another element when one is lost. There is one writer at a time: a transport becomes it with its first write, and stays it
  * until another one writes, or a second after its last write. Passing that on takes milliseconds, so a program in which many elements write all
  * the time is better off without. Atomics are not to be had.
+ *
+ * Whoever comes first makes the memory, and for that needs all of the elements: while one is missing a transport is CONNECTING, and after connect_ns
+ * LOST with what the missing one came to. Later it may be missing. Who is not the writer yet and wants to write then waits until the host of a dead
+ * one has said for two seconds that nobody is there; one that is merely silent is waited for, and after 20 s the transport is LOST.
+ *
+ * Every 4 KiB of replicas has a checksum, made by the writer: a copy that was damaged is passed over, and mended. WEFT_ERR_CORRUPT: every copy
+ * was. Without replicas nothing checks bytes but what the network does, and on one host nothing does.
  *
  * Threads: any, for everything here. Blocking calls drive a caller-driven runtime, as weft_op_wait() does; one that is driven by nobody
  * else notices neither lost elements nor its own heartbeats, so give elements a runtime with WEFT_PROGRESS_THREAD. */
@@ -125,7 +133,8 @@ typedef struct weft_memory_stats {
     size_t size;
     uint64_t bytes, used_bytes;       /* of memory and spare; of them, what is in use: all of the memory, and blocks in the spare */
     uint64_t users, mapped;           /* transports attached now; of them, those that map it. Mirrored: clients with a lease */
-    /* Since it was opened, as far as this process did them: mapped ones happen without it. */
+    /* Since it was opened, as far as this process did them. Those through mapped memory happen without it: each user's transport has counted them
+     * (weft_transport_get_stats()), and `weft run` adds those up. */
     uint64_t reads, writes, atomics, bytes_read, bytes_written;
     uint64_t refused;                 /* out of range, no right, no memory left */
     uint64_t connections;             /* now */
@@ -256,12 +265,13 @@ typedef struct weft_transport_alloc_opts {
 #define WEFT_TRANSPORT_ALLOC_OPTS_INIT WEFT_INIT(weft_transport_alloc_opts_t)
 
 /* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), and op->len. It
- * is zero, and ours under a lease, which is renewed for as long as our runtime is driven and the transport READY. So it goes when it is freed, when the
- * transport is released or configured anew, when its action is closed, and when the element has heard nothing from us for lease_ns: we were killed,
+ * is zero, and ours under a lease, which is renewed for as long as our runtime is driven and the transport READY. So it goes when it is freed, when
+ * the transport is released or configured anew, when its action is closed, and when the element has heard nothing from us for lease_ns: we were killed,
  * stopped or cut off, or the transport is LOST. Operations on it then end with WEFT_ERR_STALE, or _PEER; its bytes are
  * given to others, zero. With replicas it is at one of the elements. Drop or free the handle before the runtime closes; its weft_block_remote() is
  * for weft_rma_*(). opts may be NULL.
- * Completes with WEFT_ERR_LIMIT (nothing left; or more than 16 different leases on one transport), WEFT_ERR_UNSUPPORTED (the element has no spare). */
+ * Completes with WEFT_ERR_LIMIT (nothing left; or more than 16 different leases on one transport), WEFT_ERR_UNSUPPORTED (the element has no
+ * spare). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const weft_transport_alloc_opts_t *opts,
                                                             weft_op_t *op);
 

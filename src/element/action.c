@@ -17,23 +17,33 @@ typedef struct closing {
 
 static void action_free(weft_action_t *a)
 {
-    for (wefti_list_t *l; (l = wefti_list_pop(&a->transports)) || (l = wefti_list_pop(&a->released));)
-        wefti_transport_free(wefti_container_of(l, weft_transport_t, link));
+    for (wefti_list_t *l; (l = wefti_list_pop(&a->all));)
+        wefti_transport_free(wefti_container_of(l, weft_transport_t, all));
     wefti_element_pool_unref(a->pool);
     pthread_mutex_destroy(&a->lock);
     wefti_free(a);
 }
 
-void wefti_action_unref(weft_action_t *a)
+static void gone(wefti_call_t *call)
 {
-    if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    weft_action_t *a = wefti_container_of(call, weft_action_t, gone_call);
+    element_state_t *es = a->es;
     weft_op_t *op = a->close_op;
     if (wefti_list_linked(&a->link))
         wefti_list_remove(&a->link);
     action_free(a);
     if (op)
         wefti_op_complete(op, WEFT_OK);
+    element_end(es);
+}
+
+void wefti_action_unref(weft_action_t *a)
+{
+    if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    element_begin(a->es); /* the last may be a thread that copied from mapped memory: the rest is the driver's */
+    a->gone_call.fn = gone;
+    wefti_call_on_driver(a->rt, &a->gone_call);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------------------------- */
@@ -68,7 +78,7 @@ weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_ac
     a->spare = o.spare;
     pthread_mutex_init(&a->lock, NULL);
     wefti_list_init(&a->transports);
-    wefti_list_init(&a->released);
+    wefti_list_init(&a->all);
     atomic_init(&a->refs, 2); /* the program's, and that of the call */
     a->list_call.fn = listed;
     *action_out = a;
@@ -112,8 +122,10 @@ weft_status_t weft_action_add(weft_action_t *action, const char *durl)
         return st;
     pthread_mutex_lock(&action->lock);
     bool taken = find(action, d.name) != NULL;
-    if (!taken)
+    if (!taken) {
         wefti_list_push_back(&action->transports, &t->link);
+        wefti_list_push_back(&action->all, &t->all);
+    }
     pthread_mutex_unlock(&action->lock);
     if (taken) {
         wefti_transport_free(t);
@@ -125,8 +137,8 @@ weft_status_t weft_action_add(weft_action_t *action, const char *durl)
     st = wefti_transport_send(t, &d);
     if (st) { /* as if it had never been; who found it meanwhile has one that is released */
         pthread_mutex_lock(&action->lock);
-        wefti_list_remove(&t->link);
-        wefti_list_push_back(&action->released, &t->link);
+        if (wefti_list_linked(&t->link))
+            wefti_list_remove(&t->link);
         pthread_mutex_unlock(&action->lock);
         wefti_transport_release(t);
     }
@@ -203,10 +215,8 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
                 break;
             t = NULL;
         }
-        if (t) {
+        if (t)
             wefti_list_remove(&t->link);
-            wefti_list_push_back(&action->released, &t->link);
-        }
         pthread_mutex_unlock(&action->lock);
         if (!t)
             break;
@@ -217,23 +227,16 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
 
 /* --- endings --------------------------------------------------------------------------------------------------------------------------- */
 
-/* Call fn for all transports. The driver's: lists may grow meanwhile, and what is added then is told by itself. */
+/* Call fn for all transports. The driver's: the list may grow meanwhile, and what is added then is told by itself. */
 static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))
 {
-    wefti_list_t *lists[2] = {&a->transports, &a->released};
-    for (int i = 0; i < 2; i++) {
-        pthread_mutex_lock(&a->lock);
-        wefti_list_t *l = lists[i]->next;
-        while (l != lists[i]) {
-            pthread_mutex_unlock(&a->lock);
-            fn(wefti_container_of(l, weft_transport_t, link));
-            pthread_mutex_lock(&a->lock);
-            l = l->next;
-            if (i == 0 && l == lists[1])
-                break; /* it was released meanwhile: the second list has it */
-        }
+    pthread_mutex_lock(&a->lock);
+    for (wefti_list_t *l = a->all.next; l != &a->all; l = l->next) {
         pthread_mutex_unlock(&a->lock);
+        fn(wefti_container_of(l, weft_transport_t, all));
+        pthread_mutex_lock(&a->lock);
     }
+    pthread_mutex_unlock(&a->lock);
 }
 
 static void terminated(wefti_call_t *call)

@@ -17,7 +17,7 @@
 #include "base/utf8.h"
 #include "element/state.h"
 
-enum { IMPLS = 5, SHOWN = 60, KEY_SHOWN = 12 /* of what may be a secret that lost its comma */ };
+enum { IMPLS = 5, SHOWN = 60, LITTLE = 12 /* of what may be a secret in a wrong place */ };
 
 static const char *const impl_names[IMPLS][2] = {
     {"rdma_local", "rdma_local_server"},   {"rdma_shared", "rdma_shared_server"}, {"rdma_tcp", "rdma_tcp_server"},
@@ -44,6 +44,14 @@ static bool is(part_t part, const char *word)
 static int shown(part_t part)
 {
     return (int)(part.n < SHOWN ? part.n : SHOWN);
+}
+
+/* Of what may be a pair that is not where it belongs: its key, or a little. */
+static int shown_key(part_t part)
+{
+    const char *comma = (const char *)memchr(part.p, ',', part.n);
+    size_t n = comma ? (size_t)(comma - part.p) : part.n;
+    return (int)(n < LITTLE ? n : LITTLE);
 }
 
 /* The next part, and *at behind its separator, or NULL behind the last. */
@@ -169,8 +177,7 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     unsigned which = 0;
     char replicas[(WEFT_MIRROR_MAX + 1) * 512];
     if (!comma)
-        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" in the durl is not KEY,VALUE", (int)(key.n < KEY_SHOWN ? key.n : KEY_SHOWN),
-                          key.p);
+        return wefti_fail(WEFT_ERR_INVALID, "\"%.*s\" in the durl is not KEY,VALUE", shown_key(key), key.p);
     while (which < KEYS && !is(key, keys[which]))
         which++;
     if (which == KEYS)
@@ -223,7 +230,7 @@ static weft_status_t read_impl(part_t word, weft_durl_t *d)
     return wefti_fail(WEFT_ERR_INVALID,
                       "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
                       "with _server) and rdma_uverbs_proxy",
-                      shown(word), word.p);
+                      shown_key(word), word.p);
 }
 
 static weft_status_t parse(const char *text, weft_durl_t *d)
@@ -232,7 +239,7 @@ static weft_status_t parse(const char *text, weft_durl_t *d)
     unsigned seen = 0;
     part_t name = next(&at, ';');
     if (!name.n || !at)
-        return wefti_fail(WEFT_ERR_INVALID, "a durl is NAME;IMPL;[KEY,VALUE;]*, and \"%.*s\" %s", shown(name), name.p,
+        return wefti_fail(WEFT_ERR_INVALID, "a durl is NAME;IMPL;[KEY,VALUE;]*, and \"%.*s\" %s", shown_key(name), name.p,
                           at ? "has no name" : "has no IMPL");
     weft_status_t st = copy("name", name, d->name, sizeof d->name);
     if (!st)

@@ -156,7 +156,8 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
         wefti_way_leave_if_idle(way);
         wefti_way_unref(way);
     }
-    end_flushes(t);
+    if (!parent) /* the end of an item lets no flush go; and its batch may have been all that kept the transport */
+        end_flushes(t);
     if (counted)
         wefti_action_unref(action);
 }
@@ -397,7 +398,11 @@ static weft_status_t start(weft_op_t *op)
 
 static void cancel(weft_op_t *op, weft_status_t why)
 {
-    stop(wefti_op_room(op, io_room_t)->io, why);
+    element_io_t *io = wefti_op_room(op, io_room_t)->io;
+    if (io->state == IO_NEW) /* adopt() is on its way to us, and asks */
+        io->why = why;
+    else
+        stop(io, why);
 }
 
 static const wefti_op_kind_t kind = {"transport", start, cancel};
@@ -437,8 +442,8 @@ static void adopt(wefti_call_t *call)
     }
     io->inner.user = io;
     io->inner.fn = wefti_single_moved;
-    if (t->state == WEFT_TRANSPORT_RELEASED)
-        stop(io, t->why);
+    if (t->state == WEFT_TRANSPORT_RELEASED || io->why)
+        stop(io, t->state == WEFT_TRANSPORT_RELEASED ? t->why : io->why);
 }
 
 static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
@@ -463,6 +468,7 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
 static weft_status_t at_once(element_io_t *io, weft_op_t *op)
 {
     weft_transport_t *t = io->t;
+    weft_runtime_t *rt = t->rt;
     element_way_t *way = io->way;
     weft_buffer_t *buf = io->buf;
     size_t size = io->size;
@@ -486,13 +492,13 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
     pthread_mutex_unlock(&t->lock);
     wefti_free(io);
     weft_buffer_drop(buf);
-    wefti_way_unref(way);
+    wefti_way_unref(way); /* and with it the transport, if its action was closed meanwhile */
     if (st)
         return st;
     op->status = came;
     op->len = size;
     op->from = from;
-    wefti_opx(op)->rt = t->rt;
+    wefti_opx(op)->rt = rt;
     atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE, memory_order_release);
     return WEFT_OK;
 }

@@ -215,9 +215,13 @@ void wefti_replicas_stop(element_way_t *way, element_io_t *io)
 {
     replicas_t *r = replicas_of(way);
     if (io->what == IO_BATCH) {
+        wefti_list_t all;
+        wefti_list_init(&all);
+        wefti_list_splice(&all, &io->children);
         io->stepping = true;
-        wefti_list_each_safe(l, &io->children) {
+        for (wefti_list_t *l; (l = wefti_list_pop(&all));) { /* the end of one may be that of others */
             element_io_t *child = wefti_container_of(l, element_io_t, link);
+            wefti_list_push_back(&io->children, l);
             child->why = io->why;
             wefti_replicas_stop(way, child);
         }

@@ -32,6 +32,8 @@ typedef struct element_state {
     wefti_list_t ways;          /* all there are; under the lock */
 } element_state_t;
 
+/* A time so far from now, or the end of time. */
+static inline uint64_t element_after(uint64_t now, uint64_t ns) { return ns < UINT64_MAX - now ? now + ns : UINT64_MAX; }
 static inline element_state_t *element_state(const weft_runtime_t *rt) { return (element_state_t *)rt->room_state[WEFTI_ROOM_ELEMENT]; }
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
@@ -73,13 +75,12 @@ struct weft_action {
     uint64_t connect_ns, retry_ns, spare;
     pthread_mutex_t lock;        /* the lists, the pool */
     wefti_list_t transports;     /* by weft_transport_t.link: those that have their name */
-    wefti_list_t released;       /* ... those that had */
+    wefti_list_t all;            /* by weft_transport_t.all: those that had it, too. It only grows, so that it can be walked without the lock */
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, ways, ios */
     _Atomic bool terminated;
     bool closing;                /* the driver's */
-    bool seen;
-    wefti_call_t list_call, terminate_call, close_call;
+    wefti_call_t list_call, terminate_call, close_call, gone_call;
     weft_op_t *close_op;
 };
 static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed); }
@@ -93,7 +94,7 @@ struct weft_transport {
     weft_action_t *action;
     element_state_t *es;
     weft_runtime_t *rt;
-    wefti_list_t link;
+    wefti_list_t link, all;
     char name[WEFT_DURL_NAME_MAX + 1];
     bool server;
 

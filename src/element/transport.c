@@ -101,9 +101,11 @@ static void fail(weft_transport_t *t, weft_transport_state_t state, weft_status_
 
 static void again(weft_transport_t *t)
 {
+    if (t->state == WEFT_TRANSPORT_RELEASED) /* by someone who was told that it failed: it may be gone before the timer */
+        return;
     uint64_t in = wefti_rng_jitter(&t->rt->rng, t->pause);
     t->pause = t->pause < PAUSE_MOST / 2 ? t->pause * 2 : PAUSE_MOST;
-    if (wefti_timer_at(t->rt, &t->retry, wefti_now(t->rt) + in))
+    if (wefti_timer_at(t->rt, &t->retry, element_after(wefti_now(t->rt), in)))
         fail(t, WEFT_TRANSPORT_FAILED, WEFT_ERR_NOMEM);
 }
 
@@ -113,7 +115,7 @@ static void came_to_nothing(weft_transport_t *t, weft_status_t why)
         fail(t, WEFT_TRANSPORT_FAILED, why);
         return;
     }
-    if (t->state == WEFT_TRANSPORT_CONNECTING && wefti_now(t->rt) + t->pause >= t->give_up_at)
+    if (t->state == WEFT_TRANSPORT_CONNECTING && element_after(wefti_now(t->rt), t->pause) >= t->give_up_at)
         fail(t, WEFT_TRANSPORT_LOST, why);
     else if (t->state == WEFT_TRANSPORT_CONNECTING ||
              !t->stats.connects) /* who was there once is lost, whatever its place says now */
@@ -214,7 +216,7 @@ static void go(weft_transport_t *t, const weft_durl_t *durl)
     if (!set_state(t, WEFT_TRANSPORT_CONNECTING, WEFT_OK))
         return;
     t->pause = t->action->retry_ns;
-    t->give_up_at = wefti_now(t->rt) + t->action->connect_ns;
+    t->give_up_at = element_after(wefti_now(t->rt), t->action->connect_ns);
     dial(t);
 }
 

@@ -163,6 +163,15 @@ TEST(secrets_are_in_no_message)
     CHECK(!strstr(weft_last_error(), "5ec4e7"));
     CHECK_EQ(weft_durl_parse("m;rdma_tcp;token,5ec4e7;token,5ec4e7;", &d), WEFT_ERR_INVALID);
     CHECK(!strstr(weft_last_error(), "5ec4e7"));
+    /* where something else belongs */
+    CHECK_EQ(weft_durl_parse("m;token,5ec4e75ec4e7;", &d), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "\"token\"") && !strstr(weft_last_error(), "5ec4e7"));
+    CHECK_EQ(weft_durl_parse("token,5ec4e75ec4e7", &d), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_last_error(), "\"token\"") && !strstr(weft_last_error(), "5ec4e7"));
+    CHECK_EQ(weft_durl_parse("m;rdma_tcp;0123456789ab5ec4e7", &d), WEFT_ERR_INVALID);
+    CHECK(!strstr(weft_last_error(), "5ec4e7"));
+    CHECK_EQ(weft_durl_parse("0123456789ab5ec4e7", &d), WEFT_ERR_INVALID);
+    CHECK(!strstr(weft_last_error(), "5ec4e7"));
 }
 
 TEST(a_durl_that_could_not_be_read_back_is_not_written)

@@ -124,6 +124,26 @@ TEST(who_waits_for_a_transport_ends_by_its_deadline_its_cancel_or_the_durls_time
     }
 }
 
+TEST(bounds_beyond_the_end_of_time_are_none)
+{
+    for (int w = 0; w < 2; w++) {
+        weft_op_t op = WEFT_OP_INIT;
+        weft_action_opts_t a = WEFT_ACTION_OPTS_INIT;
+        a.connect_ns = WEFT_FOREVER;
+        a.retry_ns = WEFT_MILLISECOND;
+        elements_open(&e, &pair_ways[w], 100, NULL, &a);
+        weft_transport_t *t = add_later("t;rdma_tcp;timeout_ms,4294967295;url,tcp://127.0.0.1:1;", "t", 100);
+        CHECK_OK(weft_transport_read(t, 10, 0, 0, &op));
+        PAIR_UNTIL(&e.pair, why(t) == WEFT_ERR_REFUSED, 10);
+        pair_run(&e.pair, 0.05);
+        CHECK_EQ(state(t), WEFT_TRANSPORT_CONNECTING);
+        CHECK(!weft_op_done(&op));
+        CHECK_OK(weft_action_configure(e.action, "t", e.durl));
+        CHECK_OK(pair_wait(&e.pair, &op, 10));
+        elements_close(&e);
+    }
+}
+
 TEST(nobody_at_the_address_is_lost_after_a_while_and_found_when_it_comes)
 {
     each_way(way) {
