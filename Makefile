@@ -17,7 +17,7 @@ export JOBS
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures; one calls the other; and the same from Python
+demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures; one calls the other; the same from Python; a program in elements
 	@scripts/demo
 
 test: ## build and run every test: plain, with sanitizers, and the fuzzers
