@@ -54,6 +54,8 @@ def main():
     opts = parser.parse_args()
     weft, package = os.path.join(opts.build, "weft"), os.path.abspath(os.path.join(opts.build, "python"))
     env = dict(os.environ, PYTHONPATH=package)
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):  # an installed package has its bytecode, and so should this one
+        env.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
         programs = {"python": [sys.executable, "-c", "pass"]}
         for name, memory in (("nothing", False), ("reads", True)):

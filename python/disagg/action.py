@@ -9,12 +9,13 @@ tests/python/test_disagg_action.py and test_disagg_runtime.py hold us to it.
 """
 from __future__ import annotations
 
-import threading
+from _thread import RLock  # as threading has it, whose import costs an element milliseconds
 
 from .runtime import Backend, Runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterable
     from typing import Any
 
@@ -48,7 +49,7 @@ class LibdAction:
         self.kw = kw
         self.runtime = Runtime(self, backend)
         self._runtime = runtime
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._action: BlockingAction | None = None
         self._transports: dict[str, LibdTransport] = {}
         self._released: list[LibdTransport] = []

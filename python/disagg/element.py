@@ -1,4 +1,4 @@
-"""python -m disagg.element: one compute element. This is what launchers run.
+"""disagg.element: one compute element. This is what launchers run, by launched() or as python -m disagg.element, which takes longer.
 
 It is told what to run by lines of JSON over a socket that it inherits, whose number is in WEFT_ELEMENT_FD, and answers there; without that variable
 lines come from stdin and answers go to the descriptor after --out. stdout is the program's. docs/design/launcher.md has every line.
@@ -6,17 +6,18 @@ lines come from stdin and answers go to the descriptor after --out. stdout is th
     {"do": "run", "file": ..., "params": ..., "transports": [...]}  ->  {"did": "begin"}, {"did": "stats", ...}, then {"did": "result", ...} or
     {"do": "config", ...}, {"do": "terminate"}: at any time             {"did": "error", "error": ..., "traceback": ...}; exit status 0 or 1
 
-A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio nor the library is loaded unless the element needs it.
+A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio, neither json nor threading nor the library is loaded
+unless the element needs it. Whoever loads threading first is the main thread to it, so that thread loads nothing.
 
 Promise: one last line, whatever main() does and returns; no token of a durl in any of them. tests/python/test_disagg_element.py holds us to it.
 """
 from __future__ import annotations
 
-import json
 import os
 import sys
-import threading
+from _thread import LockType, allocate_lock, start_new_thread
 
+from ._text import dumps, loads
 from .action import LibdAction
 from .results import results
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LINE_MOST = 1 << 28
 MODULE = "__element__"
+DEEP = 400  # of a result; the launcher reads a bit more
 
 
 class Refused(Exception):
@@ -80,7 +82,7 @@ class Lines:
 def message(line: bytes) -> dict[str, Any]:
     """What a line of the launcher says."""
     try:
-        said = json.loads(line)
+        said = loads(line)
     except (ValueError, RecursionError):
         raise Refused("what came from the launcher is no JSON") from None
     if not isinstance(said, dict):
@@ -96,7 +98,7 @@ def field(said: dict[str, Any], name: str, kind: type, default: Any) -> Any:
     value = said.get(name, default)
     if not isinstance(value, kind) or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
         wanted = WANTED[kind.__name__]
-        raise Refused(f"the launcher said {name!r}: {json.dumps(value)[:80]}, which should be {wanted}")
+        raise Refused(f"the launcher said {name!r}: {dumps(value)[:80]}, which should be {wanted}")
     return value
 
 
@@ -123,9 +125,18 @@ def load(said: dict[str, Any]) -> ModuleType:
 
 
 def takes_one(main: Callable[..., Any]) -> bool:
-    """Whether it is main(params), as plain actions have it, and not main(params, action)."""
+    """Whether it is main(params), as plain actions have it, and not main(params, action). Refused: it is a function of this file that takes neither one argument nor two."""
     code = getattr(main, "__code__", None)
-    return code is not None and code.co_argcount == 1 and not code.co_flags & 4 and not hasattr(main, "__self__")
+    if code is None or hasattr(main, "__self__"):
+        return False  # what it takes is seen when it is called
+    more, kw_defaults = code.co_flags & 4, getattr(main, "__kwdefaults__", None) or {}
+    needed = code.co_argcount - len(getattr(main, "__defaults__", None) or ())
+    by_name = [name for name in code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount] if name not in kw_defaults]
+    if needed > 2 or by_name or not (code.co_argcount or more):
+        said = f"needs {', '.join(by_name)} by name" if by_name else f"takes {code.co_argcount} arguments"
+        raise Refused(f"{code.co_filename}, line {code.co_firstlineno}: main {said}; it is called as main(params, action), or as main(params) "
+                      "if it takes no more")
+    return code.co_argcount == 1 and not more
 
 
 def call(main: Callable[..., Any], params: Any, action: LibdAction) -> Any:
@@ -142,8 +153,8 @@ def call(main: Callable[..., Any], params: Any, action: LibdAction) -> Any:
 
 def offender(value: Any, where: str = "the result", depth: int = 0) -> str:
     """Which part of a value is not JSON."""
-    if depth > 100:
-        return ""
+    if depth > DEEP:
+        return f"the result is nested more than {DEEP} deep"
     if isinstance(value, dict):
         for key, one in value.items():
             if not isinstance(key, (str, int, float, bool, type(None))):
@@ -166,9 +177,12 @@ def offender(value: Any, where: str = "the result", depth: int = 0) -> str:
 def as_json(value: Any) -> str:
     """What main() returned, for the launcher."""
     try:
-        return json.dumps(value, allow_nan=False)
+        text = dumps(value)
+        if text.count("[") + text.count("{") > DEEP and (said := offender(value)):  # few results come here
+            raise Refused(f"main() returned what the launcher does not take: {said}")
+        return text
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        said = offender(value) if not isinstance(error, RecursionError) else ""
+        said = "" if isinstance(error, RecursionError) or "Circular" in str(error) else offender(value)
         raise Refused(f"main() returned what is not JSON: {said or error}. Return dicts, lists, texts, finite numbers, True, False and None; "
                       "a numpy array by .tolist(), bytes through a memory element") from None
 
@@ -187,8 +201,9 @@ def failure(error: BaseException) -> tuple[str, str]:
     return "".join(traceback.format_exception_only(type(error), error)).strip(), "".join(lines)
 
 
-def listen(lines: Lines, action: LibdAction) -> None:
+def listen(lines: Lines, action: LibdAction, listening: LockType) -> None:
     """In a thread: what the launcher says while main() runs."""
+    listening.release()
     try:
         while (line := lines.read()) is not None:
             try:
@@ -205,7 +220,10 @@ def hear(lines: Lines, action: LibdAction, said: dict[str, Any]) -> None:
     if said.get("do") == "config":
         durl = field(said, "durl", str, "")
         lines.know(durl)
-        action.config_transport(field(said, "name", str, ""), durl)
+        name = field(said, "name", str, "")
+        if action._action is None:  # else the library would be loaded in this thread
+            raise Refused(f"the launcher configures the transport {name!r}, and this element has none")
+        action.config_transport(name, durl)
     elif said.get("do") == "terminate":
         action.terminate()
 
@@ -234,6 +252,7 @@ def moved(action: LibdAction) -> dict[str, dict[str, int]]:
 def run(lines: Lines) -> int:
     """The whole life of an element; its exit status."""
     action: LibdAction | None = None
+    listening = allocate_lock()
     try:
         first = lines.read()
         if first is None:
@@ -246,7 +265,12 @@ def run(lines: Lines) -> int:
         for durl in field(said, "transports", list, []):
             lines.know(durl)
             action.add_transport(durl)
-        threading.Thread(target=listen, args=(lines, action), name="disagg-launcher", daemon=True).start()
+        listening.acquire()
+        try:
+            start_new_thread(listen, (lines, action, listening))  # not by threading, which takes longer to load than all that is here
+        except RuntimeError:  # a limit, of memory or of threads
+            listening.release()
+            raise
         module = load(said)
         main = getattr(module, "main", None)
         if not callable(main):
@@ -255,7 +279,7 @@ def run(lines: Lines) -> int:
         status = 0
     except BaseException as error:  # SystemExit and KeyboardInterrupt, too: somebody waits for the last line
         text, trace = failure(error)
-        last = json.dumps({"did": "error", "error": lines.clean(text), "traceback": lines.clean(trace)})
+        last = dumps({"did": "error", "error": lines.clean(text), "traceback": lines.clean(trace)})
         status = 1
     stats: dict[str, dict[str, int]] = {}
     if action is not None:
@@ -266,8 +290,9 @@ def run(lines: Lines) -> int:
             stream.flush()
         except (AttributeError, OSError, ValueError):
             pass  # the program closed it
-    lines.say(json.dumps({"did": "stats", "transports": stats}))
+    lines.say(dumps({"did": "stats", "transports": stats}))
     lines.say(last)
+    listening.acquire()  # an interpreter that ends while a thread of it is beginning crashes
     return status
 
 
@@ -278,6 +303,13 @@ def main(argv: list[str]) -> int:
         return run(lines)
     except BrokenPipeError:
         return 1  # the launcher is gone
+
+
+def launched() -> None:
+    """For python -c: the same as python -m disagg.element, without the milliseconds of runpy."""
+    if sys.path and not sys.path[0]:
+        sys.path[0] = os.getcwd()  # as -m has it: the program may change its directory
+    sys.exit(main(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -161,6 +161,7 @@ def test_a_failure_shows_its_traceback(element):
                                         ("def main(params, action): return {(1, 2): 3}", "has the key (1, 2)"),
                                         ("def main(params, action):\n    x = []\n    x.append(x)\n    return x", "Circular"),
                                         ("def main(params, action):\n    x = []\n    for _ in range(100000): x = [x]\n    return x", "not JSON"),
+                                        ("def main(params):\n    x = []\n    for _ in range(250): x = [{'a': x}]\n    return x", "more than 400 deep"),
                                         ("def main(params, action): return object", "of type type")])
 def test_what_is_not_json_gives_a_sentence(element, text, says):
     said, status, _, _ = element().run(text).end()
@@ -173,12 +174,28 @@ def test_what_is_not_json_gives_a_sentence(element, text, says):
                                         ("def main(params, action): import sys; sys.exit(3)", "sys.exit(3)"),
                                         ("def main(params, action): raise KeyboardInterrupt", "KeyboardInterrupt"),
                                         ("def main(params, action): raise BaseException('odd')", "odd"), ("\0", "null bytes|SyntaxError"),
-                                        ("def main(): pass", "TypeError")])
+                                        ("def main(): pass", "it.o.py, line 1: main takes 0 arguments"),
+                                        ("\n\ndef main(a, b, c): pass", "it.o.py, line 3: main takes 3 arguments"),
+                                        ("def main(a, b, *, c): pass", "needs c by name")])
 def test_programs_that_do_not_run(element, text, says):
     said, status, _, _ = element().run(text).end()
     last = outcome(said)
     assert last["did"] == "error" and any(word in last["error"] + last["traceback"] for word in says.split("|")), last
     assert status == 1
+
+
+@pytest.mark.parametrize("head", ["(params)", "(params, action)", "(params, action, more=1)", "(*all)", "(params, *rest)", "(params=1, action=2)",
+                                  "(params, action, *, more=1)", "(**all)"])
+def test_arguments_that_main_may_have(element, head):
+    said, status, _, _ = element().run(f"def main{head}: return 1").end()
+    assert (outcome(said)["did"], status) == (("error", 1) if head == "(**all)" else ("result", 0)), said
+
+
+def test_elements_that_end_at_once_end_well(element):
+    """While the thread that listens to the launcher is still beginning."""
+    for _ in range(10):
+        said, status, _, err = element().run("def main(params): pass").end()
+        assert outcome(said) == {"did": "result", "value": None} and status == 0, err
 
 
 def test_no_token_is_shown(element):

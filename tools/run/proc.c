@@ -112,8 +112,8 @@ static char **make_arguments(const run_proc_t *p)
     unsigned n = 0;
     if (!e->memory) {
         argv[n++] = run_dup(p->run->python);
-        argv[n++] = run_dup("-m");
-        argv[n++] = run_dup("disagg.element");
+        argv[n++] = run_dup("-c"); /* as -m disagg.element, which loads runpy first */
+        argv[n++] = run_dup("from disagg.element import launched; launched()");
         return argv;
     }
     argv[n++] = run_dup("weft");

@@ -37,7 +37,7 @@ class Action:
             with s.makefile("rb") as f:
                 line = f.readline()
             return json.loads(line) if line else None
-assert sys.argv[1:] == ["-m", "disagg.element"], sys.argv
+assert sys.argv[1] == "-c" and "disagg.element" in sys.argv[2] and len(sys.argv) == 3, sys.argv
 action = Action()
 action.say({{"did": "begin"}})
 try:
