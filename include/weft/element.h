@@ -197,7 +197,7 @@ typedef enum weft_transport_state {
 } weft_transport_state_t;
 
 /* Its state; *why_out (may be NULL) is what an operation would now end with in LOST, FAILED and RELEASED, what the last try to connect came to
- * in CONNECTING, and WEFT_OK otherwise. */
+ * in CONNECTING, and WEFT_OK otherwise. In a forked child it is RELEASED, with WEFT_ERR_FORKED. */
 WEFT_API weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_status_t *why_out);
 /* "waiting", "connecting", ... */
 WEFT_API const char *weft_transport_state_name(weft_transport_state_t state);

@@ -115,6 +115,8 @@ weft_status_t weft_action_add(weft_action_t *action, const char *durl)
     weft_transport_t *t;
     if (!action)
         return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
+    if (wefti_forked(action->rt))
+        return wefti_element_forked();
     weft_status_t st = weft_durl_parse(durl, &d);
     if (!st)
         st = wefti_transport_new(action, &d, &t);
@@ -151,6 +153,8 @@ weft_status_t weft_action_configure(weft_action_t *action, const char *name, con
     weft_status_t why;
     if (!action || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+    if (wefti_forked(action->rt))
+        return wefti_element_forked();
     weft_status_t st = weft_durl_parse(durl, &d);
     if (st)
         return st;
@@ -180,6 +184,8 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
                           : !name ? "the name"
                           : !type ? "the type"
                                   : "where the transport goes");
+    if (wefti_forked(action->rt))
+        return wefti_element_forked();
     bool server = !strcmp(type, "rdma_server");
     if (!server && strcmp(type, "rdma") != 0)
         return wefti_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);
@@ -206,6 +212,8 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     unsigned n = 0;
     if (!action || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+    if (wefti_forked(action->rt))
+        return wefti_element_forked();
     for (weft_transport_t *t;; n++) {
         t = NULL;
         pthread_mutex_lock(&action->lock);
@@ -248,7 +256,7 @@ static void terminated(wefti_call_t *call)
 
 void weft_action_terminate(weft_action_t *action)
 {
-    if (!action || atomic_exchange(&action->terminated, true))
+    if (!action || atomic_exchange(&action->terminated, true) || wefti_forked(action->rt))
         return;
     action->terminate_call.fn = terminated;
     wefti_action_ref(action);

@@ -30,6 +30,7 @@ weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_o
     }
     pthread_mutex_init(&p->lock, NULL);
     atomic_init(&p->refs, 1);
+    p->fork_generation = wefti_fork_generation;
     *pool_out = p;
     return WEFT_OK;
 }
@@ -58,6 +59,8 @@ static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
 
 static void put(element_pool_t *pool, void *base, size_t len)
 {
+    if (pool->fork_generation != wefti_fork_generation) /* the lock may be held by a thread that is the parent's: it stays */
+        return;
     pthread_mutex_lock(&pool->lock);
     weft_pool_put(pool->pool, base);
     if (len > OWN)

@@ -38,6 +38,12 @@ static inline element_state_t *element_state(const weft_runtime_t *rt) { return 
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
 
+/* A forked child asks for something of its parent's: said before any lock is taken, which a thread of the parent's may have held. */
+static inline weft_status_t wefti_element_forked(void)
+{
+    return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
+}
+
 /* --- durl.c --------------------------------------------------------------------------------------------------------------------- */
 
 bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
@@ -49,6 +55,7 @@ typedef struct element_pool {
     _Atomic uint32_t refs;
     pthread_mutex_t lock;
     weft_pool_t *pool;
+    uint32_t fork_generation;    /* when it was made */
 } element_pool_t;
 weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
 void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */

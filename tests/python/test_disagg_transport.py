@@ -5,13 +5,13 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 
 import weft
 
 from elementside import BOUND, action, elsewhere, memory, pair, until
-
 
 
 @pytest.fixture(params=["mapped", "checked", "tcp"])
@@ -307,6 +307,51 @@ def test_a_forked_child_is_told_so():
             time.sleep(0.01)
         assert status == 0
         trans.read(4, 0)
+
+def told_so(trans, server, own):
+    """In a forked child: every call on what the parent has says so."""
+    assert trans.state == server.state == "released" and trans.why is weft.ForkedError and trans.durl is server.durl is None
+    for use in (lambda: trans.stats(), lambda: trans.buf, lambda: server.buf, lambda: trans.reg(8), lambda: trans.read(8, 0), lambda: trans.remote(),
+                lambda: trans.alloc(5), lambda: trans.flush(), lambda: own.add("x;rdma_tcp;"), lambda: own.release("mem"),
+                lambda: own.configure("mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;"), lambda: weft._core.Transport(own, "mem"), own.close):
+        with pytest.raises(weft.ForkedError):
+            use()
+    own.terminate()
+
+
+def test_a_child_that_is_forked_while_threads_are_busy_is_told_and_never_hangs():
+    with memory(1 << 16) as element, action(element.durl, "s;rdma_tcp_server;size,64;") as made:
+        trans, server = made.get_transport("mem", "rdma"), made.get_transport("s", "rdma_server")
+        trans.reg(1 << 16)
+        trans.wait_ready(BOUND)
+        view, stop = trans.buf, threading.Event()
+
+        def work():
+            while not stop.is_set():
+                trans.read(1 << 15, 0)  # posted without the GIL
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                pid = os.fork()
+                if pid == 0:
+                    status = 1
+                    try:
+                        signal.alarm(BOUND)  # ends it
+                        told_so(trans, server, made._action)
+                        view[0] = 1  # what is here can be looked at
+                        status = 0
+                    except BaseException:
+                        traceback.print_exc()
+                    finally:
+                        os._exit(status)
+                assert os.waitpid(pid, 0)[1] == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(BOUND)
+        assert trans.state == "ready"
 
 
 def test_alloc_is_memory_at_the_same_element(child):

@@ -235,6 +235,18 @@ TEST(a_forked_child_is_told_so)
         bool right = weft_transport_read(t, 10, 0, 0, &op) == WEFT_ERR_FORKED &&
                      weft_transport_fetch_add(t, 0, 1, &op) == WEFT_ERR_FORKED &&
                      weft_transport_reg(t, 1, NULL) == WEFT_ERR_FORKED;
+        weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
+        weft_memory_stats_t m = WEFT_MEMORY_STATS_INIT;
+        weft_status_t why;
+        weft_transport_t *found;
+        right = right && weft_transport_state(t, &why) == WEFT_TRANSPORT_RELEASED && why == WEFT_ERR_FORKED &&
+                weft_transport_get_stats(t, &s) == WEFT_ERR_FORKED && weft_memory_get_stats(e.memory, &m) == WEFT_ERR_FORKED &&
+                !weft_transport_buf(t, NULL) && !weft_transport_buffer(t) && !weft_transport_remote(t) &&
+                !weft_transport_memory(t) && weft_action_get(e.action, "mem", "rdma", &found) == WEFT_ERR_FORKED &&
+                weft_action_add(e.action, "x;rdma_tcp;") == WEFT_ERR_FORKED &&
+                weft_action_configure(e.action, "mem", e.durl) == WEFT_ERR_FORKED &&
+                weft_action_release(e.action, "mem") == WEFT_ERR_FORKED;
+        weft_action_terminate(e.action);
         _exit(right ? 0 : 1);
     }
     int status;

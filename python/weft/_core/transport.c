@@ -108,6 +108,19 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* It is released, or of the parent process: true with an exception. */
+static bool released(weftpy_transport_t *t)
+{
+    weft_status_t why;
+    if (weft_transport_state(t->of, &why) != WEFT_TRANSPORT_RELEASED)
+        return false;
+    weftpy_raise_text(t->action->h.run->st, why,
+                      why == WEFT_ERR_FORKED ? "the transport %U is the parent process's: open an action here"
+                                             : "the transport %U is released",
+                      t->name);
+    return true;
+}
+
 /* --- its buffer ---------------------------------------------------------------------------------------------------------- */
 
 static const weftpy_sig_t sig_reg = {"reg", 2, 1, 2, {N_size, N_trans}};
@@ -150,8 +163,8 @@ static PyObject *reg(FAST_ARGS)
 static PyObject *exporter(weftpy_transport_t *t)
 {
     weft_buffer_t *now = weft_transport_buffer(t->of); /* held */
-    if (!now && weft_transport_state(t->of, NULL) == WEFT_TRANSPORT_RELEASED)
-        return weftpy_raise_text(t->action->h.run->st, WEFT_ERR_CLOSED, "the transport %U is released", t->name);
+    if (!now && released(t))
+        return NULL;
     if (!now) {
         PyErr_Format(PyExc_MemoryError,
                      t->server ? "the transport %U has no memory to serve yet: it waits to be told how much"
@@ -215,7 +228,7 @@ static PyObject *remote(PyObject *self, PyObject *unused)
         return NULL;
     weft_remote_t *of = weft_transport_remote(t->of);
     if (!of)
-        return weftpy_raise(a->h.run->st, WEFT_ERR_STATE);
+        return released(t) ? NULL : weftpy_raise(a->h.run->st, WEFT_ERR_STATE);
     for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
         PyObject *known = PyWeakref_GetObject(PyTuple_GetItem(PyList_GetItem(a->remotes, i), 1));
         if (known && known != Py_None && ((weftpy_handle_t *)known)->of == of)
@@ -286,7 +299,9 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         weftpy_raise_text(t->action->h.run->st, WEFT_ERR_CLOSED, "the action of the transport %U is closed", t->name);
         return NULL;
     }
-    weft_transport_get_stats(t->of, &s);
+    weft_status_t status = weft_transport_get_stats(t->of, &s);
+    if (status)
+        return weftpy_raise(t->action->h.run->st, status);
     const struct {
         const char *name;
         uint64_t value;
