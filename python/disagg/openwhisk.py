@@ -163,6 +163,7 @@ class OpenWhisk(Backend):
 
         `props`: `params` are the parameters of the new activation, `size` or `limits: {mem: ...}` the size of a memory element, and `type`, "memory"
         or "compute", what it is. Without that the annotation `type` of the action says it; without either it is memory, unless it is given `params`.
+        `grace` and `patience` are how many seconds memory waits for others after its last user, and for the first one.
         """
         until = self._until()
         path = path_of(template)
@@ -173,7 +174,7 @@ class OpenWhisk(Backend):
         if self._kind(template, path, props, until) == "compute":
             self._invoke(template, trans, path, self._body(params, None), until)
             return None
-        body = self._body(params, self._about(trans, size))
+        body = self._body(params, self._about(trans, size, props))
         added = self._add(trans)
         try:
             durl = self._durl(self._invoke(template, trans, path, body, until), trans)
@@ -196,11 +197,12 @@ class OpenWhisk(Backend):
 
     # --- what is sent
 
-    def _about(self, trans: str, size: int | None) -> dict[str, Any]:
+    def _about(self, trans: str, size: int | None, props: dict[str, Any]) -> dict[str, Any]:
         """What a memory element is told: the name it has here, its size, and where to say where it is."""
         about: dict[str, Any] = {"name": trans}
         if size is not None:
             about["size"] = size
+        about.update({key: props[key] for key in ("grace", "patience") if key in props})
         aid = self._action.aid or os.environ.get("__OW_ACTIVATION_ID", "")
         if aid:
             about["function_activation_id"] = aid
