@@ -152,22 +152,6 @@ def a_second_signal_is_impatient():
         elements.nothing_left(folder)
 
 
-def a_launcher_that_is_killed_takes_its_elements_with_it():
-    files = {"a.o.py": "#@ corunning: {words: }\n" + HANGS, "words.o.yaml": WORDS}
-    with elements.directory(files) as (folder, python):
-        p = weft.start("run", folder, *python, env=elements.environment(folder))
-        try:
-            assert p.stdout.readline() == "up\n", p.stderr.read()
-            assert len(elements.processes_of(folder)) == 3
-            p.kill()
-            p.communicate(timeout=30)
-            elements.nothing_left(folder)
-        finally:
-            weft.end(p)
-        temp = os.path.join(os.path.dirname(folder), "tmp")
-        subprocess.run(["rm", "-r", *(os.path.join(temp, d) for d in os.listdir(temp))], check=True)  # that much is left
-
-
 def no_descriptors_left_is_told():
     files = {"a.o.py": "#@ parallelism: 40\n#@ corunning: {words: }\n" + HANGS, "words.o.yaml": WORDS}
     with elements.directory(files) as (folder, python):
@@ -278,7 +262,7 @@ def memory_killed_in_the_middle_of_reads_is_an_exception():
 weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, killed_elements_are_told,
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
-          elements_are_asked_before_they_are_killed, a_second_signal_is_impatient, a_launcher_that_is_killed_takes_its_elements_with_it,
+          elements_are_asked_before_they_are_killed, a_second_signal_is_impatient,
           no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_goes_away_ends_the_run,
           writing_out_of_range_is_an_error, what_is_not_json_is_an_error,
           hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)

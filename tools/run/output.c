@@ -69,19 +69,18 @@ static void show(run_proc_t *p, unsigned which, const char *line, size_t n)
     run_free(&text);
 }
 
-static bool output_some(run_proc_t *p, unsigned which)
+/* How many bytes; 0 at the end of what is there for now, or for ever. */
+static size_t output_some(run_proc_t *p, unsigned which)
 {
     run_source_t *s = &p->out[which];
     run_text_t *lines = &p->lines[which];
     char piece[65536], *newline;
     ssize_t n = read(s->fd, piece, sizeof piece);
     size_t from = 0;
-    if (n < 0 && errno == EINTR)
-        return true;
     if (n <= 0) {
-        if (n == 0 || errno != EAGAIN)
+        if (n == 0 || (errno != EAGAIN && errno != EINTR))
             run_unwatch(s);
-        return false;
+        return 0;
     }
     run_add(lines, piece, (size_t)n);
     while ((newline = memchr(lines->p + from, '\n', lines->n - from))) {
@@ -95,7 +94,7 @@ static bool output_some(run_proc_t *p, unsigned which)
     }
     if (from)
         run_drop(lines, from);
-    return true;
+    return (size_t)n;
 }
 
 void run_output(run_source_t *s, uint32_t events)
@@ -107,8 +106,9 @@ void run_output(run_source_t *s, uint32_t events)
 void run_output_rest(run_proc_t *p)
 {
     for (unsigned which = 0; which < 2; which++) {
-        while (p->out[which].fd >= 0 && output_some(p, which))
-            ;
+        size_t left = run_waiting(&p->out[which]), n; /* what is there now: others may have the pipe, and never stop writing */
+        while (left && p->out[which].fd >= 0 && (n = output_some(p, which)))
+            left -= n < left ? n : left;
         if (p->lines[which].n)
             show(p, which, p->lines[which].p, p->lines[which].n);
         run_free(&p->lines[which]);

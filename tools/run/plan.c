@@ -10,7 +10,6 @@
  * hold it. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -404,6 +403,10 @@ static void signalled(run_source_t *s, uint32_t events)
     (void)events;
     if (read(s->fd, &info, sizeof info) != sizeof info)
         return;
+    if (info.ssi_signo == SIGCHLD) {
+        run_guard_reap(run);
+        return;
+    }
     if (run->signalled) { /* a second one: no more patience */
         for (run_proc_t *p = run->procs; p; p = p->next)
             run_kill(p);
@@ -478,29 +481,6 @@ static void loop(run_t *run)
 
 /* --- before and after -------------------------------------------------------------------------------------------------------- */
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
-{
-    (void)st;
-    (void)where;
-    (void)kind;
-    (void)!remove(path); /* as much of it as can be */
-    return 0;
-}
-
-static bool make_scratch(run_t *run)
-{
-    const char *under = getenv("TMPDIR");
-    if (!under || *under != '/' || strlen(under) > 60) /* the path of a Unix socket is short */
-        under = "/tmp";
-    run->scratch = run_printf("%s/weft-run-XXXXXX", under);
-    if (mkdtemp(run->scratch))
-        return true;
-    tool_error("no working directory can be made in %s: %s", under, strerror(errno));
-    free(run->scratch);
-    run->scratch = NULL;
-    return false;
-}
-
 static void find_cpus(run_t *run)
 {
     cpu_set_t set;
@@ -544,22 +524,20 @@ static bool prepare(run_t *run)
         return false;
     }
     tool_signals(&signals);
+    sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     if (!run_watch(run, &run->signals, signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK), EPOLLIN, signalled)) {
         tool_error("cannot begin: %s", strerror(errno));
         return false;
     }
-    return make_scratch(run) && run_serve_open(run);
+    return run_guard_begin(run) && run_serve_open(run);
 }
 
 static void finish(run_t *run)
 {
     run_serve_close(run);
     run_unwatch(&run->signals);
-    if (run->scratch && run->opts.keep)
-        tool_error("the working directories are in %s", run->scratch);
-    else if (run->scratch)
-        nftw(run->scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    run_guard_end(run);
     if (run->epoll >= 0)
         close(run->epoll);
     if (run->null_fd >= 0)

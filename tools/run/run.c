@@ -59,7 +59,7 @@ static int go(run_t *run)
 
 int tool_run(int argc, char **argv)
 {
-    run_t run = {.epoll = -1, .null_fd = -1, .signals.fd = -1, .server.fd = -1};
+    run_t run = {.epoll = -1, .null_fd = -1, .lock_fd = -1, .guard_fd = -1, .signals.fd = -1, .server.fd = -1};
     int rc = TOOL_OK;
     run.procs_end = &run.procs;
     if (!run_options(&run.opts, argc, argv))

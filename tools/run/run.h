@@ -163,7 +163,8 @@ struct run_proc {
     run_asked_t asked; /* how far it has been told to end */
     uint64_t ask_at;   /* when the next step of that is due */
     run_source_t exit, control, out[2];
-    run_text_t heard, say, lines[2]; /* what came without an end of line yet; what is still to be sent */
+    run_text_t heard, say, lines[2]; /* what came without an end of line yet; what is to be sent, of which `said` bytes are */
+    size_t said;
     bool flooded;                    /* it said a line that is too long */
     uint64_t started, began, ended;
     struct rusage usage;
@@ -180,7 +181,8 @@ struct run {
     run_element_t **elements;
     unsigned n_elements, n_static; /* the first n_static are of the directory */
     unsigned n_problems;
-    int epoll, null_fd;
+    int epoll, null_fd, lock_fd, guard_fd; /* lock_fd: the scratch directory, locked while somebody sees to it */
+    pid_t guard;
     run_source_t signals, server;
     char *socket_path;
     run_proc_t *procs, **procs_end; /* every process there was, in order of their starts */
@@ -244,12 +246,19 @@ void run_talk_control(run_source_t *s, uint32_t events);
 void run_tell(run_proc_t *p, const run_text_t *line); /* with its newline */
 void run_tell_config(run_proc_t *p, const char *trans, const char *durl);
 void run_hear_rest(run_proc_t *p); /* whatever it said before it ended */
+size_t run_waiting(const run_source_t *s); /* bytes that can be read now */
 
 bool run_serve_open(run_t *run); /* the socket for runtime.invoke */
 void run_serve_close(run_t *run);
 void run_invoked_ready(run_element_t *e);  /* its durl is known */
 void run_invoked_failed(run_element_t *e); /* there will be none */
 void run_owner_over(run_proc_t *p);        /* what it has invoked goes with it */
+
+/* --- guard.c ----------------------------------------------------------------------------------------------------- */
+
+bool run_guard_begin(run_t *run);  /* scratch is made, and seen to even if this process is killed; false after a sentence */
+void run_guard_end(run_t *run);    /* who is left of what elements have started is killed, and scratch removed */
+void run_guard_reap(run_t *run);   /* children that ended and were not started here */
 
 /* --- output.c, progress.c, report.c, trace.c --------------------------------------------------------------------- */
 

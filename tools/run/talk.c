@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,20 +18,21 @@
 static void send_some(run_proc_t *p)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &p->control};
-    size_t at = 0;
-    while (at < p->say.n) {
-        ssize_t n = send(p->control.fd, p->say.p + at, p->say.n - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (p->said < p->say.n) {
+        ssize_t n = send(p->control.fd, p->say.p + p->said, p->say.n - p->said, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0) {
-            at += (size_t)n;
+            p->said += (size_t)n;
         } else if (errno == EAGAIN) {
             ev.events |= EPOLLOUT;
             break;
         } else if (errno != EINTR) {
-            at = p->say.n; /* it does not listen any more: how it ended will say the rest */
+            p->said = p->say.n; /* it does not listen any more: how it ended will say the rest */
         }
     }
-    if (at)
-        run_drop(&p->say, at);
+    if (p->said > p->say.n / 2) { /* not each time: what is said may be long */
+        run_drop(&p->say, p->said);
+        p->said = 0;
+    }
     epoll_ctl(p->run->epoll, EPOLL_CTL_MOD, p->control.fd, &ev);
 }
 
@@ -52,6 +54,12 @@ void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
     run_addf(&line, "}\n");
     run_tell(p, &line);
     run_free(&line);
+}
+
+size_t run_waiting(const run_source_t *s)
+{
+    int n = 0;
+    return s->fd >= 0 && !ioctl(s->fd, FIONREAD, &n) && n > 0 ? (size_t)n : 0;
 }
 
 /* --- from a compute element ---------------------------------------------------------------------------------------------- */
@@ -144,26 +152,24 @@ static void hear(run_proc_t *p, const char *text, size_t n)
     }
 }
 
-/* False at the end of what is there for now, or for ever. */
-static bool hear_some(run_proc_t *p)
+/* How many bytes; 0 at the end of what is there for now, or for ever. */
+static size_t hear_some(run_proc_t *p)
 {
     char piece[65536], *newline;
     ssize_t n = read(p->control.fd, piece, sizeof piece);
-    size_t from = 0;
-    if (n < 0 && errno == EINTR)
-        return true;
+    size_t from = 0, look = p->heard.n; /* there is no end of line before that: lines are long */
     if (n <= 0) {
-        if (n == 0 || errno != EAGAIN)
+        if (n == 0 || (errno != EAGAIN && errno != EINTR))
             run_unwatch(&p->control);
-        return false;
+        return 0;
     }
     if (p->flooded)
-        return true; /* nothing of it is of interest any more, but it must not be held up, either */
+        return (size_t)n; /* nothing of it is of interest any more, but it must not be held up, either */
     run_add(&p->heard, piece, (size_t)n);
-    while ((newline = memchr(p->heard.p + from, '\n', p->heard.n - from))) {
+    while ((newline = memchr(p->heard.p + look, '\n', p->heard.n - look))) {
         size_t to = (size_t)(newline - p->heard.p);
         hear(p, p->heard.p + from, to - from);
-        from = to + 1;
+        from = look = to + 1;
     }
     if (from)
         run_drop(&p->heard, from);
@@ -171,7 +177,7 @@ static bool hear_some(run_proc_t *p)
         p->flooded = true;
         run_free(&p->heard);
     }
-    return true;
+    return (size_t)n;
 }
 
 void run_talk_control(run_source_t *s, uint32_t events)
@@ -185,7 +191,8 @@ void run_talk_control(run_source_t *s, uint32_t events)
 
 void run_hear_rest(run_proc_t *p)
 {
-    while (p->control.fd >= 0 && hear_some(p))
-        ;
+    size_t left = run_waiting(&p->control), n;
+    while (left && p->control.fd >= 0 && (n = hear_some(p)))
+        left -= n < left ? n : left;
     run_unwatch(&p->control);
 }

@@ -1,0 +1,292 @@
+/* tools/run/guard.c - that nothing stays behind: neither processes nor directories, whichever way the launcher ends.
+ *
+ * The launcher is a subreaper: what elements have started and left, in groups and sessions of its own even, becomes its child, and
+ * is killed in the end. For the case that the launcher itself is killed there is the guard, a child that does nothing but wait
+ * for that. It finds who is left by the environment: WEFT_LAUNCHER names a socket in the run's scratch directory, whose name is
+ * nobody else's. Then it removes that directory. Should the guard have been killed, too, the next run does it: the
+ * directory is locked (flock) as long as either of the two lives, and one that is a minute old, ours and not locked is of a
+ * run that is dead. What --keep has left is marked, and stays. Nothing is killed that is not a descendant of an element.
+ * tests/tools/tools_run_guard.py holds it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define PREFIX "weft-run-"
+#define KEPT S_ISVTX /* of a directory that stays */
+#define OLD 60       /* seconds: one that is younger may be about to be locked */
+#define TRIES 200    /* who is killed may have started others meanwhile */
+#define PAUSE (10 * WEFT_MILLISECOND)
+#define ENVIRONMENT_MAX ((size_t)1 << 20)
+
+static void pause_a_little(void)
+{
+    struct timespec t = {.tv_nsec = (long)PAUSE};
+    nanosleep(&t, NULL);
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
+{
+    static unsigned deep;
+    (void)st;
+    (void)where;
+    if (kind == FTW_DNR && deep < 8 && !chmod(path, 0700)) { /* an element took the right to it away */
+        deep++;
+        nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        deep--;
+    }
+    (void)!remove(path); /* as much of it as can be */
+    return 0;
+}
+
+static void remove_all(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* --- processes ----------------------------------------------------------------------------------------------------- */
+
+static run_text_t read_proc(int dir, const char *pid, const char *what)
+{
+    char path[64], piece[4096];
+    run_text_t text = {0};
+    ssize_t n;
+    int fd;
+    snprintf(path, sizeof path, "%s/%s", pid, what);
+    fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+    run_add(&text, "", 0);
+    while (fd >= 0 && text.n < ENVIRONMENT_MAX && (n = read(fd, piece, sizeof piece)) > 0)
+        run_add(&text, piece, (size_t)n);
+    if (fd >= 0)
+        close(fd);
+    return text;
+}
+
+/* Has it the variable, with exactly that value, in the environment that it was started with? */
+static bool has_variable(int dir, const char *pid, const char *variable)
+{
+    run_text_t all = read_proc(dir, pid, "environ");
+    size_t n = strlen(variable) + 1; /* with the zero */
+    bool found = false;
+    for (const char *p = all.p; !found && p < all.p + all.n; p += strlen(p) + 1)
+        found = (size_t)(all.p + all.n - p) + 1 >= n && !strcmp(p, variable);
+    run_free(&all);
+    return found;
+}
+
+static bool is_child(int dir, const char *pid)
+{
+    run_text_t stat = read_proc(dir, pid, "stat");
+    const char *p = strrchr(stat.p, ')'); /* the name before it may have anything in it */
+    bool found = p && strtol(strlen(p) > 4 ? p + 4 : "", NULL, 10) == getpid();
+    run_free(&stat);
+    return found;
+}
+
+/* Kill every process that is a child of ours (variable NULL), or that has the variable. How many. */
+static unsigned kill_all(const char *variable)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+    unsigned killed = 0;
+    if (!proc)
+        return 0;
+    /* cppcheck-suppress readdirCalled ; there is one thread */
+    while ((entry = readdir(proc))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        int fd;
+        if (pid <= 1 || pid == getpid())
+            continue;
+        if (variable ? !has_variable(dirfd(proc), entry->d_name, variable) : !is_child(dirfd(proc), entry->d_name))
+            continue;
+        fd = (int)syscall(SYS_pidfd_open, pid, 0);
+        /* looked at again: from here on the number cannot have become another's */
+        if (fd >= 0 && (!variable || has_variable(dirfd(proc), entry->d_name, variable)) &&
+            !syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0))
+            killed++;
+        if (fd >= 0)
+            close(fd);
+    }
+    closedir(proc);
+    return killed;
+}
+
+/* After a launcher that was killed. */
+static void clean_up(const char *scratch)
+{
+    char *variable = run_printf("WEFT_LAUNCHER=%s/launcher", scratch);
+    struct stat st;
+    for (unsigned i = 0; i < TRIES && kill_all(variable); i++)
+        pause_a_little();
+    if (!lstat(scratch, &st) && !(st.st_mode & KEPT))
+        remove_all(scratch);
+    free(variable);
+}
+
+void run_guard_reap(run_t *run)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        run_proc_t *p;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid)
+            return;
+        for (p = run->procs; p && (p->over || p->pid != info.si_pid); p = p->next)
+            ;
+        if (p)
+            run_look(p);
+        else if (waitpid(info.si_pid, NULL, WNOHANG) == run->guard)
+            run->guard = 0;
+    }
+}
+
+/* --- the guard ----------------------------------------------------------------------------------------------------------- */
+
+static _Noreturn void guard(const run_t *run, int from)
+{
+    sigset_t all;
+    char byte;
+    ssize_t n;
+    prctl(PR_SET_NAME, "weft-run-guard");
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid(); /* what is sent to all of the launcher's group is not for us */
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        dup2(run->null_fd, fd);
+    for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) /* the launcher has a few only at this time */
+        if (fd != from && fd != run->lock_fd)
+            close(fd);
+    (void)!chdir("/");
+    do
+        n = read(from, &byte, 1);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        clean_up(run->scratch);
+    _exit(0);
+}
+
+/* --- directories ----------------------------------------------------------------------------------------------------------- */
+
+/* One of a run that is dead, as far as can be told: then it is locked now. -1: it is not. */
+static int lock_dead(const char *path)
+{
+    struct stat st;
+    int fd;
+    if (lstat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 07777) != 0700 ||
+        time(NULL) - st.st_ctime < OLD)
+        return -1;
+    fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static void sweep(const char *under)
+{
+    DIR *dir = opendir(under);
+    struct dirent *entry;
+    if (!dir)
+        return;
+    /* cppcheck-suppress readdirCalled ; there is one thread */
+    while ((entry = readdir(dir))) {
+        char *path;
+        int fd;
+        if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) != 0 || strlen(entry->d_name) != strlen(PREFIX) + 6)
+            continue;
+        path = run_printf("%s/%s", under, entry->d_name);
+        fd = lock_dead(path);
+        if (fd >= 0) {
+            clean_up(path);
+            close(fd);
+        }
+        free(path);
+    }
+    closedir(dir);
+}
+
+static bool make_scratch(run_t *run)
+{
+    const char *under = getenv("TMPDIR");
+    if (!under || *under != '/' || strlen(under) > 60) /* the path of a Unix socket is short */
+        under = "/tmp";
+    sweep(under);
+    run->scratch = run_printf("%s/" PREFIX "XXXXXX", under);
+    if (!mkdtemp(run->scratch)) {
+        tool_error("no working directory can be made in %s: %s", under, strerror(errno));
+        free(run->scratch);
+        run->scratch = NULL;
+        return false;
+    }
+    run->lock_fd = open(run->scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (run->lock_fd >= 0)
+        flock(run->lock_fd, LOCK_EX | LOCK_NB);
+    if (run->opts.keep)
+        chmod(run->scratch, 0700 | KEPT);
+    return true;
+}
+
+bool run_guard_begin(run_t *run)
+{
+    int ends[2];
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (!make_scratch(run))
+        return false;
+    if (pipe2(ends, O_CLOEXEC)) {
+        tool_error("cannot begin: %s", strerror(errno));
+        return false;
+    }
+    run->guard = fork();
+    if (!run->guard) {
+        close(ends[1]);
+        guard(run, ends[0]);
+    }
+    close(ends[0]);
+    run->guard_fd = ends[1];
+    if (run->guard > 0)
+        return true;
+    tool_error("cannot begin: %s", strerror(errno));
+    run->guard = 0;
+    return false;
+}
+
+void run_guard_end(run_t *run)
+{
+    if (run->guard_fd >= 0) {
+        (void)!write(run->guard_fd, "x", 1);
+        close(run->guard_fd);
+        run->guard_fd = -1;
+    }
+    if (run->guard)
+        while (waitpid(run->guard, NULL, 0) < 0 && errno == EINTR)
+            ;
+    run->guard = 0;
+    /* every child that there is now was started by an element */
+    for (unsigned i = 0; i < TRIES; i++) {
+        pid_t pid;
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+            ;
+        if (pid < 0)
+            break;
+        if (!kill_all(NULL) || i)
+            pause_a_little();
+    }
+    if (run->scratch && run->opts.keep)
+        tool_error("the working directories are in %s", run->scratch);
+    else if (run->scratch)
+        remove_all(run->scratch);
+    if (run->lock_fd >= 0)
+        close(run->lock_fd);
+    run->lock_fd = -1;
+}
