@@ -190,6 +190,8 @@ class LibdAction:
     def close(self) -> None:
         """End it with all of its transports, and wait until nothing of it is under way. Buffers that somebody looks at stay."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             action, self._action = self._action, None
             self._transports.clear()

@@ -96,8 +96,13 @@ class Runtime:
 
 def adopt(action: LibdAction, name: str, durl: str) -> None:
     """Give an action the transport `name` to where `durl` leads, whatever that calls its element."""
-    from weft._core import NotFoundError, durl_format, durl_parse
+    from weft._core import NotFoundError, durl_parse
     try:
         action.config_transport(name, durl)
-    except NotFoundError:
-        action.add_transport(durl_format({**durl_parse(durl), "name": name}))
+    except NotFoundError:  # the durl keeps its name, by which replicas and named memory are found
+        action.add_transport(f"{name};{durl_parse(durl)['impl']};")
+        try:
+            action.config_transport(name, durl)
+        except BaseException:
+            action.release_transport(name)
+            raise

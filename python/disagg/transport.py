@@ -45,10 +45,14 @@ class LibdRDMATransport(LibdTransport):
     def remote_array(self, dtype: Any, shape: int | tuple[int, ...], offset: int = 0) -> ElementArray:
         """A numpy array in the element's memory, from `offset` bytes on: fetches what is read, writes back what was written on flush() and close().
 
-        Waits for the element first. No buffer need be registered. Not to be had with replicas.
+        Waits for the element first. No buffer need be registered. Not to be had with replicas: read() and write() are.
         """
         from .arrays import ElementArray
         self.wait_ready()
+        if self.stats()["replicas"]:
+            from weft import UnsupportedError
+            raise UnsupportedError(f"the memory of {self.name} is on replicas, which have no arrays: reg() a buffer, make an array of it with "
+                                   "numpy.frombuffer(trans.buf, dtype), and read() and write() what you need of it")
         return ElementArray(self.remote(), dtype, shape, offset)
 
 

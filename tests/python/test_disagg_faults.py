@@ -190,3 +190,54 @@ def test_replicas_are_read_by_those_who_come_later(child):
             trans.reg(64)
             trans.read(64, 100, timeout=BOUND)
             assert bytes(trans.buf[:5]) == b"later"
+
+
+def damage(process, text):
+    """Change a byte of every copy of this text in the memory of a process. How many there were."""
+    found = 0
+    with open(f"/proc/{process.pid}/maps", encoding="ascii") as maps, open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as mem:
+        for line in maps:
+            if " rw-p " not in line or "[" in line:
+                continue
+            first, last = (int(part, 16) for part in line.split()[0].split("-"))
+            mem.seek(first)
+            bytes_there = mem.read(last - first)
+            at = bytes_there.find(text)
+            while at >= 0:
+                mem.seek(first + at)
+                mem.write(bytes([text[0] ^ 0xff]))
+                found += 1
+                at = bytes_there.find(text, at + 1)
+    return found
+
+
+def test_a_copy_that_was_damaged_is_passed_over(child):
+    processes, durl = mirrored(child, 2)
+    text = os.urandom(4096)
+    with action(durl) as made:
+        trans = made.get_transport("mem", "rdma")
+        trans.reg(8192)
+        for process in processes:  # whichever is read first
+            trans.buf[:4096] = text
+            trans.write(4096, 8192, timeout=BOUND)
+            assert damage(process, text[1000:1032]) >= 1
+            trans.read(4096, 8192, 4096, timeout=BOUND)
+            assert bytes(trans.buf[4096:]) == text
+        trans.write(4096, 8192, timeout=BOUND)
+        assert all([damage(process, text[1000:1032]) for process in processes])
+        with pytest.raises(weft.CorruptError):  # every copy is: not a wrong byte
+            trans.read(4096, 8192, 4096, timeout=BOUND)
+        trans.write(4096, 8192, timeout=BOUND)
+        trans.read(4096, 8192, 4096, timeout=BOUND)
+        assert bytes(trans.buf[4096:]) == text
+
+
+def test_what_replicas_have_not_is_said(child):
+    pytest.importorskip("numpy")
+    _, durl = mirrored(child, 2)
+    with action(durl) as made:
+        trans = made.get_transport("mem", "rdma")
+        with pytest.raises(weft.UnsupportedError, match="frombuffer"):
+            trans.remote_array("f8", 10)
+        with pytest.raises(weft.UnsupportedError):
+            trans.fetch_add(0, timeout=BOUND)

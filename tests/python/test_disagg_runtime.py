@@ -68,6 +68,36 @@ def test_invoke_mem_says_a_size():
                     made.runtime.invokeMem("mem", "x", bad)
 
 
+def test_a_durl_keeps_its_name_under_another_one():
+    with memory(4096, "words", named=True) as element:
+        durl = f"words;rdma_tcp;size,4096;url,{element.uri};"  # which says no more than the name
+        with action(backend=Own(durl, durl, "nonsense", "words;rdma_tcp;")) as made:
+            for name in ("more", "another"):
+                made.runtime.invoke("words", name)
+            one, two = made.get_transport("more", "rdma"), made.get_transport("another", "rdma")
+            one.reg(8)
+            two.reg(8)
+            one.buf[:] = b"the same"
+            one.write(8, 0, timeout=BOUND)
+            two.read(8, 0, timeout=BOUND)
+            assert bytes(two.buf) == b"the same"
+            for _ in range(2):
+                with pytest.raises(ValueError):
+                    made.runtime.invoke("words", "bad")
+                with pytest.raises(MemoryError):
+                    made.get_transport("bad", "rdma")
+
+
+def test_what_a_backend_does_to_props_stays_with_it():
+    class Greedy(Own):
+        def invoke(self, template, trans, props):
+            props["mine"] = 1
+    props = {"limits": {}}
+    with action(backend=Greedy()) as made:
+        made.runtime.invoke("x", "y", props)
+    assert props == {"limits": {}}
+
+
 def test_a_backend_that_fails_does_not_keep_the_transport():
     class Broken(Own):
         def release(self, name):
@@ -186,6 +216,29 @@ def test_a_launcher_that_never_answers_or_is_gone(launcher, tmp_path):
         Launcher(str(tmp_path / "nobody")).release("x")
     with pytest.raises(disagg.InvokeError):
         Launcher("x" * 500).release("x")
+
+
+def test_a_launcher_that_answers_slowly_for_ever_is_given_up(tmp_path):
+    path, stop = str(tmp_path / "slow"), threading.Event()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+
+        def drip():
+            with server.accept()[0] as peer:
+                while not stop.wait(0.05):
+                    try:
+                        peer.sendall(b" ")
+                    except OSError:
+                        return
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            with pytest.raises(disagg.InvokeError, match="within"):
+                Launcher(path, timeout=0.5).release("x")
+        finally:
+            stop.set()
+            thread.join(BOUND)
 
 
 def test_props_that_are_no_json_are_not_sent(launcher):
