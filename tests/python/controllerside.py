@@ -1,7 +1,7 @@
 """A small OpenWhisk: actions, containers in which `disagg.serve` runs, activations, and as much of the REST API as actions use. On loopback.
 
-A container runs one activation at a time and is used again for the same action. What it lets be tested is what an action sees of OpenWhisk: that the real
-one behaves so is written in its documents, and is not tested here.
+A container runs one activation at a time and is used again for its action. What can be tested with it is what an action sees of OpenWhisk; that the
+real one behaves so is written in its documents, and not tested here.
 """
 import base64
 import http.server
