@@ -111,7 +111,9 @@ weft_status_t peer_wait(peer_t *peer, weft_op_t *op, double seconds)
 
 void peer_run(peer_t *peer, double seconds)
 {
-    for (double end = now() + seconds; now() < end;)
+    /* and as many turns as a machine that has nothing else to do would take, or about */
+    double end = now() + seconds;
+    for (unsigned turns = 0; turns < seconds * 2e4 || now() < end; turns++)
         weft_runtime_progress(peer->rt);
 }
 

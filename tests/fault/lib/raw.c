@@ -110,6 +110,8 @@ wefti_hello_t raw_hello(void)
 
 void raw_run(weft_runtime_t *rt, double seconds)
 {
-    for (double end = now() + seconds; now() < end;)
+    /* and as many turns as a machine that has nothing else to do would take, or about */
+    double end = now() + seconds;
+    for (unsigned turns = 0; turns < seconds * 2e4 || now() < end; turns++)
         weft_runtime_progress(rt);
 }

@@ -19,7 +19,7 @@
 #include "fabric/fabric.h"
 
 #define LANES_PULLS 256
-#define LANES_SECONDS 20
+#define LANES_SECONDS 50
 
 typedef struct lanes_side lanes_side_t;
 

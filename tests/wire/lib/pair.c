@@ -18,7 +18,9 @@ void pair_drive(pair_t *pair)
 
 void pair_run(pair_t *pair, double seconds)
 {
-    for (double end = now() + seconds; now() < end;)
+    /* on a busy machine the time may be over after a turn or two, and what was to happen in it has not begun */
+    double end = now() + seconds;
+    for (unsigned turns = 0; turns < seconds * 1e5 || now() < end; turns++)
         pair_drive(pair);
 }
 

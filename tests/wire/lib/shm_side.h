@@ -12,7 +12,7 @@
 
 #include "fabric/shm/internal.h"
 
-#define SHM_SECONDS 20
+#define SHM_SECONDS 50
 #define SHM_OFFERS 64
 
 typedef struct shm_end shm_end_t;
