@@ -1,4 +1,5 @@
 """weft perf ends with a sentence and a failure when the other side is gone: at once if it was killed, in time if it stopped."""
+# ctest: long computes
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ def lose(sig, victim, within, *args, test=LONG):
     server, uri = weft.listen(*args)
     client = weft.start("perf", "--connect", uri, *test, *args)
     try:
-        time.sleep(1.0)
+        weft.let_work(server, client)
         assert client.poll() is None, "the client ended early: " + client.stderr.read()
         lost, left = (server, client) if victim == "server" else (client, server)
         os.kill(lost.pid, sig)
@@ -94,7 +95,7 @@ def a_server_that_keeps_survives_a_killed_client():
     server, uri = weft.listen("--keep", "--heartbeat", "2s")
     client = weft.start("perf", "--connect", uri, *LONG)
     try:
-        time.sleep(0.7)
+        weft.let_work(server, client)
         client.kill()
         client.wait()
         weft.must("perf", "--connect", uri, "--test", "tag_lat", "--size", "8", "--iters", "100", timeout=30)

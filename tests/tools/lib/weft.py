@@ -72,6 +72,20 @@ def listen(*args):
     return server, json.loads(line)["listening"]
 
 
+def cpu_seconds(pid):
+    """Of processor time that a process has used."""
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+        words = f.read().rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def let_work(*processes, seconds=0.25, within=1.0):
+    """Until all of them have used so much processor time, several times what it takes to start; for one second if they do not."""
+    end = time.monotonic() + within
+    while time.monotonic() < end and any(p.poll() is None and cpu_seconds(p.pid) < seconds for p in processes):
+        time.sleep(0.02)
+
+
 def serve_memory(*args, size="256M", listen="tcp://127.0.0.1:0"):
     """A memory server on a port of its own: the process and its URI."""
     server = start("mem", "serve", "--size", size, "--listen", listen, "--json", *args)
