@@ -1,5 +1,5 @@
 /* etcd is killed, started again with and without its data, stopped, compacted; those who entered are killed; memory runs out.
- * ctest: timeout=400 parallel */
+ * ctest: timeout=400 long */
 #define TEST_SECONDS 120
 #include <pthread.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
 /* A server that is no etcd, or a strange one: garbage, answers without end, none at all, drips, lies about lengths and revisions.
- * ctest: timeout=300 parallel */
+ * ctest: timeout=300 long */
 #define TEST_SECONDS 120
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* A server that is no Redis, or an evil one: it answers garbage, lies about lengths, nests without end, trickles, hangs up at any
  * point, or answers with the wrong type to the right question. Whatever it does, the registry says that it cannot be reached, and
  * closes.
- * ctest: timeout=300 parallel */
+ * ctest: timeout=300 long */
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
  * mapped access; the region's bytes are intact, and what a stopped peer writes when it goes on is not seen. Nothing is left behind: no
  * file in /dev/shm, no mapping, no descriptor.
  *
- * ctest: timeout=600 */
+ * ctest: timeout=600 serial */
 #define TEST_SECONDS 280
 #include <dirent.h>
 #include <sys/mman.h>

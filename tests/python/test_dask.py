@@ -2,6 +2,7 @@
 
 The shuffles move SHUFFLE_MIB megabytes of frames each: a gigabyte, and less under a sanitizer.
 """
+# ctest: long computes
 import asyncio
 import os
 import re

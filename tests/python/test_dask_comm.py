@@ -1,4 +1,5 @@
 """Dask's transport by itself: comms between two listeners, what they carry, and how they end."""
+# ctest: long
 import asyncio
 import contextlib
 import gc

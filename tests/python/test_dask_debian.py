@@ -2,6 +2,7 @@
 
 The shuffle moves SHUFFLE_MIB megabytes: a gigabyte, and less under a sanitizer.
 """
+# ctest: long computes
 import os
 import subprocess
 

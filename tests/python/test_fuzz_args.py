@@ -2,6 +2,7 @@
 
 WEFT_FUZZ_SECONDS is how long each kind runs (5), WEFT_FUZZ_SEED where the seeds begin.
 """
+# ctest: long computes
 import faulthandler
 import os
 import subprocess

@@ -1,4 +1,5 @@
 """Peers that are killed or stopped in the middle, thousands of awaits, storms of cancellations: every operation ends, and no byte comes late."""
+# ctest: long
 import asyncio
 import os
 import random

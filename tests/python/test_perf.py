@@ -1,4 +1,5 @@
 """python -m weft.perf, run as a user would. Figures are looked at for being figures, never for being good."""
+# ctest: computes
 import json
 import os
 import signal

@@ -1,4 +1,5 @@
 """Callers and services that are lost: killed mid-call, gone with their interpreter, closed under running functions. And nothing is left."""
+# ctest: long
 import asyncio
 import gc
 import os

@@ -1,4 +1,5 @@
 """`python -m ucp.benchmarks.send_recv`, run as a user would."""
+# ctest: computes
 import importlib.util
 import json
 import os

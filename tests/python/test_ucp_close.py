@@ -1,4 +1,5 @@
 """How endpoints of ucp end: close, abort, the peer's of both, its death, its silence; and cancelled receives, which lose nothing."""
+# ctest: long
 import asyncio
 import gc
 import signal

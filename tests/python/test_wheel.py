@@ -1,4 +1,5 @@
 """The wheel: `pip install .` makes one for every CPython from 3.11 on, which holds the library and runs where nothing of the source tree is."""
+# ctest: long computes
 import os
 import subprocess
 import sys

@@ -4,7 +4,8 @@
  * keep, pull (into one buffer, pieces, memory of a kind; too small; twice), view, reject, release, answer, put handlers there and take
  * them away; and live as tests/sim/lib/life.c says. tests/sim/lib/letters.c says what may come of it; here is what is done.
  *
- * In worlds at peace nothing may be lost, and when all is quiet every window is whole again, to the byte. */
+ * In worlds at peace nothing may be lost, and when all is quiet every window is whole again, to the byte.
+ * ctest: long */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,9 @@
  * lanes break, memory runs out. tests/lib/history.h judges what reads return; besides, every operation ends once, and when all is well again
  * whoever opens a mirror finds every write that was acknowledged, as long as one member lives that has it.
  *
- * `force` is an operator's word that those who do not answer are dead: here it is given when they are, and all others can be reached. */
+ * `force` is an operator's word that those who do not answer are dead: here it is given when they are, and all others can be reached.
+ *
+ * ctest: long seeds=500 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

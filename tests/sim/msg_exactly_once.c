@@ -6,7 +6,9 @@
  * tests/sim/lib/model.c says what may come of it; here is what is done.
  *
  * About half of the seeds are at peace: delays, full rings and slow pulls only. There nothing may be lost: after a graceful
- * close the other side receives every message whose send said WEFT_OK. */
+ * close the other side receives every message whose send said WEFT_OK.
+ *
+ * ctest: long */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

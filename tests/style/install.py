@@ -2,6 +2,7 @@
 
 The examples are built the same way, since they are what a newcomer copies, and each is run.
 """
+# ctest: long
 import glob
 import os
 

@@ -1,4 +1,5 @@
 """weft mem leaves nothing half done: a server that is killed or stopped, a signal to the client, a client that is gone, a restart."""
+# ctest: serial
 import contextlib
 import os
 import random

@@ -1,4 +1,5 @@
 """weft perf prints one JSON object a line with the fields its users rely on, and figures that can be true."""
+# ctest: long computes
 import os
 
 from lib import weft

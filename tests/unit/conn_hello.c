@@ -1,5 +1,5 @@
 /* The bytes of the handshake: what is written is read back, what is cut or wrong is refused, and the format does not change by
- * accident. The key: both sides derive the same, and nobody else does. ctest: parallel */
+ * accident. The key: both sides derive the same, and nobody else does. */
 #include <sodium.h>
 
 #include "conn/auth.h"

@@ -1,4 +1,5 @@
-/* tests/wire/fabric_shm_sleep.c - the shm rail asleep: no record is slept through, whoever publishes when. */
+/* tests/wire/fabric_shm_sleep.c - the shm rail asleep: no record is slept through, whoever publishes when.
+ * ctest: long */
 #include <sys/mman.h>
 
 #include "test.h"

@@ -1,4 +1,5 @@
-/* One message past 4 GiB: lengths are 64-bit all the way. */
+/* One message past 4 GiB: lengths are 64-bit all the way.
+ * ctest: long */
 #define TEST_SECONDS 240
 #include <sys/mman.h>
 #include <sys/sysinfo.h>

@@ -1,5 +1,5 @@
 /* A registry in a real etcd: enter, find, change, watch and leave, from several processes; a thousand entries; strange values.
- * ctest: timeout=300 label=thread */
+ * ctest: timeout=300 label=thread waits */
 #include <sys/prctl.h>
 
 #include "etcds.h"

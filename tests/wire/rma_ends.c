@@ -1,7 +1,7 @@
 /* wire/rma_ends.c - how operations on remote memory end early, and what stays: cancelled, too late, the remote dropped, the connection closed by
  * either side, lost, come back; many remotes on one connection; a runtime that is its own peer. Every operation ends once, a buffer is
  * not touched after that, and a write that said WEFT_OK is there.
- * ctest: timeout=600 */
+ * ctest: timeout=600 long */
 #define TEST_SECONDS 280
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 /* Clients that find their servers: by address and by registry, within one process and between several. Calls spread, go on when a server is killed,
  * drained or added, wait where nobody is, and say so; services are published, kept up to date, and taken away.
- * ctest: timeout=300 label=thread */
+ * ctest: timeout=300 label=thread waits */
 #include <stdatomic.h>
 
 #include "crew.h"
