@@ -138,6 +138,7 @@ typedef struct weft_memory_stats {
     uint64_t reads, writes, atomics, bytes_read, bytes_written;
     uint64_t refused;                 /* out of range, no right, no memory left */
     uint64_t connections;             /* now */
+    uint64_t accepted;                /* connections since it was opened */
 } weft_memory_stats_t;
 #define WEFT_MEMORY_STATS_INIT WEFT_INIT(weft_memory_stats_t)
 WEFT_API weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *stats_out);

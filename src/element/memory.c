@@ -28,8 +28,8 @@ struct weft_memory {
     weft_store_server_t *store;
     weft_listener_t *listener;
     pthread_mutex_t lock;
-    wefti_list_t guests; /* connections; under the lock, changed by the driver */
-    uint64_t n_guests;
+    wefti_list_t guests;         /* connections; under the lock, changed by the driver */
+    uint64_t n_guests, accepted; /* now, and since it was opened */
     /* closing */
     uint32_t left;
     weft_op_t *close_op;
@@ -91,6 +91,7 @@ static void accepted(weft_listener_t *listener, weft_ep_t *ep, void *user)
     pthread_mutex_lock(&m->lock);
     wefti_list_push_back(&m->guests, &g->link);
     m->n_guests++;
+    m->accepted++;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -426,6 +427,7 @@ weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *
     all.refused = r.refused + s.refused;
     pthread_mutex_lock(&memory->lock);
     all.connections = memory->n_guests;
+    all.accepted = memory->accepted;
     pthread_mutex_unlock(&memory->lock);
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
     all.size = n;

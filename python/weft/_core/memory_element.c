@@ -133,12 +133,13 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     weft_status_t status = weft_memory_get_stats(h->of, &s);
     if (status)
         return weftpy_raise(h->run->st, status);
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsK}", "bytes", (unsigned long long)s.bytes, "used_bytes",
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsK}", "bytes", (unsigned long long)s.bytes, "used_bytes",
                          (unsigned long long)s.used_bytes, "users", (unsigned long long)s.users, "mapped",
                          (unsigned long long)s.mapped, "reads", (unsigned long long)s.reads, "writes",
                          (unsigned long long)s.writes, "atomics", (unsigned long long)s.atomics, "bytes_read",
                          (unsigned long long)s.bytes_read, "bytes_written", (unsigned long long)s.bytes_written, "refused",
-                         (unsigned long long)s.refused, "connections", (unsigned long long)s.connections);
+                         (unsigned long long)s.refused, "connections", (unsigned long long)s.connections, "accepted",
+                         (unsigned long long)s.accepted);
 }
 
 static PyMethodDef methods[] = {
