@@ -1,6 +1,7 @@
 """What the tests of the OpenWhisk runtime share: one as a process, asked over real HTTP, and what it printed."""
 import base64
 import contextlib
+import glob
 import http.client
 import io
 import json
@@ -85,6 +86,18 @@ class Whisk:
             thread.join(BOUND)
             assert not thread.is_alive()
 
+    @contextlib.contextmanager
+    def running_lost(self):
+        """A /run in a thread that is not answered: the runtime is killed."""
+        def ask():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.run()
+        thread = threading.Thread(target=ask)
+        thread.start()
+        yield
+        thread.join(BOUND)
+        assert not thread.is_alive()
+
     def put(self, aid, name, durl, query=""):
         """PUT a transport."""
         return self.ask("PUT", f"/action/{aid}/transport/{name}{query}", {"name": name, "durl": durl})
@@ -107,9 +120,11 @@ class Whisk:
 
     def worker(self):
         """The process id of the one that runs the code."""
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as f:
-            found = [int(word) for word in f.read().split()]
-        assert len(found) == 1, found
+        found = []
+        for path in glob.glob(f"/proc/{self.process.pid}/task/*/children"):  # a child belongs to the thread that made it
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path, encoding="ascii") as f:
+                found += [int(word) for word in f.read().split()]
+        assert len(set(found)) == 1, found
         return found[0]
 
     def end(self):

@@ -2,8 +2,9 @@
 
     python -m disagg.serve [--host 0.0.0.0] [--port 8080] [--address ADDRESS] [--ready-fd FD]
 
-SIGTERM, SIGINT: the activation that runs is told to end, answered, and the process exits with status 0 within seconds. Status 1: it cannot listen; 2: the
-command line. Nothing is printed but what the action prints, sentinels, and errors; with --port 0 and no --ready-fd the first line says where it listens.
+SIGTERM, SIGINT: the activation that runs is told to end, answered, and the process exits with status 0 within seconds. Status 1: it cannot listen;
+2: the command line. Nothing is printed but what the action prints, sentinels, and errors; with --port 0 and no --ready-fd the first line says where
+it listens.
 tests/python/test_openwhisk_run.py and tests/tools/tools_element_serve.py hold us to it.
 """
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     STARTED --load()--> LOADED --run()--> LOADED ...        any --it dies, or kill()--> OVER
 
-A socket to it carries lines (worker.py has them). A thread of ours reads them; nothing that comes is believed to be more than bytes: a line that makes no
-sense is dropped, one that is too long ends the process. It is the leader of a process group, which goes with it.
+A socket to it carries lines (worker.py has them). A thread of ours reads them; nothing that comes is believed to be more than bytes: a line that
+makes no sense is dropped, one that is too long ends the process. It is the leader of a process group, which goes with it.
 
-Promise: whoever waits for an answer gets one or Lost, by the time they named. tests/python/test_openwhisk_run.py and test_openwhisk_hostile.py hold us to it.
+Promise: whoever waits for an answer gets one or Lost, by the time they named. tests/python/test_openwhisk_run.py and test_openwhisk_hostile.py
+hold us to it.
 """
 from __future__ import annotations
 

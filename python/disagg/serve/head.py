@@ -1,7 +1,8 @@
 """The YAML of elements: the lines `#@ ` of NAME.o.py, and NAME.o.yaml. As much of YAML as those have, without a package for it.
 
-Mappings and lists by indentation, [a, b] and {a: b} within a line, plain and quoted texts, comments. Whatever else there is (anchors, tags, texts over
-several lines) is refused with the number of its line. Every value that is no mapping or list is a text. tests/python/test_openwhisk_init.py holds us to it.
+Mappings and lists by indentation, [a, b] and {a: b} within a line, plain and quoted texts, comments. Whatever else there is (anchors, tags, texts
+over several lines) is refused with the number of its line. Every value that is no mapping or list is a text.
+tests/python/test_openwhisk_init.py holds us to it.
 """
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GRACE, PATIENCE, LOOK = 10.0, 60.0, 0.05
 TELLING, ONE_TRY = 20.0, 5.0
+AGAIN = (404, 408, 409, 429)  # it may not be ready to be told yet; so may one that fails (5xx)
 LISTEN = "tcp://0.0.0.0:0"
 
 
@@ -45,7 +46,8 @@ def serve(action: LibdAction, element: dict[str, Any], said: dict[str, Any]) -> 
     from weft import _core
     made: Any = _core.MemoryElement(runtime(), name, size, uri=os.environ.get("WEFT_ELEMENT_URI") or LISTEN, spare=element.get("spare", 0))
     try:
-        tell(action, target, name, reachable(made.durl, str(said.get("address", ""))))
+        left = TELLING if said.get("deadline") is None else min(TELLING, 0.8 * (said["deadline"] / 1000 - time.time()))
+        tell(action, target, name, reachable(made.durl, str(said.get("address", ""))), left)
         why = until_unused(action, made, grace, patience)
         return {"name": name, "ended": why, "stats": made.stats()}
     finally:
@@ -97,7 +99,7 @@ def until_unused(action: LibdAction, made: Any, grace: float, patience: float) -
     had, quiet = False, time.monotonic()
     while True:
         stats, now = made.stats(), time.monotonic()
-        if stats["users"] or stats["connections"]:
+        if stats["users"] or stats["connections"] or (not had and stats["accepted"]):  # the last one: who was here and gone between two looks
             had, quiet = True, now
         elif now - quiet >= (grace if had else patience):
             return "unused" if had else "nobody came"
@@ -125,16 +127,17 @@ def parts_of(url: str) -> tuple[bool, str, int, str]:
     return split.scheme == "https", host, port or (443 if split.scheme == "https" else 80), path
 
 
-def tell(action: LibdAction, target: tuple[bool, str, int, str], name: str, durl: str) -> None:
-    """Send the durl there. Refused: it did not arrive, and why; with neither the durl nor the key in it."""
-    until, pause, why = time.monotonic() + TELLING, 0.05, ""
+def tell(action: LibdAction, target: tuple[bool, str, int, str], name: str, durl: str, seconds: float) -> None:
+    """Send the durl there, within that time. Refused: it did not arrive, and why; with neither the durl nor the key in it."""
+    assert action.cv is not None
+    until, pause, why = time.monotonic() + seconds, 0.05, ""
     while not action.terminated:
         try:
             status = put(target, json.dumps({"name": name, "durl": durl}).encode(), min(until, time.monotonic() + ONE_TRY))
             if status == 200:
                 return
             why = f"it answered {status}"
-            if status in (400, 403, 405, 413):
+            if status not in AGAIN and status < 500:
                 break
         except TimeoutError:
             why = "it did not answer"
@@ -142,7 +145,8 @@ def tell(action: LibdAction, target: tuple[bool, str, int, str], name: str, durl
             why = f"{getattr(error, 'strerror', None) or 'it does not speak HTTP'}"
         if time.monotonic() + pause >= until:
             break
-        time.sleep(pause)
+        with action.cv:
+            action.cv.wait_for(lambda: action.terminated, pause)
         pause = min(2 * pause, 1.0)
     raise Refused(f"the durl could not be told to {target[1]} port {target[2]}, where the one who invoked this element waits for it: "
                   f"{why or 'the activation was ended'}")

@@ -189,6 +189,8 @@ class Runtime:
         """Run it in the child: the value, or an error and its traceback."""
         lead = None if until is None else min(LEAD, SHARE * max(until - begun, 0))
         over = False
+        if until is not None and until <= begun:
+            return None, "The deadline had passed before the activation began: are the clocks of this machine and of OpenWhisk's right?", ""
         try:
             why, trace = self.ready(until)
             if why:

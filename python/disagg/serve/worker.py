@@ -279,8 +279,11 @@ def main() -> None:
     threading.Thread(target=worker.listen, name="disagg-serve", daemon=True).start()
     try:
         worker.loop()
-    except (BrokenPipeError, ConnectionError):
+    except ConnectionError:
         pass  # the runtime is gone
+    except OSError:
+        print("the action's code closed a descriptor that was not its own", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 if __name__ == "__main__":
