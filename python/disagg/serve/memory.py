@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 GRACE, PATIENCE, LOOK = 10.0, 60.0, 0.05
 TELLING, ONE_TRY = 20.0, 5.0
 AGAIN = (404, 408, 409, 429)  # it may not be ready to be told yet; so may one that fails (5xx)
+MISSED = 3.0  # seconds after which one that is not there will not be: it was released, or its activation is over
 LISTEN = "tcp://0.0.0.0:0"
 
 
@@ -130,6 +131,7 @@ def parts_of(url: str) -> tuple[bool, str, int, str]:
 def tell(action: LibdAction, target: tuple[bool, str, int, str], name: str, durl: str, seconds: float) -> None:
     """Send the durl there, within that time. Refused: it did not arrive, and why; with neither the durl nor the key in it."""
     assert action.cv is not None
+    missed = time.monotonic() + MISSED
     until, pause, why = time.monotonic() + seconds, 0.05, ""
     while not action.terminated:
         try:
@@ -137,7 +139,7 @@ def tell(action: LibdAction, target: tuple[bool, str, int, str], name: str, durl
             if status == 200:
                 return
             why = f"it answered {status}"
-            if status not in AGAIN and status < 500:
+            if (status not in AGAIN and status < 500) or (status == 404 and time.monotonic() > missed):
                 break
         except TimeoutError:
             why = "it did not answer"
