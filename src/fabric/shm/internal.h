@@ -383,6 +383,7 @@ extern const wefti_rail_ops_t wefti_shm_ops;
 
 /* Can this process make others execute a barrier, and be made to? Sets r->barriers. */
 void wefti_shm_barriers_open(wefti_shm_rail_t *r);
+void wefti_shm_barriers_early(void); /* when a rail is opened: cheap only while the process has one thread */
 /* Poll the hot lanes; number of records. */
 unsigned wefti_shm_poll_hot(wefti_shm_rail_t *r);
 /* A parked lane had something: poll it from now on, if there is a place. */

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +33,14 @@
 static int membarrier(int cmd)
 {
     return (int)syscall(SYS_membarrier, cmd, 0, 0);
+}
+
+/* Registering a process of several threads waits for the kernel to have seen all processors pass by: some twenty milliseconds, in
+ * the middle of the first connection. While there is one thread it costs nothing, and once it is done it is done. */
+void wefti_shm_barriers_early(void)
+{
+    if (__libc_single_threaded)
+        membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED); /* whether it worked is asked when it is needed */
 }
 
 void wefti_shm_barriers_open(wefti_shm_rail_t *r)

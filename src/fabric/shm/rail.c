@@ -47,6 +47,7 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_shm_rail_t *r = wefti_aligned_alloc(64, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the shm rail");
+    wefti_shm_barriers_early();
     memset(r, 0, sizeof *r);
     r->rail = (wefti_rail_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm"};
     r->ring_bytes = (uint32_t)ring;
