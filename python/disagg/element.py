@@ -198,6 +198,8 @@ def failure(error: BaseException) -> tuple[str, str]:
     lines = traceback.format_exception(type(error), error, trace)
     if isinstance(error, SystemExit):
         return f"the element ended itself by sys.exit({error.code!r}) before main() returned", "".join(lines)
+    if isinstance(error, SyntaxError):  # in one line, with file and line: the traceback shows the place
+        return f"{type(error).__name__}: {error}", "".join(lines)
     return "".join(traceback.format_exception_only(type(error), error)).strip(), "".join(lines)
 
 

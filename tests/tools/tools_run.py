@@ -117,6 +117,40 @@ def memory_lives_as_long_as_its_users():
         assert {e["name"]: e["state"] for e in said["elements"]}["nobody"] == "unused", said
 
 
+def memory_is_gone_when_its_last_user_is_done():
+    """As processes have it, and not as the report does: later elements look for it."""
+    look = """
+def alive(name):
+    import os
+    found = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                args = f.read().split(b"\\0")
+            mine = os.path.dirname(os.readlink(f"/proc/{pid}/cwd")) == os.path.dirname(os.getcwd())
+        except OSError:
+            continue
+        found += mine and args[1:5] == [b"element", b"memory", b"--name", name.encode()]
+    return found
+def gone(name):
+    import time
+    end = time.monotonic() + 20
+    while alive(name):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+"""
+    user = look + "def main(params, action):\n    import time\n    end = time.monotonic() + 20\n" \
+                  "    while not alive('both') and time.monotonic() < end:\n        time.sleep(0.02)\n"
+    files = {"a.o.py": "#@ corunning: {early: , both: }\n" + user + "    return alive('both')\n",
+             "b.o.py": "#@ parents: [a]\n#@ corunning: {both: }\n" + user + "    return [gone('early'), alive('both')]\n",
+             "c.o.py": "#@ parents: [b]\n" + look + "def main(params, action):\n    return gone('both')\n",
+             "early.o.yaml": WORDS, "both.o.yaml": WORDS}
+    with elements.directory(files) as (folder, python):
+        assert elements.results(folder, *python)["results"] == {"a": [1], "b": [[True, 1]], "c": [True]}
+
+
 # --- limits ------------------------------------------------------------------------------------------------------------------
 
 LOOK = """
@@ -141,7 +175,13 @@ def limits_are_set():
 def a_limit_of_memory_is_an_error_of_the_program():
     files = {"a.o.py": "#@ limits: {mem: 256M}\ndef main(params, action):\n    return len(bytearray(1 << 30))\n"}
     with elements.directory(files) as (folder, python):
-        elements.fails(folder, *python, says=["a failed: MemoryError", "bytearray"])
+        elements.fails(folder, *python, says=["a failed: MemoryError", "bytearray", "limits: mem is 256 MiB"])
+    files = {"a.o.py": "#@ limits: {mem: 64M}\nimport os\ndef main(params, action):\n    os._exit(1)\n"}  # as OpenBLAS does
+    with elements.directory(files) as (folder, python):
+        elements.fails(folder, *python, says=["a ended with exit status 1 without a result; its limits: mem is 64 MiB, which may be too little"])
+    files = {"a.o.py": "#@ limits: {mem: 64M}\ndef main(params, action):\n    1 / 0\n"}
+    with elements.directory(files) as (folder, python):
+        assert "limits" not in elements.fails(folder, *python).stderr
 
 
 def a_limit_of_storage_is_an_error_of_the_program():
@@ -197,6 +237,7 @@ def what_elements_print_comes_as_it_is_in_a_pipe():
         lines = done.stdout.splitlines()
         assert lines[:4] == ["one", "two", "no end \x1b[2J", 'a: {"x": 1}'], done.stdout
         assert re.match(r"element +copies +state +time +cpu +peak mem +read +written", lines[4]), done.stdout
+        assert max(map(len, lines[4:])) < 80, "it does not fit on a terminal"
         assert re.match(r"a +1 +done +\d", lines[5]) and lines[6].startswith("done in "), done.stdout
         done = elements.run(folder, *python, "--json")
         assert done.stderr.splitlines() == ["one", "two", "odd", "no end \x1b[2J"] or sorted(done.stderr.splitlines()) == [
@@ -395,7 +436,8 @@ def a_run_of_nothing_is_quick():
 
 
 weft.main(results_go_from_parents_to_their_dependents, parameters_come_from_a_file_too, large_results_arrive, both_sides_may_say_an_edge,
-          imports_are_run_before, transports_lead_to_their_memory, memory_lives_as_long_as_its_users, limits_are_set,
+          imports_are_run_before, transports_lead_to_their_memory, memory_lives_as_long_as_its_users,
+          memory_is_gone_when_its_last_user_is_done, limits_are_set,
           a_limit_of_memory_is_an_error_of_the_program, a_limit_of_storage_is_an_error_of_the_program, each_has_a_directory_of_its_own,
           jobs_bounds_how_many_run, what_elements_print_comes_as_it_is_in_a_pipe, on_a_terminal_names_stand_before_lines_and_progress_is_shown,
           the_timeline_has_every_copy, secrets_are_not_shown, the_key_and_the_paths_hold_in_other_directories, memory_is_shared_between_elements,

@@ -1,5 +1,8 @@
 """weft run says what is wrong with a directory of elements: which file, which line, and what was meant; and starts nothing then."""
+import json
 import os
+import subprocess
+import sys
 
 from lib import elements, weft
 
@@ -31,6 +34,11 @@ BROKEN = {
                                                     ["words.o.yaml:3:", "count", "words", "corunning"]),
     "a number that is none": ({"count.o.py": "#@ parallelism: many\n"}, ["count.o.py:1:", "parallelism", "1 to"]),
     "no copies": ({"count.o.py": "#@ parallelism: 0\n"}, ["count.o.py:1:", "parallelism"]),
+    "fewer": ({"count.o.py": "#@ parallelism: -1\n"}, ["count.o.py:1:", "1 to 1024"]),
+    "as many as nobody has": ({"count.o.py": "#@ parallelism: 1e9\n"}, ["count.o.py:1:", "1 to 1024"]),
+    "no processors to speak of": ({"count.o.py": "#@ limits: {cpu: nan}\n"}, ["count.o.py:1:", "cpu"]),
+    "less than no memory": ({"count.o.py": "#@ limits: {mem: -5M}\n"}, ["count.o.py:1:", "-5M"]),
+    "no storage": ({"count.o.py": "#@ limits: {storage: 0G}\n"}, ["count.o.py:1:", "0G"]),
     "a size without a unit": ({"words.o.yaml": "limits: {mem: 512}\n"}, ["words.o.yaml:1:", "512", "unit"]),
     "a cpu that is none": ({"count.o.py": "#@ limits: {cpu: -1}\n"}, ["count.o.py:1:", "cpu"]),
     "not YAML": ({"split.o.py": "#@ type: compute\n\n\n#@ parents: [a\n#@ b: }\n"}, ["split.o.py:", "not YAML"]),
@@ -76,6 +84,94 @@ def broken_ones_are_named():
         assert len(lines) == 1 and lines[0].startswith("weft run: "), f"{what}: {done.stderr}"
         for word in words:
             assert word in lines[0], f"{what}: \"{word}\" is not in: {lines[0]}"
+
+
+PROGRAMS = {
+    "a bracket": ("\ndef main(params, action):\n    return (1\n", ["split.o.py:3:", "SyntaxError", "never closed"]),
+    "a blank": ("def main(params, action):\nreturn 1\n", ["split.o.py:2:", "IndentationError"]),
+    "a tab": ("def main(params, action):\n    if 1:\n\treturn 1\n", ["split.o.py:3:", "TabError"]),
+    "not UTF-8": (b"x = '\xff'\n", ["split.o.py:", "SyntaxError"]),
+    "no main": ("def mian(params, action):\n    return 1\n", ["split.o.py:", "no function main(params, action)"]),
+}
+
+
+def programs_that_are_not_python_are_named():
+    """By --check, and before anything has run if some elements wait for others."""
+    for what, (text, words) in PROGRAMS.items():
+        with elements.directory(GOOD) as (folder, _):
+            with open(os.path.join(folder, "split.o.py"), "wb") as f:
+                f.write(text if isinstance(text, bytes) else text.encode())
+            for args in (("--check",), ("--json",)):
+                done = elements.run(folder, *args, "--python", sys.executable)
+                lines = done.stderr.splitlines()
+                assert (done.returncode, done.stdout, len(lines)) == (1, "", 1), f"{what}: {done.returncode} {done.stdout}{done.stderr}"
+                for word in words:
+                    assert word in lines[0], f"{what}: \"{word}\" is not in: {lines[0]}"
+    with elements.directory({"a.o.py": "#@ import: [b.py]\ndef main(params):\n    return 1\n", "b.py": "x = (\n"}) as (folder, _):
+        done = elements.run(folder, "--check", "--python", sys.executable)
+        assert done.returncode == 1 and "b.py:1: SyntaxError" in done.stderr, done.stderr
+    for text in ("from other import *\n", "globals()['main'] = print\n", "import other as main\n", "exec('def main(p): pass')\n",
+                 "class main:\n    def __init__(self, *a): pass\n", "\ufeffdef main(p): pass\n", "if True:\n    async def main(p): pass\n"):
+        with elements.directory({"a.o.py": text}) as (folder, _):
+            done = elements.run(folder, "--check", "--python", sys.executable)
+            assert (done.returncode, done.stderr) == (0, ""), f"{text!r}: {done.stderr}"
+    for python in ("/bin/false", "/bin/true", "/bin/cat", "/nonexistent"):  # what cannot tell is not held against them
+        with elements.directory({"a.o.py": "x = (\n"}) as (folder, _):
+            done = elements.run(folder, "--check", "--python", python)
+            assert done.returncode == 0 and ("there is no interpreter" in done.stderr) == (python == "/nonexistent"), done.stderr
+
+
+def memory_larger_than_the_machine_is_refused():
+    files = {"a.o.py": "#@ corunning: {m: }\n" + COMPUTE, "m.o.yaml": "limits: {mem: 30T}\n"}
+    with elements.directory(files) as (folder, python):
+        assert elements.run(folder, "--check").returncode == 0, "it may be meant for another machine"
+        done = elements.fails(folder, *python, says=["m.o.yaml", "31457280 MiB", "this machine has"])
+        assert done.stdout == "", done.stdout
+        said = json.loads(elements.fails(folder, *python, "--json").stdout)
+        assert said["ok"] is False and "31457280 MiB" in said["error"], said
+
+
+def odd_directories():
+    with elements.directory({"a.o.py": COMPUTE}) as (folder, python):
+        above = os.path.dirname(folder)
+        os.symlink("loop", os.path.join(above, "loop"))
+        done = weft.run("run", os.path.join(above, "loop"))
+        assert done.returncode == 1 and "symbolic links" in done.stderr, done.stderr
+        done = weft.run("run", os.path.join(folder, "a.o.py"))
+        assert done.returncode == 1 and "Not a directory" in done.stderr, done.stderr
+        os.symlink("b.o.py", os.path.join(folder, "b.o.py"))
+        done = elements.run(folder, "--check")
+        assert done.returncode == 1 and "b.o.py: cannot be read" in done.stderr and "symbolic links" in done.stderr, done.stderr
+        os.unlink(os.path.join(folder, "b.o.py"))
+        odd = os.path.join(above, "with blanks \u20ac and 'quotes\"")
+        os.rename(folder, odd)
+        os.symlink(odd, folder)
+        os.chmod(odd, 0o555)
+        try:
+            for path, where in ((folder, above), (odd, "/"), (".", odd), (os.path.basename(odd) + "/", above)):
+                env = {k: v for k, v in elements.environment(folder).items() if k != "HOME"}
+                done = subprocess.run([weft.command(), "run", *python, "--json", path], cwd=where, env=env, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+                assert done.returncode == 0 and json.loads(done.stdout)["results"] == {"a": [1]}, f"{path}: {done.stderr}"
+        finally:
+            os.chmod(odd, 0o755)
+
+
+def no_python_is_told():
+    with elements.directory({"a.o.py": COMPUTE}) as (folder, _):
+        env = dict(elements.environment(folder), PATH=folder)
+        done = subprocess.run([os.path.abspath(weft.command()), "run", folder], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert done.returncode == 1 and "python3" in done.stderr and "--python" in done.stderr and not done.stdout, done.stdout + done.stderr
+
+
+def unreadable_files_are_named():
+    if os.geteuid() == 0:
+        raise weft.Skip("root reads everything")
+    with elements.directory({"a.o.py": COMPUTE}) as (folder, _):
+        os.chmod(os.path.join(folder, "a.o.py"), 0)
+        done = elements.run(folder, "--check")
+        assert done.returncode == 1 and "a.o.py: cannot be read: Permission denied" in done.stderr, done.stderr
 
 
 def all_mistakes_are_told_at_once():
@@ -157,5 +253,6 @@ def hostile_yaml_is_survived():
         assert done.returncode == 0 or "m.o.yaml" in done.stderr, f"{what}: {done.stderr[:500]}"
 
 
-weft.main(good_directories_are_good, broken_ones_are_named, all_mistakes_are_told_at_once, a_circle_is_told_as_a_path,
+weft.main(good_directories_are_good, broken_ones_are_named, programs_that_are_not_python_are_named, memory_larger_than_the_machine_is_refused,
+          odd_directories, no_python_is_told, unreadable_files_are_named, all_mistakes_are_told_at_once, a_circle_is_told_as_a_path,
           what_is_wrong_is_not_started, the_graph_is_shown, a_directory_that_is_none, wrong_options_are_named, hostile_yaml_is_survived)

@@ -32,6 +32,14 @@ def a_program_that_does_not_load_is_named():
             elements.fails(folder, *python, says=["a failed:", word])
 
 
+def a_mistake_in_a_program_is_shown_once():
+    package = elements.package()
+    with elements.directory({"a.o.py": "\ndef main(params):\n    return (1\n"}, stand_in=False) as (folder, python):
+        done = elements.fails(folder, *python, says=["a failed: SyntaxError: '(' was never closed (a.o.py, line 3)"],
+                              env=elements.environment(folder, **package))
+        assert done.stderr.count("return (1") == 1, done.stderr
+
+
 def killed_elements_are_told():
     for number, name in ((signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV")):
         files = {"a.o.py": f"import os\ndef main(params, action):\n    os.kill(os.getpid(), {int(number)})\n", "b.o.py": HANGS}
@@ -259,7 +267,7 @@ def memory_killed_in_the_middle_of_reads_is_an_exception():
         elements.nothing_left(folder)
 
 
-weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, killed_elements_are_told,
+weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, a_mistake_in_a_program_is_shown_once, killed_elements_are_told,
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient,

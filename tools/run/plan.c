@@ -17,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -341,6 +342,25 @@ static void say_traceback(run_t *run, const run_proc_t *p)
     run_free(&text);
 }
 
+/* What went wrong may be that it was not given enough: "" or a hint, in a buffer of this function. */
+static const char *memory_hint(const run_proc_t *p)
+{
+    static const char *const words[] = {"MemoryError", "annot allocate memory", "failed to map segment",
+                                        "can't start new thread"};
+    static char text[160];
+    bool short_of =
+        !p->error && (WIFSIGNALED(p->status) || WEXITSTATUS(p->status)); /* a library that ended it, as OpenBLAS does */
+    if (!p->element->limits.mem)
+        return "";
+    for (size_t i = 0; p->error && i < sizeof words / sizeof *words; i++)
+        short_of |= strstr(p->error, words[i]) || (p->traceback && strstr(p->traceback, words[i]));
+    if (!short_of)
+        return "";
+    snprintf(text, sizeof text, "; its limits: mem is %llu MiB, which may be too little (import numpy alone takes 256M)",
+             (unsigned long long)(p->element->limits.mem >> 20));
+    return text;
+}
+
 static void compute_failed(run_t *run, run_proc_t *p)
 {
     char *how = describe(p);
@@ -354,14 +374,14 @@ static void compute_failed(run_t *run, run_proc_t *p)
     }
     if (p->error && !run->failed) {
         say_traceback(run, p);
-        run_fail(run, "%s failed: %s", p->label, p->error);
+        run_fail(run, "%s failed: %s%s", p->label, p->error, memory_hint(p));
     } else if (p->flooded) {
         run_fail(run, "%s said a line of more than %d MiB, which is no result", p->label, RUN_LINE_MAX >> 20);
     } else if (WIFEXITED(p->status) && WEXITSTATUS(p->status) && !p->began) {
         run_fail(run, "%s %s before it began: can %s \"import disagg.element\"? (--python PATH names another interpreter)",
                  p->label, how, run->python);
     } else {
-        run_fail(run, "%s %s%s", p->label, how, p->result ? " after its result" : " without a result");
+        run_fail(run, "%s %s%s%s", p->label, how, p->result ? " after its result" : " without a result", memory_hint(p));
     }
     free(how);
 }
@@ -504,11 +524,33 @@ static void open_standard_streams(void)
         close(fd);
 }
 
+/* Memory is made when it is first touched, so that nothing else would tell before the machine is out of it. */
+static bool fits(run_t *run)
+{
+    struct sysinfo machine;
+    uint64_t most;
+    if (sysinfo(&machine))
+        return true;
+    most = ((uint64_t)machine.totalram + machine.totalswap) * machine.mem_unit;
+    for (unsigned i = 0; i < run->n_elements; i++) {
+        const run_element_t *e = run->elements[i];
+        if (e->memory && e->n_users && e->limits.mem + e->spare > most) {
+            run_fail(run, "%s.o.yaml: its memory is %llu MiB, and this machine has %llu MiB with its swap", e->name,
+                       (unsigned long long)((e->limits.mem + e->spare) >> 20), (unsigned long long)(most >> 20));
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool prepare(run_t *run)
 {
     sigset_t signals;
     open_standard_streams();
-    run->python = tool_find_python(run->opts.python);
+    if (!fits(run))
+        return false;
+    if (!run->python)
+        run->python = tool_find_python(run->opts.python);
     if (!run->python) {
         tool_error("there is no interpreter %s; --python PATH names one", run->opts.python);
         return false;

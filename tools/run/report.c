@@ -48,24 +48,39 @@ static const char *bytes_text(uint64_t n, char *buf, size_t cap)
 
 /* --- for people ------------------------------------------------------------------------------------------------------ */
 
+enum { COLUMNS = 8 };
+
+/* No wider than what is in it: with ordinary names it fits into 80 columns. */
 static void table(run_t *run)
 {
-    unsigned width = 7;
-    char time[32], cpu[32], peak[32], in[32], out[32];
-    for (unsigned i = 0; i < run->n_elements; i++)
-        if (strlen(run->elements[i]->name) > width)
-            width = (unsigned)strlen(run->elements[i]->name);
-    printf("%-*s  %6s  %-11s  %9s  %9s  %9s  %9s  %9s\n", (int)width, "element", "copies", "state", "time", "cpu", "peak mem",
-           "read", "written");
+    static const char *const heads[COLUMNS] = {"element", "copies", "state", "time", "cpu", "peak mem", "read", "written"};
+    char(*cells)[COLUMNS][RUN_NAME_MAX + 1] = run_alloc((run->n_elements + 1) * sizeof *cells);
+    int widths[COLUMNS] = {0};
+    char total[32];
+    for (unsigned k = 0; k < COLUMNS; k++)
+        snprintf(cells[0][k], sizeof cells[0][k], "%s", heads[k]);
     for (unsigned i = 0; i < run->n_elements; i++) {
         const run_element_t *e = run->elements[i];
+        char(*row)[RUN_NAME_MAX + 1] = cells[i + 1];
         figures_t f = figures_of(run, e);
-        printf("%-*s  %6u  %-11s  %9s  %9s  %9s  %9s  %9s\n", (int)width, e->name, e->copies, run_state_text(run, e),
-               run_time_text(f.time_ns, time, sizeof time), run_time_text((uint64_t)(f.cpu * 1e9), cpu, sizeof cpu),
-               bytes_text(f.peak_bytes, peak, sizeof peak), bytes_text(e->bytes_read, in, sizeof in),
-               bytes_text(e->bytes_written, out, sizeof out));
+        snprintf(row[0], sizeof row[0], "%s", e->name);
+        snprintf(row[1], sizeof row[1], "%u", e->copies);
+        snprintf(row[2], sizeof row[2], "%s", run_state_text(run, e));
+        run_time_text(f.time_ns, row[3], sizeof row[3]);
+        run_time_text((uint64_t)(f.cpu * 1e9), row[4], sizeof row[4]);
+        bytes_text(f.peak_bytes, row[5], sizeof row[5]);
+        bytes_text(e->bytes_read, row[6], sizeof row[6]);
+        bytes_text(e->bytes_written, row[7], sizeof row[7]);
     }
-    printf("%s in %s\n", run->failed ? "failed" : "done", run_time_text(run->ended - run->started, time, sizeof time));
+    for (unsigned i = 0; i <= run->n_elements; i++)
+        for (unsigned k = 0; k < COLUMNS; k++)
+            if ((int)strlen(cells[i][k]) > widths[k])
+                widths[k] = (int)strlen(cells[i][k]);
+    for (unsigned i = 0; i <= run->n_elements; i++)
+        for (unsigned k = 0; k < COLUMNS; k++)
+            printf("%*s%s", k == 0 || k == 2 ? -widths[k] : widths[k], cells[i][k], k + 1 < COLUMNS ? "  " : "\n");
+    free(cells);
+    printf("%s in %s\n", run->failed ? "failed" : "done", run_time_text(run->ended - run->started, total, sizeof total));
 }
 
 /* What nobody in the run was given is for whoever started it. */
@@ -169,6 +184,8 @@ void run_report(run_t *run)
         as_json(run);
         return;
     }
+    if (!run->procs)
+        return; /* nothing was started, and a sentence said why */
     results(run);
     table(run);
     fflush(stdout);

@@ -33,10 +33,29 @@ static void free_all(run_t *run)
     run_options_free(&run->opts);
 }
 
+/* Some elements wait for others: those that start at once tell what is wrong with them at once. */
+static bool in_steps(const run_t *run)
+{
+    for (unsigned i = 0; i < run->n_elements; i++)
+        if (run->elements[i]->n_before)
+            return true;
+    return false;
+}
+
 static int check(run_t *run)
 {
     bool good = run_read(run) && run_link(run);
     if (!good || run->n_problems)
+        return TOOL_FAILED;
+    if (run->opts.check || (!run->opts.graph && in_steps(run))) {
+        run->python = tool_find_python(run->opts.python);
+        if (run->python)
+            run_compile(run, run->python);
+        else if (run->opts.check)
+            tool_error("there is no interpreter %s, so that the programs were not looked into; --python PATH names one",
+                       run->opts.python);
+    }
+    if (run->n_problems)
         return TOOL_FAILED;
     if (run->opts.graph)
         run_show_graph(run, run->opts.dot);

@@ -214,6 +214,8 @@ void run_yaml(run_t *run, run_element_t *e, const run_text_t *yaml, const unsign
 bool run_size(const char *text, uint64_t *out);
 /* Resolve names, look for cycles. False after sentences. */
 bool run_link(run_t *run);
+/* What Python has to say of the programs, as problems; run none of them. */
+void run_compile(run_t *run, const char *python);
 void run_show_graph(run_t *run, bool dot);
 run_element_t *run_find(run_t *run, const char *name); /* of the directory */
 /* " did you mean ...?" if some element of that kind has a name that is near, or "". In a buffer of this function. */
