@@ -40,7 +40,10 @@ def _new(loop: asyncio.AbstractEventLoop) -> _Desk:
         if whose is None or whose.is_closed():
             entry[1].forget()
             if entry[1].under_way == 0:
-                _all.remove(entry)
+                try:
+                    _all.remove(entry)
+                except ValueError:
+                    pass  # a loop of another thread was faster
     desk = _Desk()
     loop.add_reader(desk.fd, desk.drain)
     _desks[loop] = desk

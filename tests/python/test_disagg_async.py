@@ -176,6 +176,42 @@ def test_loops_of_threads_use_one_transport(trans):
     assert not failed and trans.stats()["reads"] >= 1600
 
 
+def test_loops_that_begin_at_once_clear_up_after_those_before(monkeypatch):
+    """Another thread may come between any two steps: here it does, where a desk is emptied."""
+    class Desk:
+        under_way = 0
+
+        def forget(self):
+            for entry in tuple(_later._all):
+                if entry[1] is self:
+                    _later._all.remove(entry)
+
+    monkeypatch.setattr(_later, "_all", [(lambda: None, Desk())])
+    with pair() as trans:
+        async def use():
+            await trans.read_async(8, 0)
+        asyncio.run(use())
+
+
+def test_an_action_that_is_closed_while_its_future_is_made(run, monkeypatch):
+    async def use():
+        for size in (64, 8192):
+            with memory(65536) as element, action(element.durl) as made:
+                trans = made.get_transport("mem", "rdma")
+                trans.reg(8192)
+                trans.wait_ready(BOUND)
+
+                class Closes(_later.Later):
+                    def __setattr__(self, name, value):
+                        made.close()
+                        super().__setattr__(name, value)
+                monkeypatch.setattr(_later, "Later", Closes)
+                with pytest.raises(weft.ClosedError):
+                    await trans.read_async(size, 0)
+                monkeypatch.undo()
+    run(use())
+
+
 def test_a_loop_that_ends_too_soon_leaves_nothing(run):
     with action("mem;rdma_tcp;") as made:
         trans = made.get_transport("mem", "rdma")

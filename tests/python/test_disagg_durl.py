@@ -23,6 +23,11 @@ def test_a_durl_is_taken_apart_and_put_together():
         assert _core.durl_parse(f"x;{impl};")["impl"] == impl
 
 
+def test_none_is_what_a_durl_does_not_have():
+    parts = {"name": "a", "impl": "rdma_tcp", "size": None, "url": None, "token": None, "replicas": None, "timeout_ms": 5}
+    assert _core.durl_parse(_core.durl_format(parts)) == {"name": "a", "impl": "rdma_tcp", "timeout_ms": 5}
+
+
 BAD = ["", ";", "mem", "mem;", "mem;smoke;", ";rdma_tcp;", "mem;rdma_tcp;size", "mem;rdma_tcp;size,", "mem;rdma_tcp;size,-1;",
        "mem;rdma_tcp;size,1e9;", "mem;rdma_tcp;size,99999999999999999999;", "mem;rdma_tcp;colour,red;", "mem;rdma_tcp;size,1;size,2;",
        "mem;rdma_tcp;token,xyz;",
