@@ -134,7 +134,7 @@ def test_nobody_comes(whisk, invoker):
 
 def test_its_time_is_over(whisk, invoker):
     one = whisk().loaded(YAML)
-    with one.running(invoker.about(), deadline=in_ms(2)) as answers:
+    with one.running(invoker.about(), deadline=in_ms(4)) as answers:
         with action(invoker.durl()) as made:
             trans = made.get_transport("more", "rdma")
             trans.reg(8)
@@ -237,7 +237,7 @@ def test_an_answer_that_never_ends_is_given_up():
 
 def test_scads_controller_gives_it_a_server(whisk):
     one = whisk().loaded(YAML)
-    status, said = one.run(transports=["mem;rdma_tcp_server;size,4096;url,tcp://127.0.0.1:0;"], deadline=in_ms(1.5))
+    status, said = one.run(transports=["mem;rdma_tcp_server;size,4096;url,tcp://127.0.0.1:0;"], deadline=in_ms(3))
     assert status == 200 and said["ended"] == "told to"
 
 

@@ -1,4 +1,5 @@
 """Elements on the OpenWhisk runtime: transports that come with /run, that are configured while it blocks, and whose memory dies; keys and secrets."""
+import glob
 import hashlib
 import hmac
 import os
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from elementside import elsewhere, memory
+from elementside import elsewhere, memory, until
 from whiskside import BOUND, SENTINEL, Whisk, in_ms
 
 
@@ -23,6 +24,11 @@ def whisk():
     yield start
     for one in made:
         one.close()
+
+
+def state(path):
+    with open(path, encoding="ascii") as f:
+        return f.read().rpartition(")")[2].split()[0]
 
 
 WRITES = """
@@ -154,7 +160,7 @@ def test_no_secret_is_printed(whisk):
 def test_what_waits_is_ended_by_the_deadline(whisk):
     one = whisk().loaded(WRITES)
     begun = time.time()
-    status, said = one.run(transports=["mem;rdma_tcp;"], deadline=in_ms(1.5))
+    status, said = one.run(transports=["mem;rdma_tcp;"], deadline=in_ms(3))
     assert status == 502 and ("CancelledError" in said["error"] or "TimeoutError" in said["error"]) and "time was over" in said["error"], said
     assert time.time() - begun > 0.5
     before = one.worker()
@@ -180,6 +186,7 @@ def test_what_is_under_way_is_ended_by_the_deadline(whisk, child):
         with one.running({"gate": gate}, transports=[durl], deadline=in_ms(3)) as answers:
             one.until_printed("stop it")
             process.send_signal(signal.SIGSTOP)
+            until(lambda: all(state(path) == "T" for path in glob.glob(f"/proc/{process.pid}/task/*/stat")), "the stop")
             with open(gate, "w", encoding="ascii") as f:
                 f.write("go")
         status, said = answers[0]
@@ -232,7 +239,7 @@ trans.read(5, 100, timeout=30)
 print(bytes(trans.buf).decode())
 action.close()
 """
-    with one.running(transports=[f"mem;rdma_tcp_server;size,4096;url,tcp://127.0.0.1:{port};"], deadline=in_ms(4)) as answers:
+    with one.running(transports=[f"mem;rdma_tcp_server;size,4096;url,tcp://127.0.0.1:{port};"], deadline=in_ms(5)) as answers:
         one.until_printed("serving")
         done = subprocess.run([sys.executable, "-c", user, f"mem;rdma_tcp;url,tcp://127.0.0.1:{port};"], check=True, timeout=BOUND, text=True,
                               stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})

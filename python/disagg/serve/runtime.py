@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LOADING = 600.0       # seconds; whoever initialises has less patience
-LEAD, SHARE = 0.5, 0.1  # before the deadline an activation is told to end: so many seconds, or that share of its time
+LEAD, SHARE = 1.0, 0.2  # before the deadline an activation is told to end: so many seconds, or that share of its time
 WRITING = 5.0         # for somebody to read what was printed
 CONFIGURING = 10.0
 ENDING = 2.0
