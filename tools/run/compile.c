@@ -1,8 +1,8 @@
 /* tools/run/compile.c - are the programs Python? Asked before anything runs, and not when their turn comes after an hour.
  *
- * The interpreter that will run them compiles them, and runs none; it says which line of which file is wrong, and where there can be
- * no main(). An interpreter that cannot do that, or does not answer in time, is not held against them: the elements will
- * tell. Asked by --check, and by a run of which some elements wait for others. tests/tools/tools_run_check.py holds it. */
+ * The interpreter that will run them compiles them, and runs none; it says which line of which file is wrong, and where there
+ * can be no main(). An interpreter that cannot do that, or does not answer in time, is not held against them: the elements
+ * will tell. Asked by --check, and by a run of which some elements wait for others. tests/tools/tools_run_check.py holds it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 
 extern char **environ;
 
-/* One line for each file that is wrong: its number, the line, what is wrong. Names that make main() otherwise are not looked into. */
+/* One line for each file that is wrong: its number, the line, what is wrong. There are other ways to make main() than def. */
 static const char program[] =
     "import sys\n"
     "for i, arg in enumerate(sys.argv[1:]):\n"

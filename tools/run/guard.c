@@ -1,7 +1,7 @@
 /* tools/run/guard.c - that nothing stays behind: neither processes nor directories, whichever way the launcher ends.
  *
- * The launcher is a subreaper: what elements have started and left, in groups and sessions of its own even, becomes its child,
- * and is killed in the end. For the case that the launcher itself is killed there is the guard, a child that does nothing but wait
+ * The launcher is a subreaper: what elements have started and left, in groups and sessions of its own even, becomes its
+ * child, and is killed in the end. For the case that the launcher itself is killed there is the guard, a child that only waits
  * for that. It finds who is left by the environment: WEFT_LAUNCHER names a socket in the run's scratch directory, whose name is
  * nobody else's. Then it removes that directory. Should the guard have been killed, too, the next run does it: the
  * directory is locked (flock) as long as either of the two lives, and one that is a minute old, ours and not locked is of a
