@@ -15,7 +15,7 @@ try:
 except ImportError:
     uvloop = None
 
-BOUND = 60
+BOUND = 120
 faulthandler.enable()
 
 

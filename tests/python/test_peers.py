@@ -1,5 +1,5 @@
 """Peers that are killed or stopped in the middle, thousands of awaits, storms of cancellations: every operation ends, and no byte comes late."""
-# ctest: long
+# ctest: long computes
 import asyncio
 import os
 import random
@@ -14,11 +14,13 @@ import weft.blocking
 from conftest import BOUND
 
 MIB = 1 << 20
+# a death needs no heartbeat to be noticed; and nobody is taken for silent who only has to wait for a processor
+HEARTBEAT = {signal.SIGKILL: 1000, signal.SIGSTOP: 2}
 PEER = """
 import asyncio, sys, weft
 size = int(sys.argv[2])
 async def main():
-    async with weft.Runtime(transports=sys.argv[3], heartbeat=1) as runtime:
+    async with weft.Runtime(transports=sys.argv[3], heartbeat=float(sys.argv[4])) as runtime:
         ep = await runtime.connect(sys.argv[1])
         await ep.send(b"here", tag=1)
         buffer, out = bytearray(size), bytes(size)
@@ -39,9 +41,9 @@ asyncio.run(main())
 @pytest.mark.parametrize("transports", ["shm", "tcp"])
 def test_in_the_middle_of_everything(run, child, how, size, transports):
     async def body():
-        async with weft.Runtime(transports=transports, heartbeat=1) as runtime:
+        async with weft.Runtime(transports=transports, heartbeat=HEARTBEAT[how]) as runtime:
             listener = runtime.listen("tcp://127.0.0.1:0")
-            process = child(PEER, listener.uri, str(size), transports)
+            process = child(PEER, listener.uri, str(size), transports, str(HEARTBEAT[how]))
             ep = await listener.accept(timeout=BOUND)
             assert await ep.recv(tag=1) == b"here"
             out, moved = bytes(size), 0
@@ -71,9 +73,9 @@ def test_in_the_middle_of_everything(run, child, how, size, transports):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("size", [8, 64 * MIB], ids=["8B", "64MiB"])
 def test_in_the_middle_of_everything_without_a_loop(child, how, size):
-    with weft.blocking.Runtime(heartbeat=1) as runtime:
+    with weft.blocking.Runtime(heartbeat=HEARTBEAT[how]) as runtime:
         listener = runtime.listen("tcp://127.0.0.1:0")
-        process = child(PEER, listener.uri, str(size), "all")
+        process = child(PEER, listener.uri, str(size), "all", str(HEARTBEAT[how]))
         ep = listener.accept(timeout=BOUND)
         assert ep.recv(tag=1, timeout=BOUND) == b"here"
         out, buffer, moved, ended = bytes(size), bytearray(size), [0] * 4, []

@@ -3,7 +3,9 @@
  * What every rail must do is in fabric_lanes.c; what happens to a process on the other side in fabric_shm_faults.c;
  * sleep in fabric_shm_sleep.c.
  *
- * ctest: timeout=300 */
+ * ctest: timeout=600 */
+#define SHM_SECONDS 150 /* 5 GiB on a busy machine */
+#define TEST_SECONDS 200
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

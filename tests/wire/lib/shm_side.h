@@ -12,7 +12,9 @@
 
 #include "fabric/shm/internal.h"
 
+#ifndef SHM_SECONDS
 #define SHM_SECONDS 50
+#endif
 #define SHM_OFFERS 64
 
 typedef struct shm_end shm_end_t;
