@@ -165,4 +165,6 @@ def test_the_program_of_the_guide(tmp_path):
     path = tmp_path / "program.py"  # a file, since workers are started from it
     path.write_text(program)
     done = subprocess.run([sys.executable, "-X", "dev", str(path)], capture_output=True, text=True, timeout=BOUND)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "weft 285\n", "")
+    # Dask gives its workers four seconds to end, which on a busy machine they may not
+    said = [line for line in done.stderr.splitlines() if not re.search(r"nanny - WARNING - Worker process still alive", line)]
+    assert (done.returncode, done.stdout, said) == (0, "weft 285\n", [])
