@@ -146,7 +146,7 @@ class LibdAction:
         return self._terminated or self._closed
 
     def profile(self, n: int = 0) -> None:
-        """Keep what the last `n` operations that waited took, for profiled(); 0 stops that."""
+        """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are not among them."""
         with self._lock:
             if self._action is not None:
                 self._action.profile(n)

@@ -88,6 +88,16 @@ def test_it_is_as_numpy_would_have_it(trans):
         assert numpy.array_equal(array[...], model)
 
 
+def test_more_pieces_than_one_operation_takes(trans):
+    trans, element = trans
+    with trans.remote_array("u1", 80000) as array:
+        array[::2] = 1  # 40000 pieces, of which 4096 go in one
+    assert moved(element) == (0, 40000)
+    with trans.remote_array("u1", 80000) as array:
+        assert array[::2].all() and moved(element) == (40000, 40000)
+        assert not array[1::2].any() and moved(element) == (80000, 40000)
+
+
 def test_what_is_no_index_and_no_array(trans):
     trans, _ = trans
     with trans.remote_array("f8", (10, 10)) as array:

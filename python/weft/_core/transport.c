@@ -359,32 +359,46 @@ static PyMethodDef methods[] = {
      "reg(size, trans=None): register a buffer of so many bytes, zero at first, in place of the one before; with another "
      "transport "
      "the one that is registered there, which both share."},
-    BOTH(read,
-         "read(size, addr, offset=0, *, timeout=None): bytes of the element's memory, from addr on, into the buffer, at offset."),
     BOTH(
-        write,
-        "write(size, addr, offset=0, *, timeout=None): bytes of the buffer, from offset on, into the element's memory, at addr."),
+        read,
+        "read(size, addr, offset=0, *, timeout=None): bytes of the element's memory, from addr on, into the buffer, at offset. "
+        "Waits "
+        "until the element is reached, and timeout seconds at most. MemoryError: no buffer is registered. RangeError: outside of "
+        "the buffer or of the memory, and nothing was touched."),
+    BOTH(write, "write(size, addr, offset=0, *, timeout=None): bytes of the buffer, from offset on, into the element's memory, "
+                "at addr. It is "
+                "there when this returns. Waits and raises as read() does."),
     BOTH(batch, "batch(items, *, timeout=None): many reads and writes in one operation, each (\"read\" or \"write\", size, addr, "
-                "offset=0)."),
+                "offset=0). Gives how many there were; raises if one of them failed, and says which: others may have been done."),
     BOTH(readv,
          "readv(items, offset=0, *, timeout=None): pieces (size, addr) of the element's memory into the buffer, one after the "
-         "other from offset on; (size, addr, offset) says where a piece goes."),
+         "other from offset on; (size, addr, offset) says where a piece goes. Gives how many there were."),
     BOTH(writev,
          "writev(items, offset=0, *, timeout=None): pieces (size, addr) from the buffer, one after the other from offset on; "
-         "(size, addr, offset) says where a piece is."),
-    BOTH(fetch_add, "fetch_add(addr, value=1, *, timeout=None): add to the 8 bytes at addr, atomically. Gives the value before."),
+         "(size, addr, offset) says where a piece is. Gives how many there were."),
+    BOTH(fetch_add,
+         "fetch_add(addr, value=1, *, timeout=None): add to the 8 bytes at addr, atomically. Gives the value before, as "
+         "a number without a sign. addr is a multiple of 8; no buffer is needed."),
     BOTH(compare_swap, "compare_swap(addr, expected, desired, *, timeout=None): store desired in the 8 bytes at addr if they are "
-                       "expected, atomically. Gives the value before."),
-    BOTH(flush, "flush(*, timeout=None): until all that was posted before is complete."),
+                       "expected, atomically. Gives the value before: it was stored if that is expected."),
+    BOTH(flush,
+         "flush(*, timeout=None): until all that was posted before is complete, in whichever thread and however it ended."),
     BOTH(wait_ready, "wait_ready(timeout=None): until the element is reached. Gives how many bytes its memory has."),
-    {"serve", weftpy_io_serve, METH_NOARGS, "Serve until the action is terminated. For type rdma_server."},
+    {"serve", weftpy_io_serve, METH_NOARGS,
+     "Wait until the action is terminated. For type rdma_server; its memory is served from the moment its size is known."},
     {"alloc", FAST(alloc),
      "alloc(size, *, lease=None, timeout=None): more memory at the same element, zero, as a Block, until it is freed or the "
      "transport is released. lease is for how many seconds it outlives a program that falls silent; at most, and by default, "
      "what "
      "the element gives."},
-    {"remote", remote, METH_NOARGS, "The element's memory as a Remote: of one that is ready and has no replicas."},
-    {"stats", stats, METH_NOARGS, "Counters since it was added."},
+    {"remote", remote, METH_NOARGS,
+     "The element's memory as a Remote, which needs no buffer: of one that is ready and has no replicas."},
+    {"stats", stats, METH_NOARGS,
+     "Counters since it was added, as a dict: reads, writes, atomics, bytes_read, bytes_written, failed; waits: operations that "
+     "had "
+     "to wait for the element; at_once: that were over when they were posted; connects, losses; with replicas: replicas, "
+     "failovers, "
+     "takeovers. path is mapped, checked or another of weft.Remote's, and len the bytes of the element's memory."},
     {NULL, NULL, 0, NULL},
 };
 
