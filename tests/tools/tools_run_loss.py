@@ -183,6 +183,27 @@ def only_its_own_are_killed():
         other.wait()
 
 
+def a_reader_that_does_not_read_holds_no_signal_up():
+    """A pager, say, that is at the first page: neither Ctrl-C nor --timeout wait for it."""
+    files = {"a.o.py": "def main(params, action):\n    while True:\n        print('x' * 1000, flush=True)\n"}
+    for args, status in (((), 130), (("--timeout", "1s"), 1)):
+        with elements.directory(files) as (folder, python):
+            p = weft.start("run", folder, *python, *args, env=elements.environment(folder))
+            try:
+                p.stdout.readline()
+                if not args:
+                    time.sleep(0.3)
+                    p.send_signal(signal.SIGINT)
+                assert p.wait(timeout=30) == status, p.returncode
+                assert ("SIGINT" if not args else "--timeout") in p.stderr.read()
+            finally:
+                p.kill()
+                p.wait()
+                p.stdout.close()
+                p.stderr.close()
+            elements.nothing_left(folder)
+
+
 def a_reader_that_goes_away_ends_the_run():
     files = {"a.o.py": "import time\ndef main(params, action):\n    for i in range(100000):\n        print('x' * 1000, flush=True)\n"
                        "    time.sleep(600)\n"}
@@ -271,6 +292,7 @@ weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient,
-          no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_goes_away_ends_the_run,
+          no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_does_not_read_holds_no_signal_up,
+          a_reader_that_goes_away_ends_the_run,
           writing_out_of_range_is_an_error, what_is_not_json_is_an_error,
           hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)

@@ -2,8 +2,11 @@
  *
  * Lines of several elements never mix within a line; one that does not end is cut after LINE bytes. To a pipe they go byte by
  * byte as they came; on a terminal nothing passes that could move its cursor. With --json standard output is the launcher's own,
- * and elements have standard error. tests/tools/tools_run.py holds it. */
+ * and elements have standard error. A reader that does not read, such as a pager, holds the elements up, but neither signals nor
+ * --timeout. tests/tools/tools_run.py holds it. */
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -12,6 +15,9 @@
 #include "run.h"
 
 #define LINE ((size_t)1 << 16)
+#define PIECE ((size_t)4096)
+#define LOOK 20  /* milliseconds between two looks for a signal, while nobody reads */
+#define DEAF 500 /* milliseconds: who has not read for so long while all is taken down is not waited for again */
 
 void run_secret(run_t *run, const char *durl)
 {
@@ -42,31 +48,72 @@ void run_hide(const run_t *run, run_text_t *text)
     }
 }
 
+/* Has any of the signals come that the loop would take everything down for? They are blocked, so that it is there until the loop. */
+static bool signal_waits(void)
+{
+    sigset_t ours, pending;
+    tool_signals(&ours);
+    sigpending(&pending);
+    for (int number = 1; number < NSIG; number++)
+        if (sigismember(&ours, number) == 1 && sigismember(&pending, number) == 1)
+            return true;
+    return false;
+}
+
+bool run_takes(run_t *run, FILE *f)
+{
+    struct pollfd p = {.fd = fileno(f), .events = POLLOUT};
+    for (unsigned looks = 0;; looks++) {
+        int n = poll(&p, 1, looks ? LOOK : 0);
+        if (n > 0 || (n < 0 && errno != EINTR))
+            return true; /* or it is broken, and writing will say so */
+        if (run->deaf)
+            return false;
+        if (run->failed && looks * LOOK > DEAF)
+            run->deaf = true;
+        if (!run->failed && (signal_waits() || (run->opts.timeout_ns && tool_now() - run->started >= run->opts.timeout_ns)))
+            return false;
+    }
+}
+
+/* All of it, piece by piece: a pipe that can be written to takes as much without waiting. */
+static void put(run_t *run, FILE *f, const run_text_t *text)
+{
+    for (size_t at = 0, n; at < text->n; at += n) {
+        n = text->n - at < PIECE ? text->n - at : PIECE;
+        if (!run_takes(run, f))
+            return;
+        fwrite(text->p + at, 1, n, f);
+        fflush(f);
+    }
+}
+
 /* One line, without its end. */
 static void show(run_proc_t *p, unsigned which, const char *line, size_t n)
 {
     run_t *run = p->run;
     FILE *f = which || run->opts.json ? stderr : stdout;
-    run_text_t text = {0};
+    run_text_t text = {0}, shown = {0};
     run_progress_wipe(run);
     run_add(&text, line, n);
     run_hide(run, &text);
     if (!tool_is_terminal(f)) {
-        fwrite(text.p, 1, text.n, f);
+        run_add(&shown, text.p, text.n);
     } else {
-        fprintf(f, "%s | ", p->label);
+        run_addf(&shown, "%s | ", p->label);
         for (size_t at = 0; at < text.n;) {
             size_t len = tool_harmless(text.p + at, text.n - at, true);
             if (len)
-                fwrite(text.p + at, 1, len, f);
+                run_add(&shown, text.p + at, len);
             else if (text.p[at] != '\r')
-                fprintf(f, "\\x%02x", (unsigned char)text.p[at]);
+                run_addf(&shown, "\\x%02x", (unsigned char)text.p[at]);
             at += len ? len : 1;
         }
     }
-    fputc('\n', f);
-    fflush(f);
+    run_add(&shown, "\n", 1);
+    put(run, f, &shown);
     run_free(&text);
+    run_free(&shown);
 }
 
 /* How many bytes; 0 at the end of what is there for now, or for ever. */

@@ -31,8 +31,10 @@ static void complain(run_t *run, const char *text)
     run_text_t shown = {0};
     run_add(&shown, text, strlen(text));
     run_hide(run, &shown);
-    run_progress_wipe(run);
-    tool_error("%s", shown.p);
+    if (run_takes(run, stderr)) {
+        run_progress_wipe(run);
+        tool_error("%s", shown.p);
+    }
     run_free(&shown);
 }
 

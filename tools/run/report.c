@@ -180,6 +180,8 @@ static void as_json(run_t *run)
 
 void run_report(run_t *run)
 {
+    if (run->failed && !run_takes(run, stdout))
+        return;
     if (run->opts.json) {
         as_json(run);
         return;

@@ -197,6 +197,7 @@ struct run {
     unsigned n_cpus;
     char **secrets;     /* tokens that are never shown */
     unsigned n_secrets;
+    bool deaf;          /* nobody reads what we write, and it all ends: no more waiting for that */
     bool terminal;      /* of stderr: progress is shown */
     unsigned shown;     /* lines of it that are on the terminal */
     uint64_t shown_at;
@@ -266,6 +267,8 @@ void run_guard_reap(run_t *run);   /* children that ended and were not started h
 
 void run_output(run_source_t *s, uint32_t events); /* of an element: line by line */
 void run_output_rest(run_proc_t *p);
+/* Can something be written there? Waits for a reader, but not past what ends the run; false: what was to be written is lost. */
+bool run_takes(run_t *run, FILE *f);
 void run_secret(run_t *run, const char *durl);           /* its token is not to be shown */
 void run_hide(const run_t *run, run_text_t *text);       /* what is secret in a text */
 void run_progress(run_t *run, uint64_t now);             /* draw, if it is time */
