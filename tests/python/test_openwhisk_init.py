@@ -12,8 +12,8 @@ from whiskside import SENTINEL, Whisk, zipped
 def whisk():
     made = []
 
-    def start(*args, **env):
-        made.append(Whisk(*args, **env))
+    def start(*args, **more):
+        made.append(Whisk(*args, **more))
         return made[-1]
     yield start
     for one in made:
@@ -80,6 +80,31 @@ def test_an_element_with_its_head_and_the_files_it_imports(whisk):
 
 def test_the_only_element_of_a_zip_is_the_action(whisk):
     assert whisk().loaded({"some.o.py": "def main(params, action): return {'e': 1}"}, name="another").run() == (200, {"e": 1})
+
+
+def test_code_that_never_loads(whisk):
+    one = whisk(patch="import disagg.serve.runtime as r; r.LOADING = 0.5")
+    status, said = one.init("import time; print('loading', flush=True); time.sleep(600)")
+    assert status == 502 and "did not load within" in said["error"] and one.printed()[0] == f"loading\n{SENTINEL}\n"
+    assert one.loaded("def main(params): return {}").run() == (200, {})
+
+
+def test_the_process_cannot_be_started(whisk):
+    one = whisk(patch="""
+import disagg.serve.runtime as r
+class Child(r.Child):
+    n = 0
+    def __init__(self, *args):
+        Child.n += 1
+        if Child.n == 2:
+            raise OSError(11, "no more processes")
+        super().__init__(*args)
+r.Child = Child
+""")
+    assert one.init("import os; os._exit(1)")[0] == 502
+    status, said = one.init("def main(params): return {}")
+    assert status == 502 and "no more processes" in said["error"]
+    assert one.loaded("def main(params): return {}").run() == (200, {})
 
 
 BAD = {

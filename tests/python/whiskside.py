@@ -27,11 +27,14 @@ def in_ms(seconds):
 class Whisk:
     """A runtime on a port of its own."""
 
-    def __init__(self, *args, **env):
+    def __init__(self, *args, patch="", **env):
+        start = ["-m", "disagg.serve"]
+        if patch:
+            start = ["-c", f"import sys\n{patch}\nfrom disagg.serve.__main__ import main\nsys.exit(main(sys.argv[1:]))"]
         ours, theirs = os.pipe()
         self.files = [tempfile.TemporaryFile("w+b") for _ in range(2)]
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-P", "-m", "disagg.serve", "--host", "127.0.0.1", "--port", "0", "--ready-fd", str(theirs), *args],
+            [sys.executable, "-X", "dev", "-P", *start, "--host", "127.0.0.1", "--port", "0", "--ready-fd", str(theirs), *args],
             pass_fds=[theirs], stdin=subprocess.DEVNULL, stdout=self.files[0], stderr=self.files[1],
             env={**{k: v for k, v in os.environ.items() if not k.startswith("__OW_")}, "PYTHONPATH": os.pathsep.join(sys.path), **env})
         os.close(theirs)

@@ -72,11 +72,12 @@ class Runtime:
             self._state = "LOADING"
         try:
             self._init(said)
-        except Refusal as no:
+        except Exception as error:
             self.drop_child()
             empty(self.folder)
+            no = error if isinstance(error, Refusal) else self.failed(502, f"Initialization has failed: {ours(error)}", "")
             self.move("LOADING", "EMPTY")
-            raise no
+            raise no from None
         self.move("LOADING", "READY")
 
     def _init(self, said: dict[str, Any]) -> None:
@@ -88,7 +89,10 @@ class Runtime:
             self._load = {"do": "load", "env": env, **code.unpack(said, self.folder)}
         except code.Unusable as error:
             raise self.failed(502, f"Initialization has failed: {error}", "") from None
-        why, trace = self.ready(time.monotonic() + LOADING)
+        try:
+            why, trace = self.ready(time.monotonic() + LOADING)
+        except Late:
+            why, trace = f"the code did not load within {LOADING:g} s", ""
         if why:
             raise self.failed(502, f"Initialization has failed: {why}", trace)
 
@@ -133,7 +137,7 @@ class Runtime:
             value, text, trace = self.activate(line, begun, until)
         except Exception as error:  # a mistake of ours must not leave an activation without its end
             self.drop_child()
-            text = f"the runtime itself failed: {type(error).__name__}"
+            text = f"The action could not be run: {ours(error)}"
         if text:
             no = self.failed(502, text, trace)
         else:
@@ -291,7 +295,7 @@ class Runtime:
 
     def failed(self, status: int, text: str, trace: str) -> Refusal:
         """Say it on stderr, end the logs, and make the answer of it."""
-        said = trace if text.removeprefix("Initialization has failed: ").splitlines()[-1:] == trace.splitlines()[-1:] else trace + text
+        said = trace or text  # the last line of a traceback says what it is about
         self.end_of_logs(said + ("" if said.endswith("\n") else "\n"))
         return Refusal(status, self.secrets.clean(text))
 
@@ -306,6 +310,13 @@ def key_for(secret: str, aid: str, name: str) -> str:
     """The key with which a transport of an activation is configured."""
     import hmac
     return hmac.new(secret.encode(), f"{aid}/{name}".encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+
+
+def ours(error: Exception) -> str:
+    """What went wrong on this side of the socket."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"there can be no process or folder for it: {error.strerror}"
+    return f"{type(error).__name__} in the runtime itself"
 
 
 def milliseconds(value: object) -> float | None:

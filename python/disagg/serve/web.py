@@ -217,7 +217,12 @@ class Server:
             if full:
                 sock.close()
             else:
-                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+                try:
+                    threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+                except RuntimeError:  # there can be no more threads now
+                    sock.close()
+                    with self._idle:
+                        self._n -= 1
         self._sock.close()
 
     def finish(self, seconds: float) -> None:
