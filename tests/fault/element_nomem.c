@@ -110,6 +110,10 @@ static bool life(bool strict)
     STEP(weft_transport_write(local, 100, 0, 0, &op));
     memset(&op, 0, sizeof op);
     CALL(weft_action_release(action, "local"));
+    CALL(weft_action_add(action, "server;rdma_tcp_server;size,4096;"));
+    CALL(weft_action_get(action, "server", "rdma_server", &t));
+    STEP(weft_transport_ready(t, &op));
+    weft_buffer_drop(weft_transport_buffer(t)); /* NULL, where there is none to be had */
 end:
     weft_block_drop(block);
     memset(&op, 0, sizeof op);
@@ -139,11 +143,13 @@ static bool replicated_life(bool strict)
     weft_memory_t *memory[2] = {NULL, NULL};
     weft_action_t *action = NULL;
     weft_transport_t *t;
+    weft_block_t *block = NULL;
     char durl[2000];
     bool all = true;
     m.name = "mem";
     m.bytes = 8192;
     m.mirrored = true;
+    m.spare = 1 << 20;
     a.connect_ns = 2 * WEFT_SECOND;
     a.retry_ns = WEFT_MILLISECOND;
     CALL(weft_memory_open(memory_rt, &m, &memory[0]));
@@ -166,7 +172,10 @@ static bool replicated_life(bool strict)
     STEP(weft_transport_read(t, 8000, 100, 0, &op));
     for (int i = 0; i < 8000; i++)
         CHECK_EQ(((char *)weft_transport_buf(t, NULL))[i], 'w');
+    STEP(weft_transport_alloc(t, 1000, NULL, &op));
+    block = (weft_block_t *)op.buf;
 end:
+    weft_block_drop(block);
     memset(&op, 0, sizeof op);
     weft_status_t st = action ? done(weft_action_close(action, &op), &op) : WEFT_OK;
     for (int i = 0; i < 2 && !st; i++)
