@@ -5,7 +5,8 @@
  * it has found one, but a moment (MIR_GATHER), for those that might know of a newer record.
  *
  * A member that stops being good says so itself: its remote is stale, or its server is lost. Then there is another round, while reads go on at
- * the members that are left. A round that finds nothing is followed by another one after a while, for as long as a server is left that may come
+ * the members that are left. So there is when no copy that is to be had matches its checksum, and a server is left of which there is none yet: it
+ * may just not be attached. A round that finds nothing is followed by another one after a while, for as long as a server is left that may come
  * to have something; reads without a deadline end with WEFT_ERR_STALE after two leases of that: the writer is gone, and nobody has taken over.
  *
  * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c holds us to it. */
@@ -27,6 +28,25 @@ static bool current(const weft_mirror_t *m, const mir_member_t *mb)
 void wefti_mirror_find(weft_mirror_t *m)
 {
     m->seek = m->again = true;
+}
+
+bool wefti_mirror_find_more(weft_mirror_t *m, uint8_t bad, bool *sought)
+{
+    bool more = false, coming = m->seek;
+    if (m->writer)
+        return false;
+    mir_each(mb, m) {
+        if (!mb->store || mir_usable(mb) || bad & mir_bit(mb))
+            continue;
+        more = true;
+        coming = coming || mb->asking || mb->fresh;
+    }
+    if (!more || (*sought && !coming))
+        return false;
+    if (!coming)
+        wefti_mirror_find(m);
+    *sought = *sought || !coming;
+    return true;
 }
 
 /* --- answers ----------------------------------------------------------------------------------------------------------------------- */
@@ -196,6 +216,8 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
         return;
     }
     mir_each(mb, m) {
+        if (mb->store && mb->fresh) /* who waits for more copies (wefti_mirror_find_more()) may have waited for this one */
+            mir_wake(m);
         if (mb->store && (mb->fresh || mb->remote))
             judge(mb);
         usable = usable || mir_usable(mb);

@@ -251,7 +251,8 @@ bool wefti_mirror_read_one(mir_piece_t *p, weft_status_t *failed_out)
                 return false; /* whoever brings one back wakes us */
             }
             if (!(usable & ~p->bad)) {
-                *failed_out = WEFT_ERR_CORRUPT;
+                if (!wefti_mirror_find_more(m, p->bad, &p->sought))
+                    *failed_out = WEFT_ERR_CORRUPT;
                 return false;
             }
             p->tried = 0; /* nobody was fast enough */

@@ -192,6 +192,7 @@ struct mir_piece {
     uint8_t have;                /* it has what is to be written; of reads in parallel: it has answered */
     uint8_t tried;               /* it did not answer in time */
     uint8_t bad;                 /* its copy does not match */
+    bool sought;                 /* ... and there was a round for the sake of others */
     uint8_t differs;             /* AGREE: to be written anew */
     uint8_t retries;
     uint64_t patience;
@@ -254,6 +255,8 @@ void wefti_mirror_open_turn(weft_mirror_t *m);
 void wefti_mirror_open_asked(mir_member_t *mb, uint8_t what, weft_status_t st);
 void wefti_mirror_opened(weft_mirror_t *m);
 void wefti_mirror_find(weft_mirror_t *m);          /* a reader has nobody to read from */
+/* The copies of those that can be used are all bad: is a reader to wait for others? Then it is woken. */
+bool wefti_mirror_find_more(weft_mirror_t *m, uint8_t bad, bool *sought);
 void wefti_mirror_find_asked(mir_member_t *mb, uint8_t what, weft_status_t st);
 void wefti_mirror_find_turn(weft_mirror_t *m);
 

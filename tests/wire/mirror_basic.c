@@ -368,6 +368,25 @@ static void *work(void *arg)
     return NULL;
 }
 
+TEST(a_reader_that_has_just_come_finds_the_copy_that_is_right)
+{
+    open_all("tcp");
+    weft_log_set_level(WEFT_LOG_ERROR);
+    weft_mirror_t *w = open_mirror(2, LEN, true, true);
+    memset(shadow, 'r', LEN);
+    CHECK_OK(write_at(w, 0, shadow, LEN));
+    for (int i = 0; i < 100; i++) { /* whichever of the two it has attached first */
+        memory_of(i & 1, 2, true)[i] ^= 1;
+        weft_mirror_t *r = open_mirror(2, 0, false, false);
+        CHECK_OK(read_at(r, 2 * 4096, got, 4096));
+        CHECK(!memcmp(got, shadow, 4096));
+        memory_of(i & 1, 2, true)[i] ^= 1;
+        close_mirror(r);
+    }
+    close_mirror(w);
+    close_all();
+}
+
 TEST(many_threads_use_one_mirror)
 {
     pthread_t threads[THREADS];
