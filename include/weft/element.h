@@ -267,8 +267,8 @@ typedef struct weft_transport_alloc_opts {
 
 /* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), and op->len. It
  * is zero, and ours under a lease, which is renewed for as long as our runtime is driven and the transport READY. So it goes when it is freed, when
- * the transport is released or configured anew, when its action is closed, and when the element has heard nothing from us for lease_ns: we were killed,
- * stopped or cut off, or the transport is LOST. Operations on it then end with WEFT_ERR_STALE, or _PEER; its bytes are
+ * the transport is released or configured anew, when its action is closed, and when the element has heard nothing from us for lease_ns: we were
+ * killed, stopped or cut off, or the transport is LOST. Operations on it then end with WEFT_ERR_STALE, or _PEER; its bytes are
  * given to others, zero. With replicas it is at one of the elements. Drop or free the handle before the runtime closes; its weft_block_remote() is
  * for weft_rma_*(). opts may be NULL.
  * Completes with WEFT_ERR_LIMIT (nothing left; or more than 16 different leases on one transport), WEFT_ERR_UNSUPPORTED (the element has no

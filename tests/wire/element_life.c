@@ -499,10 +499,24 @@ TEST(a_server_is_reached_by_its_url_and_name_and_by_its_shm_id)
     }
 }
 
+/* How often memory of regions is mapped here. */
+static unsigned regions(void)
+{
+    char line[512];
+    unsigned n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, "weft-region") != NULL;
+    fclose(maps);
+    return n;
+}
+
 TEST(rdma_local_is_memory_of_this_process)
 {
     each_way(way) {
         elements_open(&e, way, 0, NULL, NULL);
+        unsigned before = regions();
         weft_transport_t *t = add_later("local;rdma_local;size,64k;", "local", 65536);
         pattern_fill(weft_transport_buf(t, NULL), 65536, 1);
         CHECK_OK(elements_write(&e, t, 65536, 0, 0));
@@ -511,6 +525,13 @@ TEST(rdma_local_is_memory_of_this_process)
         CHECK_EQ(pattern_check(weft_transport_buf(t, NULL), 65536, 1), 65536);
         CHECK_EQ(elements_read(&e, t, 1, 65536, 0), WEFT_ERR_RANGE);
         CHECK_EQ(weft_action_configure(e.action, "local", "local;rdma_local;size,1M;"), WEFT_ERR_STATE);
+        weft_transport_t *brief = add_later("brief;rdma_local;size,64k;", "brief", 100);
+        CHECK_OK(elements_write(&e, brief, 100, 0, 0));
+        unsigned both = regions();
+        CHECK(both > before);
+        CHECK_OK(weft_action_release(e.action, "brief")); /* it goes with its transport, and the other one stays */
+        PAIR_UNTIL(&e.pair, regions() < both, 10);
+        CHECK(regions() > before);
         elements_memory(&e, 100, NULL); /* elsewhere */
         memcpy(weft_memory_base(e.memory), "there", 6);
         CHECK_OK(weft_action_configure(e.action, "local", e.durl));
