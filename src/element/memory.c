@@ -22,7 +22,7 @@ struct weft_memory {
     char name[WEFT_DURL_NAME_MAX + 1];
     char uri[WEFTI_REACH_MAX];
     uint64_t bytes, spare;
-    bool mirrored, named, abandoned; /* abandoned: the runtime closes, and takes what is left */
+    bool mirrored, abandoned; /* abandoned: the runtime closes, and takes what is left */
     weft_region_t *region;
     weft_buffer_t *buffer; /* of the region's memory, once somebody looked at it; under the lock */
     weft_store_server_t *store;
@@ -324,7 +324,6 @@ weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opt
     m->bytes = o.bytes;
     m->spare = o.spare;
     m->mirrored = o.mirrored;
-    m->named = o.named;
     memcpy(m->name, o.name, strlen(o.name));
     pthread_mutex_init(&m->lock, NULL);
     wefti_list_init(&m->guests);

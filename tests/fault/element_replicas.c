@@ -175,7 +175,7 @@ TEST(the_first_write_after_an_element_died_goes_on_without_it)
     memories_start(&m, 2, "tcp", 500 * WEFT_MILLISECOND, mirrored());
     weft_transport_t *r = memories_add(&m, "reader", -1, 0, BYTES);
     CHECK_OK(move(r, false, BYTES, 0));
-    usleep(1500000); /* nobody writes any more: it is sealed */
+    sleep(2); /* nobody writes any more: it is sealed */
     memories_signal(&m, 1, SIGKILL);
     CHECK_OK(move(r, false, BYTES, 0));
     fill(r, BYTES, 8);
@@ -289,7 +289,7 @@ TEST(a_writer_that_is_killed_is_replaced)
         check(r, BYTES, 4);
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        usleep(2500000); /* its lease is over: nobody may answer any more until someone takes over */
+        sleep(3); /* its lease is over: nobody may answer any more until someone takes over */
         memset(weft_transport_buf(r, NULL), 0, BYTES);
         CHECK_OK(move(r, false, BYTES, 0));
         check(r, BYTES, 4);

@@ -147,6 +147,9 @@ TEST(replicas_are_used_when_all_were_there_once_and_whoever_waits_is_told)
     open_all(400 * WEFT_MILLISECOND);
     snprintf(uri, sizeof uri, "%s", weft_memory_uri(memory[1]));
     close_memory(1); /* it is not there yet */
+    weft_transport_t *nowhere = add("nowhere", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2");
+    CHECK_EQ(move(nowhere, false), WEFT_ERR_REFUSED); /* nobody is */
+    CHECK_EQ(weft_transport_state(nowhere, NULL), WEFT_TRANSPORT_LOST);
     weft_transport_t *t = add("t", weft_memory_uri(memory[0]), uri);
     CHECK_EQ(move(t, true), WEFT_ERR_REFUSED); /* after connect_ns: what the one that is missing said */
     CHECK_EQ(weft_transport_state(t, &why), WEFT_TRANSPORT_LOST);
