@@ -200,6 +200,8 @@ def damage(process, text):
             if " rw-p " not in line or "[" in line:
                 continue
             first, last = (int(part, 16) for part in line.split()[0].split("-"))
+            if last - first > 64 << 20:
+                continue  # a sanitizer's
             mem.seek(first)
             bytes_there = mem.read(last - first)
             at = bytes_there.find(text)
