@@ -288,6 +288,50 @@ def memory_killed_in_the_middle_of_reads_is_an_exception():
         elements.nothing_left(folder)
 
 
+def a_replica_killed_in_the_middle_of_reads_leaves_the_right_bytes():
+    package = elements.package()
+    files = {"a.o.py": """
+        #@ corunning: {words: {trans: words, type: rdma}}
+        import os, time
+        def main(params, action):
+            trans = action.get_transport('words', 'rdma')
+            trans.reg(65536)
+            pattern = bytes(range(256)) * 256
+            trans.buf[:] = pattern
+            trans.write(65536, 0)
+            print('up', flush=True)
+            reads, end = 0, time.monotonic() + 60
+            while not os.path.exists('go') and time.monotonic() < end:
+                trans.buf[:] = bytes(65536)
+                trans.read(65536, 0)
+                if bytes(trans.buf) != pattern:
+                    return 'other bytes'
+                reads += 1
+            for _ in range(100):  # and after it
+                trans.buf[:] = bytes(65536)
+                trans.read(65536, 0)
+                if bytes(trans.buf) != pattern:
+                    return 'other bytes in the end'
+            return reads > 0
+        """, "words.o.yaml": "replicas: 2\n" + WORDS}
+    for which in (0, 1):
+        with elements.directory(files, stand_in=False) as (folder, python):
+            p = weft.start("run", folder, *python, "--json", env=elements.environment(folder, **package))
+            try:
+                assert p.stderr.readline() == "up\n", p.stderr.read()
+                mirrored = sorted(pid for pid, args in elements.processes_of(folder) if "--mirrored" in args)
+                os.kill(mirrored[which], signal.SIGKILL)
+                assert "the other replicas serve on" in p.stderr.readline()
+                where = next(os.readlink(f"/proc/{pid}/cwd") for pid, args in elements.processes_of(folder) if "disagg.element" in args)
+                with open(os.path.join(where, "go"), "w", encoding="ascii"):
+                    pass
+                out, err = p.communicate(timeout=90)
+                assert p.returncode == 0 and json.loads(out)["results"]["a"] == [True], out + err
+            finally:
+                weft.end(p)
+            elements.nothing_left(folder)
+
+
 weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, a_mistake_in_a_program_is_shown_once, killed_elements_are_told,
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
@@ -295,4 +339,5 @@ weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is
           no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_does_not_read_holds_no_signal_up,
           a_reader_that_goes_away_ends_the_run,
           writing_out_of_range_is_an_error, what_is_not_json_is_an_error,
-          hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception)
+          hanging_in_a_read_ends_with_the_time, memory_killed_in_the_middle_of_reads_is_an_exception,
+          a_replica_killed_in_the_middle_of_reads_leaves_the_right_bytes)
