@@ -1,7 +1,8 @@
 /* A memory element and a transport to it: bytes there and back, ranges, buffers, batches, atomics, allocations; over every transport, driven by
  * the caller and by threads.
  *
- * ctest: label=thread */
+ * ctest: label=thread timeout=600 */
+#define TEST_SECONDS 200
 #include "lib/elements.h"
 #include "test.h"
 

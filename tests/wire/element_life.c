@@ -1,7 +1,8 @@
 /* The life of transports: used before they are usable, configured from another thread, lost, found again, released, terminated, closed in the
  * middle of things; servers; memory of this process; many threads.
  *
- * ctest: label=thread */
+ * ctest: label=thread timeout=600 */
+#define TEST_SECONDS 200
 #include <pthread.h>
 #include <stdatomic.h>
 
