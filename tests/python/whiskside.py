@@ -32,11 +32,13 @@ class Whisk:
         if patch:
             start = ["-c", f"import sys\n{patch}\nfrom disagg.serve.__main__ import main\nsys.exit(main(sys.argv[1:]))"]
         ours, theirs = os.pipe()
+        self.folder = tempfile.TemporaryDirectory()
         self.files = [tempfile.TemporaryFile("w+b") for _ in range(2)]
         self.process = subprocess.Popen(
             [sys.executable, "-X", "dev", "-P", *start, "--host", "127.0.0.1", "--port", "0", "--ready-fd", str(theirs), *args],
             pass_fds=[theirs], stdin=subprocess.DEVNULL, stdout=self.files[0], stderr=self.files[1],
-            env={**{k: v for k, v in os.environ.items() if not k.startswith("__OW_")}, "PYTHONPATH": os.pathsep.join(sys.path), **env})
+            env={**{k: v for k, v in os.environ.items() if not k.startswith("__OW_")}, "PYTHONPATH": os.pathsep.join(sys.path),
+                 "TMPDIR": self.folder.name, **env})
         os.close(theirs)
         with os.fdopen(ours) as f:
             line = f.readline()
@@ -136,10 +138,14 @@ class Whisk:
         return self.process.wait(BOUND)
 
     def close(self):
+        """End it, and look that it left nothing behind."""
         if self.process.poll() is None:
             self.end()
+        left = os.listdir(self.folder.name) if self.process.returncode == 0 else []
         for f in self.files:
             f.close()
+        self.folder.cleanup()
+        assert left == [], left
 
 
 def zipped(files):
