@@ -1,5 +1,6 @@
 """POST /init of the OpenWhisk runtime: source, zips, elements and memory elements; once; and what cannot be an action."""
 import base64
+import sys
 
 import pytest
 
@@ -213,12 +214,24 @@ empty:
     assert head.read("# nothing\n") == {} and head.of_program("x = 1\n#@ type: compute\n#@\n#@ a: b\ny: 2\n") == {"type": "compute", "a": "b"}
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "a: &x 1", "a: |\n  x", "a: [1", "a: {b 1}", "a: [1] 2", "a: 1\n  b: 2", "  a: 1\nb: 2", "a: 1\na: 2",
+@pytest.mark.parametrize("text", ["- a\n- b", "a: &x 1", "a: &x 1\nb: *x", "a: [1", "a: [1] 2", "a: 1\n  b: 2", "  a: 1\nb: 2", "a: 1\na: 2", "? [a]\n: 1", "a: 1\n---\na: 2",
                                   "just words", "\ta: 1", "a: \"x", "a: 'x' y'", "a: {b: 1]", "a: [" * 3, "a: " + "[" * 500, "a: !tag x",
                                   "a:\n" + "".join(" " * i + "- \n" for i in range(1, 80))])
 def test_what_is_more_than_they_have_is_refused(text):
     with pytest.raises(head.NotYaml, match="line [0-9]+"):
         head.read(text)
+
+
+def test_yaml_without_pyyaml_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert head.of_program("def main(params): return {}\n") == {}
+    with pytest.raises(head.NotYaml, match="python3-yaml"):
+        head.of_program("#@ type: compute\n")
+
+
+def test_long_yaml_is_refused():
+    with pytest.raises(head.NotYaml, match="the most"):
+        head.read("a: " + "x" * (1 << 19))
 
 
 def test_sizes():
