@@ -125,7 +125,10 @@ def load(said: dict[str, Any]) -> ModuleType:
 
 
 def takes_one(main: Callable[..., Any]) -> bool:
-    """Whether it is main(params), as plain actions have it, and not main(params, action). Refused: it is a function of this file that takes neither one argument nor two."""
+    """Whether it is main(params), as plain actions have it, and not main(params, action).
+
+    Refused: it is a function of this file that takes neither one argument nor two.
+    """
     code = getattr(main, "__code__", None)
     if code is None or hasattr(main, "__self__"):
         return False  # what it takes is seen when it is called

@@ -161,7 +161,8 @@ def test_a_failure_shows_its_traceback(element):
                                         ("def main(params, action): return {(1, 2): 3}", "has the key (1, 2)"),
                                         ("def main(params, action):\n    x = []\n    x.append(x)\n    return x", "Circular"),
                                         ("def main(params, action):\n    x = []\n    for _ in range(100000): x = [x]\n    return x", "not JSON"),
-                                        ("def main(params):\n    x = []\n    for _ in range(250): x = [{'a': x}]\n    return x", "more than 400 deep"),
+                                        ("def main(params):\n    x = []\n    for _ in range(250): x = [{'a': x}]\n    return x",
+                                         "more than 400 deep"),
                                         ("def main(params, action): return object", "of type type")])
 def test_what_is_not_json_gives_a_sentence(element, text, says):
     said, status, _, _ = element().run(text).end()
@@ -288,7 +289,8 @@ def test_the_socket_is_not_for_what_the_program_starts(element):
     said, _, out, err = element().run("""
         import os, subprocess, sys
         def main(params, action):
-            text = "import os; fds = ['/proc/self/fd/' + n for n in os.listdir('/proc/self/fd')]; print([os.readlink(f) for f in fds if os.path.exists(f)])"
+            text = "import os; fds = ['/proc/self/fd/' + n for n in os.listdir('/proc/self/fd')]\\n" + \
+                "print([os.readlink(f) for f in fds if os.path.exists(f)])"
             return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, close_fds=False).stdout
         """).end()
     assert "socket" not in outcome(said)["value"], err
@@ -310,7 +312,8 @@ def test_lines_may_come_from_stdin(tmp_path):
     ours, theirs = os.pipe()
     try:
         done = subprocess.run([sys.executable, "-m", "disagg.element", "--out", str(theirs)],
-                              input=json.dumps({"do": "run", "file": str(path)}) + "\n", pass_fds=[theirs], capture_output=True, text=True, timeout=BOUND, check=True)
+                              input=json.dumps({"do": "run", "file": str(path)}) + "\n", pass_fds=[theirs], capture_output=True, text=True,
+                              timeout=BOUND, check=True)
     finally:
         os.close(theirs)
     with open(ours, encoding="utf-8") as f:

@@ -214,7 +214,8 @@ empty:
     assert head.read("# nothing\n") == {} and head.of_program("x = 1\n#@ type: compute\n#@\n#@ a: b\ny: 2\n") == {"type": "compute", "a": "b"}
 
 
-@pytest.mark.parametrize("text", ["- a\n- b", "a: &x 1", "a: &x 1\nb: *x", "a: [1", "a: [1] 2", "a: 1\n  b: 2", "  a: 1\nb: 2", "a: 1\na: 2", "? [a]\n: 1", "a: 1\n---\na: 2",
+@pytest.mark.parametrize("text", ["- a\n- b", "a: &x 1", "a: &x 1\nb: *x", "a: [1", "a: [1] 2", "a: 1\n  b: 2", "  a: 1\nb: 2", "a: 1\na: 2",
+                                  "? [a]\n: 1", "a: 1\n---\na: 2",
                                   "just words", "\ta: 1", "a: \"x", "a: 'x' y'", "a: {b: 1]", "a: [" * 3, "a: " + "[" * 500, "a: !tag x",
                                   "a:\n" + "".join(" " * i + "- \n" for i in range(1, 80))])
 def test_what_is_more_than_they_have_is_refused(text):

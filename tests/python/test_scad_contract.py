@@ -198,7 +198,8 @@ def test_arrays_over_buf_see_what_is_read():
         assert struct.unpack_from("<f", trans.buf, 4 * 27) == (2.5,)
 
 
-@pytest.mark.parametrize("impl, form", [(impl, form) for impl in ("local", "shared", "tcp", "uverbs") for form in ("url", "later")] + [("shared", "shm_id")])
+@pytest.mark.parametrize("impl, form", [(impl, form) for impl in ("local", "shared", "tcp", "uverbs") for form in ("url", "later")] +
+                         [("shared", "shm_id")])
 def test_every_impl_serves_and_is_reached(impl, form):
     where = f"shm_id,scad-{os.getpid()}-{impl};" if form == "shm_id" else ""
     with action() as server, action() as user:

@@ -332,7 +332,8 @@ def a_replica_killed_in_the_middle_of_reads_leaves_the_right_bytes():
             elements.nothing_left(folder)
 
 
-weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, a_mistake_in_a_program_is_shown_once, killed_elements_are_told,
+weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, a_mistake_in_a_program_is_shown_once,
+          killed_elements_are_told,
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient,

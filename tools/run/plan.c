@@ -538,7 +538,7 @@ static bool fits(run_t *run)
         const run_element_t *e = run->elements[i];
         if (e->memory && e->n_users && e->limits.mem + e->spare > most) {
             run_fail(run, "%s.o.yaml: its memory is %llu MiB, and this machine has %llu MiB with its swap", e->name,
-                       (unsigned long long)((e->limits.mem + e->spare) >> 20), (unsigned long long)(most >> 20));
+                     (unsigned long long)((e->limits.mem + e->spare) >> 20), (unsigned long long)(most >> 20));
             return false;
         }
     }
