@@ -170,7 +170,8 @@ WEFT_API const char *weft_action_id(const weft_action_t *action);
  * name), WEFT_ERR_NOMEM, and what opening a server's memory came to. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_action_add(weft_action_t *action, const char *durl);
 /* Say where a transport leads, or that it now leads elsewhere: operations under way end where they began. The durl's own name is the element's;
- * `name` is the transport's. Fails: WEFT_ERR_NOTFOUND, WEFT_ERR_INVALID (the durl; a server for a client; one with no place in it), WEFT_ERR_CLOSED
+ * `name` is the transport's. The durl may also be its keys alone, "url,tcp://host:7000;size,4096;": the rest is then the transport's own.
+ * Fails: WEFT_ERR_NOTFOUND, WEFT_ERR_INVALID (the durl; a server for a client; one with no place in it), WEFT_ERR_CLOSED
  * (released), WEFT_ERR_STATE (a server that serves, rdma_local that has its memory), WEFT_ERR_NOMEM, and what opening a server's memory came to. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_action_configure(weft_action_t *action, const char *name, const char *durl);
 

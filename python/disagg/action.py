@@ -38,23 +38,25 @@ class LibdAction:
     """The transports of a compute element by name, and the runtime that starts and releases elements.
 
     `cv`, a threading.Condition or None, is notified whenever a transport is added or configured and when the action is terminated. `aid` is the id
-    of the activation. `transports` are durls to begin with; `backend` is who starts elements for `action.runtime`; `runtime` a blocking runtime in
+    of the activation, `server_url` is kept for whoever wants it. `transports` are durls to begin with; `backend` is who starts elements for `action.runtime`; `runtime` a blocking runtime in
     place of the process's own. Other keywords are kept in `kw`, for whoever runs the element.
     """
 
-    def __init__(self, cv: threading.Condition | None = None, aid: str = "", *, transports: Iterable[str] = (), backend: Backend | None = None,
-                 runtime: _CoreRuntime | None = None, **kw: Any) -> None:
+    def __init__(self, cv: threading.Condition | None = None, aid: str = "", server_url: str = "", *, transports: Iterable[str] = (),
+                 backend: Backend | None = None, runtime: _CoreRuntime | None = None, **kw: Any) -> None:
         self.cv = cv
         self.aid = str(aid)
-        self.kw = kw
+        self.kw = {"server_url": server_url, **kw} if server_url else kw
         self.runtime = Runtime(self, backend)
         self._runtime = runtime
         self._lock = RLock()
         self._action: BlockingAction | None = None
         self._transports: dict[str, LibdTransport] = {}
+        self._types: dict[str, str] = {}
         self._released: list[LibdTransport] = []
         self._terminated = self._closed = False
-        self._profile = 0
+        self._record = 0
+        self._marks: list[tuple[str, str, int, float, float]] = []
         for durl in transports:
             self.add_transport(durl)
 
@@ -109,7 +111,7 @@ class LibdAction:
 
                 from ._process import runtime
                 action: Any = _core.Action(self._runtime or runtime(), for_people(self.aid))
-                action.profile(self._profile)
+                action.profile(self._record)
                 if self._terminated:
                     action.terminate()
                 self._action = action
@@ -121,15 +123,38 @@ class LibdAction:
             with self.cv:
                 self.cv.notify_all()
 
-    def add_transport(self, durl: str) -> None:
-        """Add a transport: `NAME;IMPL;[KEY,VALUE;]*`. One that says where its element is connects at once, any other waits for config_transport()."""
-        self._open().add(durl)
-        self._tell()
+    def add_transport(self, durl: str) -> int:
+        """Add a transport: `NAME;IMPL;[KEY,VALUE;]*`. One that says where its element is connects at once, any other waits for config_transport().
 
-    def config_transport(self, name: str, durl: str) -> None:
-        """Say where the element of a transport is, from any thread: calls that wait for it go on. LookupError: there is no such transport."""
+        0, as Scad has it.
+        """
+        self._open().add(durl)
+        name, impl, *_ = f"{durl};;".split(";", 2)
+        with self._lock:
+            self._types[name] = TYPES[impl.endswith("_server")]
+        self._tell()
+        return 0
+
+    def config_transport(self, name: str, durl: str) -> int:
+        """Say where the element of a transport is, from any thread: calls that wait for it go on. The durl may be its keys alone: `url,...;size,...;`.
+
+        0, as Scad has it. LookupError: there is no such transport.
+        """
         self._open().configure(name, durl)
         self._tell()
+        return 0
+
+    @property
+    def transports(self) -> dict[str, LibdTransport]:
+        """Those that were asked for, by name."""
+        with self._lock:
+            return dict(self._transports)
+
+    @property
+    def raw_transports(self) -> dict[str, LibdTransport]:
+        """All that were added and not released, by name."""
+        with self._lock:
+            return {name: self.get_transport(name, ttype) for name, ttype in self._types.items()}
 
     def terminate(self) -> None:
         """The action's time is over: calls that wait for a transport to become usable raise, and serve() returns. Any number of times."""
@@ -145,19 +170,33 @@ class LibdAction:
         """True once it was terminated or closed."""
         return self._terminated or self._closed
 
-    def profile(self, n: int = 0) -> None:
+    def profile(self, point: int = 0) -> None:
+        """Mark a point of the program, by a number of its own: profiled() has when that was. The last 4096 are kept."""
+        if not isinstance(point, int):
+            raise TypeError(f"the point of a profile is a number, and not {point!r}")
+        from time import monotonic
+        with self._lock:
+            self._marks.append(("", "profile", point, monotonic(), 0.0))
+            del self._marks[:-4096]
+
+    def record(self, n: int) -> None:
         """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are not among them."""
         with self._lock:
             if self._action is not None:
                 self._action.profile(n)
             elif not isinstance(n, int) or not 0 <= n <= 1 << 20:
                 raise OverflowError(f"n is {n!r}, which is not between 0 and {1 << 20}")
-            self._profile = n
+            self._record = n
 
     def profiled(self) -> list[tuple[str, str, int, float, float]]:
-        """The last operations since profile(n): (transport, what, bytes, when it began on the monotonic clock, seconds)."""
-        action = self._action
-        return [] if action is None else action.profiled()
+        """Calls since record(n), and the points of profile(), in order: (transport, what, bytes, when it began on the monotonic clock, seconds).
+
+        A point is ("", "profile", its number, when, 0.0).
+        """
+        with self._lock:
+            action, marks = self._action, list(self._marks)
+        rows = [] if action is None else action.profiled()
+        return sorted(rows + marks, key=lambda row: row[3]) if marks else rows
 
     def release_transport(self, name: str) -> None:
         """Let go of an element's transports, `name` and all `name@i`: every use of them raises from now on. LookupError: there is none."""
@@ -166,8 +205,10 @@ class LibdAction:
                 from weft import NotFoundError
                 raise NotFoundError(f"there is no transport {name!r}")
             self._action.release(name)
-            for known in [k for k in self._transports if k == name or k.startswith(name + "@")]:
-                self._released.append(self._transports.pop(known))
+            for known in [k for k in self._types if k == name or k.startswith(name + "@")]:
+                del self._types[known]
+                if known in self._transports:
+                    self._released.append(self._transports.pop(known))
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """The counters of every transport that was asked for, by name; those of one that was released, too."""
@@ -195,6 +236,7 @@ class LibdAction:
             self._closed = True
             action, self._action = self._action, None
             self._transports.clear()
+            self._types.clear()
         if action is not None:
             action.terminate()
             action.close()

@@ -23,7 +23,11 @@ class LibdTransport(_Transport):
 
     __slots__ = ()
 
-    def get_msg(self) -> str:
+    def get_msg(self) -> tuple[int, str]:
+        """What the other side has to be told, and how long that is, as Scad's launchers ask for it: (0, ""), or a server's durl once it serves."""
+        return 0, ""
+
+    def describe(self) -> str:
         """What there is to say about its state: "" while it is usable, else a sentence."""
         state, why = self.state, self.why
         if state == "ready":
@@ -60,3 +64,8 @@ class LibdRDMAServer(LibdTransport):
     """Of type "rdma_server": this process has the memory, and serve() serves it."""
 
     __slots__ = ()
+
+    def get_msg(self) -> tuple[int, str]:
+        """Its durl, with which config_transport() of others leads here, and how long that is; (0, "") before it serves."""
+        durl = self.durl or ""
+        return len(durl), durl

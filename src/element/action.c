@@ -155,7 +155,8 @@ weft_status_t weft_action_configure(weft_action_t *action, const char *name, con
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
     if (wefti_forked(action->rt))
         return wefti_element_forked();
-    weft_status_t st = weft_durl_parse(durl, &d);
+    bool keys = wefti_durl_is_keys(durl);
+    weft_status_t st = keys ? WEFT_OK : weft_durl_parse(durl, &d);
     if (st)
         return st;
     pthread_mutex_lock(&action->lock);
@@ -163,6 +164,14 @@ weft_status_t weft_action_configure(weft_action_t *action, const char *name, con
     pthread_mutex_unlock(&action->lock);
     if (!t)
         return not_found(action, name);
+    if (keys) {
+        memcpy(d.name, t->name, sizeof d.name);
+        d.impl = t->impl;
+        d.server = t->server;
+        st = wefti_durl_parse_keys(durl, &d);
+        if (st)
+            return st;
+    }
     if (t->server != d.server)
         return wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s, and %s is not", name,
                           t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));

@@ -90,6 +90,18 @@ static weft_status_t read_url(const char *key, part_t v, char out[512])
     return st ? st : check_uris(out);
 }
 
+/* Scad's servers listen on tcp://<star>:PORT, that is on every address. */
+static weft_status_t read_server_url(const char *key, part_t v, char out[512])
+{
+    static const char star[] = "tcp://*:";
+    char every[512 + 8];
+    if (v.n < sizeof star - 1 || memcmp(v.p, star, sizeof star - 1) != 0)
+        return read_url(key, v, out);
+    size_t skip = sizeof star - 2;
+    int n = snprintf(every, sizeof every, "tcp://0.0.0.0%.*s", (int)(v.n - skip < 512 ? v.n - skip : 512), v.p + skip);
+    return read_url(key, (part_t){every, (size_t)n}, out);
+}
+
 static weft_status_t read_number(const char *key, part_t v, weft_status_t (*parse)(const char *, uint64_t *), uint64_t *out)
 {
     char text[40];
@@ -192,7 +204,7 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     case KEY_SIZE:
         return read_number(keys[which], v, wefti_parse_size, &d->bytes);
     case KEY_URL:
-        return read_url(keys[which], v, d->url);
+        return d->server ? read_server_url(keys[which], v, d->url) : read_url(keys[which], v, d->url);
     case KEY_SHM_ID:
         return read_shm_id(v, d->shm_id);
     case KEY_PEERINFO:
@@ -249,23 +261,60 @@ static weft_status_t parse(const char *text, weft_durl_t *d)
     return st;
 }
 
-weft_status_t weft_durl_parse(const char *text, weft_durl_t *durl_out)
+static weft_status_t check(const char *text)
 {
-    weft_durl_t d = WEFT_DURL_INIT;
-    if (!text || !durl_out || durl_out->size < sizeof durl_out->size)
-        return wefti_fail(WEFT_ERR_INVALID, text ? "a durl goes to a struct made with WEFT_DURL_INIT" : "the durl is NULL");
+    if (!text)
+        return wefti_fail(WEFT_ERR_INVALID, "the durl is NULL");
     size_t n = strnlen(text, WEFT_DURL_MAX + 1);
     if (n > WEFT_DURL_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "a durl has at most %u bytes", WEFT_DURL_MAX);
-    if (!is_line(text, n))
-        return wefti_fail(WEFT_ERR_INVALID, "the durl is not one line of UTF-8 text");
-    weft_status_t st = parse(text, &d);
+    return is_line(text, n) ? WEFT_OK : wefti_fail(WEFT_ERR_INVALID, "the durl is not one line of UTF-8 text");
+}
+
+bool wefti_durl_is_keys(const char *text)
+{
+    for (unsigned i = 0; text && i < KEYS; i++) {
+        size_t n = strlen(keys[i]);
+        if (!strncmp(text, keys[i], n) && text[n] == ',')
+            return true;
+    }
+    return false;
+}
+
+weft_status_t wefti_durl_parse_keys(const char *text, weft_durl_t *durl)
+{
+    unsigned seen = 0;
+    weft_status_t st = check(text);
+    for (const char *at = text; !st && at && *at;)
+        st = read_pair(next(&at, ';'), &seen, durl);
+    return st;
+}
+
+weft_status_t weft_durl_parse(const char *text, weft_durl_t *durl_out)
+{
+    weft_durl_t d = WEFT_DURL_INIT;
+    weft_status_t st = check(text);
+    if (!st && (!durl_out || durl_out->size < sizeof durl_out->size))
+        st = wefti_fail(WEFT_ERR_INVALID, "a durl goes to a struct made with WEFT_DURL_INIT");
+    if (!st)
+        st = parse(text, &d);
     if (st)
         return st;
     size_t size = durl_out->size < sizeof d ? durl_out->size : sizeof d;
     d.size = size;
     memcpy(durl_out, &d, size);
     return WEFT_OK;
+}
+
+void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
+{
+    const char *at = d->url;
+    wefti_uri_t uri;
+    *place = 0;
+    if (!*at && *d->shm_id)
+        snprintf(place, ELEMENT_PLACE_MAX, "the element at shm_id %s", d->shm_id);
+    else if (*at && !wefti_uri_parse(&at, &uri) && uri.scheme == WEFTI_URI_TCP && uri.port)
+        snprintf(place, ELEMENT_PLACE_MAX, "the element at port %u", uri.port);
 }
 
 /* --- back to text ------------------------------------------------------------------------------------------------------------- */

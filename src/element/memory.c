@@ -271,12 +271,12 @@ static weft_status_t check(weft_runtime_t *rt, const weft_memory_opts_t *o)
     return weft_durl_format(&d, NULL, &len);
 }
 
-static weft_status_t open_region(weft_memory_t *m, const weft_memory_opts_t *o)
+static weft_status_t open_region(weft_memory_t *m, const weft_memory_opts_t *o, const char *place)
 {
     weft_region_opts_t r = WEFT_REGION_OPTS_INIT;
     r.len = o->bytes;
     r.unmapped = o->unmapped;
-    r.name = o->named ? m->name : NULL;
+    r.name = place && *place ? place : o->named ? m->name : NULL;
     return weft_region_new(m->rt, &r, &m->region);
 }
 
@@ -305,7 +305,7 @@ static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o
     return WEFT_OK;
 }
 
-weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, weft_memory_t **memory_out)
+weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out)
 {
     weft_memory_opts_t o;
     if (!opts || !memory_out)
@@ -328,7 +328,7 @@ weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opt
     pthread_mutex_init(&m->lock, NULL);
     wefti_list_init(&m->guests);
     if (!o.mirrored)
-        st = open_region(m, &o);
+        st = open_region(m, &o, place);
     if (!st && (o.mirrored || o.spare))
         st = open_store(m, &o);
     if (!st)
@@ -347,6 +347,11 @@ weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opt
     wefti_call_on_driver(rt, &m->list_call);
     *memory_out = m;
     return WEFT_OK;
+}
+
+weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, weft_memory_t **memory_out)
+{
+    return wefti_memory_open(rt, opts, NULL, memory_out);
 }
 
 /* --- asking ------------------------------------------------------------------------------------------------------------------------- */

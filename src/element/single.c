@@ -2,7 +2,7 @@
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's token, or by the element's name where there is none. Leases of memory that is allocated there go over the same
+ * The memory is attached by the durl's token; where there is none, by the element's name, or else as the one that is served at that place. Leases of memory that is allocated there go over the same
  * endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
@@ -18,6 +18,7 @@ typedef struct single {
     weft_op_t connect, attach, close;
     element_leases_t leases;
     char address[512];
+    bool asked_place; /* nothing there goes by the element's name */
 } single_t;
 
 static single_t *single_of(element_way_t *way)
@@ -39,6 +40,25 @@ static void over(single_t *s, weft_status_t why)
 
 /* --- becoming usable ------------------------------------------------------------------------------------------------------------- */
 
+static void attached(weft_op_t *op, void *user);
+
+/* Scad's durls say where an element is, and call it what they like: is something served there? False: not asked. */
+static bool ask_place(single_t *s, const weft_durl_t *d)
+{
+    char place[ELEMENT_PLACE_MAX];
+    wefti_durl_place(d, place);
+    if (s->asked_place || d->token_len || !*place)
+        return false;
+    s->asked_place = true;
+    wefti_way_op(&s->way, &s->attach, attached, s);
+    weft_status_t st = weft_remote_find(s->ep, place, NULL, &s->attach);
+    if (st) {
+        wefti_way_op_done(&s->way);
+        over(s, st);
+    }
+    return true;
+}
+
 static void attached(weft_op_t *op, void *user)
 {
     single_t *s = (single_t *)user;
@@ -48,6 +68,8 @@ static void attached(weft_op_t *op, void *user)
     if (!op->status)
         way->remote = (weft_remote_t *)op->buf;
     if (!t || way->over) {
+        ;
+    } else if (op->status == WEFT_ERR_NOTFOUND && ask_place(s, &t->durl)) {
         ;
     } else if (op->status) {
         over(s, op->status);

@@ -46,6 +46,12 @@ static inline weft_status_t wefti_element_forked(void)
 
 /* --- durl.c --------------------------------------------------------------------------------------------------------------------- */
 
+/* Is it "KEY,VALUE;..." without a name and an IMPL, which Scad's launchers configure transports with? Read into a durl that has those. */
+bool wefti_durl_is_keys(const char *text);
+weft_status_t wefti_durl_parse_keys(const char *text, weft_durl_t *durl);
+/* What the memory of a server is called to those who know only where it is, as Scad's durls do: "" if its url leaves the port to the system. */
+#define ELEMENT_PLACE_MAX 96
+void wefti_durl_place(const weft_durl_t *durl, char place[ELEMENT_PLACE_MAX]);
 bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
 
 /* --- buffer.c ------------------------------------------------------------------------------------------------------------------- */
@@ -104,6 +110,7 @@ struct weft_transport {
     wefti_list_t link, all;
     char name[WEFT_DURL_NAME_MAX + 1];
     bool server;
+    weft_impl_t impl; /* that it was added with */
 
     pthread_mutex_t lock;        /* from here ... */
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
@@ -272,6 +279,8 @@ weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
 
 void wefti_memories_free(element_state_t *es);
 weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no memory */
+/* weft_memory_open(); with a place (wefti_durl_place()) it goes by that, and not by its name. */
+weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out);
 bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len);
 
 #endif

@@ -255,7 +255,9 @@ static weft_status_t open_memory(weft_transport_t *t, const weft_durl_t *d)
 {
     weft_memory_opts_t o = WEFT_MEMORY_OPTS_INIT;
     weft_memory_t *m;
-    char uri[128];
+    char uri[128], place[ELEMENT_PLACE_MAX] = "";
+    if (t->server)
+        wefti_durl_place(d, place);
     o.name = d->name;
     o.bytes = d->bytes;
     o.uri = *d->url ? d->url : NULL;
@@ -265,7 +267,7 @@ static weft_status_t open_memory(weft_transport_t *t, const weft_durl_t *d)
     }
     o.spare = t->server ? t->action->spare : 0;
     o.named = t->server;
-    weft_status_t st = weft_memory_open(t->rt, &o, &m);
+    weft_status_t st = wefti_memory_open(t->rt, &o, place, &m);
     if (st)
         return st;
     pthread_mutex_lock(&t->lock);
@@ -356,6 +358,7 @@ weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, wef
     t->rt = a->rt;
     memcpy(t->name, durl->name, sizeof t->name);
     t->server = durl->server;
+    t->impl = durl->impl;
     t->state = WEFT_TRANSPORT_WAITING;
     t->timeout_ns = durl->timeout_ms * WEFT_MILLISECOND;
     t->durl.size = sizeof t->durl;

@@ -292,9 +292,9 @@ def test_the_last_operations_are_profiled():
             with pytest.raises(OverflowError):
                 made.profile(bad)
     with action() as made:
-        made.profile(2)
+        made.record(2)
         with pytest.raises(OverflowError):
-            made.profile(-1)
+            made.record(-1)
         made.add_transport("a;rdma_local;size,64;")
         trans = made.get_transport("a", "rdma")
         trans.reg(8)

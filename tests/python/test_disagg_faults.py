@@ -47,7 +47,7 @@ def test_killed_in_the_middle_of_reads(element):
         assert not thread.is_alive()
     assert len(ended) == 2 and all(isinstance(e, (ConnectionError, TimeoutError)) for e in ended)
     until(lambda: trans.state in ("lost", "failed"))
-    assert trans.why is not None and issubclass(trans.why, weft.WeftError) and trans.get_msg()
+    assert trans.why is not None and issubclass(trans.why, weft.WeftError) and trans.describe()
     began_at = time.monotonic()
     with pytest.raises(weft.WeftError):
         trans.read(8, 0)

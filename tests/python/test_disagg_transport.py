@@ -191,7 +191,7 @@ def test_flush_waits_for_what_was_posted(trans):
 
 def test_what_is_known_of_it(trans):
     assert trans.name == "mem" and trans.state == "ready" and trans.why is None and trans.nbytes == 65536 and trans.durl is None
-    assert trans.get_msg() == "" and "ready" in repr(trans)
+    assert trans.describe() == "" and trans.get_msg() == (0, "") and "ready" in repr(trans)
     before = trans.stats()
     trans.read(100, 0)
     trans.write(50, 0)
@@ -207,7 +207,7 @@ def test_what_is_known_of_it(trans):
 def test_what_cannot_be_reached_says_so():
     with action("a;rdma_tcp;", "b;rdma_tcp;size,64;url,tcp://127.0.0.1:1;timeout_ms,300;") as made:
         a, b = made.get_transport("a", "rdma"), made.get_transport("b", "rdma")
-        assert a.state == "waiting" and "waits" in a.get_msg() and a.nbytes == 0
+        assert a.state == "waiting" and "waits" in a.describe() and a.nbytes == 0
         with pytest.raises(TimeoutError):
             a.wait_ready(0.01)
         with pytest.raises(TimeoutError):
@@ -217,7 +217,7 @@ def test_what_cannot_be_reached_says_so():
         b.reg(8)
         with pytest.raises(weft.WeftError, match="b"):
             b.read(4, 0)
-        assert b.get_msg() and b.state in ("connecting", "lost")
+        assert b.describe() and b.state in ("connecting", "lost")
 
 
 def test_a_deadline_ends_a_wait():

@@ -69,11 +69,41 @@ def test_one_is_configured_while_it_waits(whisk, by):
     assert one.put("the%2Fid", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 404  # it is over
 
 
-def test_nothing_is_configured_before_a_run(whisk):
+def test_what_is_configured_before_the_run_is_kept_for_it(whisk):
+    """Scad's controller does not wait for an activation to begin."""
     one = whisk()
-    assert one.put("a1", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 404
-    one.loaded(WRITES)
-    assert one.put("a1", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 404
+    with memory(4096, "other") as mem:
+        assert one.put("a1", "mem", mem.durl) == (202, {"ok": True})
+        one.loaded(WRITES)
+        assert one.put("a2", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 202
+        assert one.put("a1", "another", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 202  # the run has none of that name
+        status, said = one.run(activation_id="a1", transports=["mem;rdma_tcp;"])
+        assert status == 200 and said["read"] == "hello", said
+    assert one.put("a1", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;")[0] == 404  # it is over
+    assert one.put("a1", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;", "?key=" + "0" * 64)[0] == 404
+
+
+def test_not_all_that_is_said_before_a_run_is_kept(whisk):
+    one = whisk().loaded(WRITES)
+    with memory(4096, "other") as mem:
+        one.put("a1", "mem", mem.durl)
+        for i in range(256):
+            assert one.put(f"b{i}", "mem", mem.durl)[0] == 202
+        status, said = one.run(activation_id="a1", transports=["mem;rdma_tcp;"], deadline=in_ms(2))
+        assert status == 502, said
+
+
+def test_keys_alone_configure(whisk):
+    one = whisk().loaded(WRITES)
+    with memory(4096, "other") as mem, one.running(transports=["mem;rdma_tcp;"], activation_id="a1", deadline=in_ms(50)) as answers:
+        one.until_printed("waiting")
+        assert one.put("a1", "mem", mem.durl.split(";", 2)[2]) == (200, {"ok": True})
+    assert answers[0][0] == 200 and answers[0][1]["read"] == "hello", answers
+
+
+def test_profile_may_be_where_scads_monitor_posts_to(whisk):
+    one = whisk().loaded("def main(params, action): return {k: action.kw[k] for k in ('post_url', 'plugins')}")
+    assert one.run(profile="http://127.0.0.1:1/") == (200, {"post_url": "http://127.0.0.1:1/", "plugins": "monitor"})
 
 
 INVOKES = """
@@ -247,7 +277,7 @@ action.close()
     assert answers == [(200, {"served": True})]  # told to end before its deadline, serve() returned
 
 
-@pytest.mark.parametrize("more, says", [({"transports": "x"}, "list of durls"), ({"transports": [5]}, "list of durls"), ({"profile": "x"}, "profile"),
+@pytest.mark.parametrize("more, says", [({"transports": "x"}, "list of durls"), ({"transports": [5]}, "list of durls"), ({"profile": [1]}, "profile"),
                                         ({"profile": -1}, "profile"), ({"activation_id": 5}, "activation_id"), ({"deadline": "soon"}, "deadline"),
                                         ({"deadline": -1}, "deadline"), ({"deadline": True}, "deadline"), ({"api_key": "a\0b"}, "zero")])
 def test_fields_that_make_no_sense(whisk, more, says):

@@ -125,7 +125,7 @@ def test_a_memory_element_that_dies_before_it_said_where_it_is():
                 try:
                     trans.read(64, 0, timeout=params["timeout"])
                 except TimeoutError:
-                    return {"state": trans.state, "says": trans.get_msg()}
+                    return {"state": trans.state, "says": trans.describe()}
             """)
         status, said = controller.invoke("uses", {"timeout": 0.5}).wait()
         assert (status, said["state"]) == (200, "waiting") and "waits to be told" in said["says"]

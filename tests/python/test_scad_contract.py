@@ -1,5 +1,6 @@
 """What Scad's binding promises its programs, clause by clause, with programs as they are written for it; and where libd was weak."""
 import os
+import socket
 import struct
 import sys
 import threading
@@ -7,6 +8,7 @@ import time
 
 import pytest
 
+import disagg
 import weft
 
 from elementside import BOUND, action, elsewhere, memory, pair, until
@@ -66,7 +68,7 @@ def test_a_program_runs_as_it_is_written_while_the_runtime_configures_its_transp
             for name, durl in (("other", two.durl), ("mem", one.durl)):  # in whatever order
                 config, did = started(made.config_transport, name, durl)
                 config.join(BOUND)
-                assert did == [None]
+                assert did == [0]
             thread.join(BOUND)
             assert came == [[i * i for i in range(8, 16)] + [81]]
         finally:
@@ -285,7 +287,7 @@ def test_after_close_nothing_is_found():
         with pytest.raises(LookupError):
             made.release_transport("mem")
         assert made.stats() == {} and made.profiled() == [] and "closed" in repr(made)
-        made.profile(3)
+        made.record(3)
         made.terminate()
 
 
@@ -378,7 +380,7 @@ def test_an_array_waits_for_its_element():
 
 def test_profile_before_and_after_the_first_transport():
     with action() as made:
-        made.profile(2)
+        made.record(2)
         made.add_transport("mem;rdma_local;size,64;")
         trans = made.get_transport("mem", "rdma")
         trans.reg(64)
@@ -386,7 +388,7 @@ def test_profile_before_and_after_the_first_transport():
         trans.write(3, 0)
         trans.read(5, 0)
         assert [row[:3] for row in made.profiled()] == [("mem", "write", 3), ("mem", "read", 5)]
-        made.profile(8)  # again, from the beginning
+        made.record(8)  # again, from the beginning
         assert made.profiled() == []
         trans.batch([("read", 16, 0), ("write", 8, 0)])
         assert [row[:3] for row in made.profiled()] == [("mem", "batch", 24)]
@@ -478,3 +480,91 @@ status = os.waitpid(pid, 0)[1]
 trans.read(8, 0)
 print("parent", use(b"paren"), status)
 """
+
+
+# --- launchers as Scad has them
+
+def free_port():
+    """One that nobody has, below those that the system gives out."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
+        below = int(f.read().split()[0])
+    for port in range(below - 1 - os.getpid() % 1000, below - 2000, -1):
+        with socket.socket() as s:
+            try:
+                s.bind(("0.0.0.0", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("there is no port")
+
+
+def test_an_element_is_found_by_where_it_is_whatever_it_is_called():
+    """A server on every address and a client that is told later, by keys alone, as Scad's own examples have them."""
+    port = free_port()
+    with action() as server, action() as user:
+        server.add_transport(f"server;rdma_tcp_server;url,tcp://*:{port};size,4096;")
+        mine = server.get_transport("server", "rdma_server")
+        mine.wait_ready(BOUND)
+        assert user.add_transport("client1;rdma_tcp;") == 0
+        trans = user.get_transport("client1", "rdma")
+        trans.reg(4)
+        thread, came = started(trans.write, 4, 0)
+        assert user.config_transport("client1", f"url,tcp://localhost:{port};size,4096;") == 0
+        thread.join(BOUND)
+        assert came == [None] and trans.state == "ready"
+        trans.buf[:] = struct.pack("@I", 2333)
+        trans.write(4, addr=0, offset=0)
+        assert struct.unpack_from("@I", mine.buf) == (2333,)
+
+
+def test_keys_alone_have_the_transports_name_and_impl():
+    with action() as made:
+        made.add_transport("mem;rdma_local;")
+        made.config_transport("mem", "size,64;")
+        trans = made.get_transport("mem", "rdma")
+        trans.wait_ready(BOUND)
+        made.add_transport("size,8;rdma_local;size,64;")  # a name like any other
+        with pytest.raises(weft.InvalidError, match="no key"):
+            made.config_transport("mem", "size,64;colour,red;")
+        with pytest.raises(weft.InvalidError, match="at most"):
+            made.config_transport("mem", "size,64;peerinfo," + "x" * 9000)
+        with pytest.raises(weft.NotFoundError):
+            made.config_transport("nobody", "size,64;")
+
+
+def test_a_launcher_asks_all_transports_for_their_messages():
+    with action() as made:
+        made.add_transport("mine;rdma_tcp_server;")
+        made.add_transport("waits;rdma_tcp;")
+        assert made.transports == {} and sorted(made.raw_transports) == ["mine", "waits"]
+        assert {name: t.get_msg() for name, t in made.raw_transports.items()} == {"mine": (0, ""), "waits": (0, "")}
+        made.config_transport("mine", "size,4096;")
+        made.get_transport("mine", "rdma_server").wait_ready(BOUND)
+        size, msg = made.raw_transports["mine"].get_msg()
+        assert size == len(msg) > 0
+        made.config_transport("waits", msg)
+        trans = made.get_transport("waits", "rdma")
+        trans.wait_ready(BOUND)
+        assert trans is made.raw_transports["waits"] and trans.get_msg() == (0, "")
+        made.release_transport("waits")
+        assert sorted(made.raw_transports) == ["mine"] == sorted(made.transports)
+
+
+def test_points_of_a_program_are_marked():
+    made = disagg.LibdAction(threading.Condition(), "0000", "http://localhost:2400", name="it", plugins="monitor")
+    with made:
+        made.profile(7)
+        made.add_transport("mem;rdma_local;size,64;")
+        made.record(4)
+        trans = made.get_transport("mem", "rdma")
+        trans.reg(8)
+        trans.write(8, 0)
+        made.profile(-1)
+        rows = made.profiled()
+        assert [row[:3] for row in rows] == [("", "profile", 7), ("mem", "write", 8), ("", "profile", -1)]
+        assert rows[0][3] <= rows[1][3] <= rows[2][3] and made.kw == {"server_url": "http://localhost:2400", "name": "it", "plugins": "monitor"}
+        with pytest.raises(TypeError):
+            made.profile("x")
+        for point in range(5000):
+            made.profile(point)
+        assert len([row for row in made.profiled() if row[1] == "profile"]) == 4096

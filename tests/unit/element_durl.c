@@ -99,6 +99,21 @@ TEST(what_people_leave_out_is_taken_as_it_is_meant)
                "m;rdma_tcp;token,00;replicas,tcp://a:1|tcp://b:2|tcp://c:3;");
 }
 
+TEST(a_server_may_listen_on_every_address_as_scad_writes_it)
+{
+    weft_durl_t d = WEFT_DURL_INIT;
+    char text[2048];
+    CHECK_OK(weft_durl_parse("mem;rdma_tcp_server;url,tcp://*:2333;size,64;", &d));
+    CHECK_STR(d.url, "tcp://0.0.0.0:2333");
+    CHECK_EQ(weft_durl_parse("mem;rdma_tcp;url,tcp://*:2333;", &d), WEFT_ERR_INVALID); /* nobody connects to all of them */
+    CHECK_EQ(weft_durl_parse("mem;rdma_tcp_server;url,tcp://*;", &d), WEFT_ERR_INVALID);
+    CHECK_EQ(weft_durl_parse("mem;rdma_tcp_server;url,tcp://*:;", &d), WEFT_ERR_INVALID);
+    int n = snprintf(text, sizeof text, "mem;rdma_tcp_server;url,tcp://*:1,");
+    memset(text + n, 'x', 1000);
+    text[n + 1000] = 0;
+    CHECK_EQ(weft_durl_parse(text, &d), WEFT_ERR_INVALID);
+}
+
 TEST(what_makes_no_sense_is_refused_with_the_part_that_does_not)
 {
     char long_text[WEFT_DURL_MAX + 100];

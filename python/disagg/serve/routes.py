@@ -50,8 +50,7 @@ class Routes:
             raise Refusal(400, "the body should be {\"name\": ..., \"durl\": \"NAME;IMPL;...\"}")
         from urllib.parse import parse_qs
         keys = parse_qs(request.query, keep_blank_values=True, max_num_fields=16).get("key")
-        self.runtime.configure(aid, name, durl, keys[0] if keys else None)
-        return 200, {"ok": True}
+        return self.runtime.configure(aid, name, durl, keys[0] if keys else None), {"ok": True}
 
 
 def transport(path: str) -> tuple[str, str]:

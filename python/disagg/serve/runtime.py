@@ -30,6 +30,7 @@ LOADING = 600.0       # seconds; whoever initialises has less patience
 LEAD, SHARE = 1.0, 0.2  # before the deadline an activation is told to end: so many seconds, or that share of its time
 WRITING = 5.0         # for somebody to read what was printed
 CONFIGURING = 10.0
+EARLY, MOST_EARLY = 60.0, 256  # seconds for which transports of an activation that is yet to come are remembered, and how many
 ENDING = 2.0
 NOT_ENV = ("value", "transports")
 
@@ -56,6 +57,8 @@ class Runtime:
         self._load: dict[str, Any] = {}
         self._child: Child | None = Child(self.out.write_fd, self.err.write_fd)  # it starts while /init is on its way
         self._activation: Activation | None = None
+        self._early: list[tuple[float, str, str, str]] = []  # (when, activation, transport, durl)
+        self._over: list[str] = []  # ids of the last activations
         self._runs = 0
 
     # --- /init
@@ -132,6 +135,9 @@ class Runtime:
             self._runs += 1
             activation.number = line["run"] = self._runs
             self._activation = activation
+            line["early"] = [text for when, aid, name, durl in self._early
+                             if aid in activation.ids and name in activation.named and begun - when < EARLY for text in (name, durl)]
+            self._early = [one for one in self._early if one[1] not in activation.ids]
         text, trace = "", ""
         try:
             value, text, trace = self.activate(line, begun, until)
@@ -144,6 +150,7 @@ class Runtime:
             self.end_of_logs("")
         with self._lock:
             self._activation = None
+            self._over = [*activation.ids, *self._over][:16]
         self.move("RUNNING", "READY")
         if self._child is not None:
             reap_others(self._child.pid)
@@ -165,8 +172,8 @@ class Runtime:
             if said.get(key) is not None and not isinstance(said[key], str):
                 raise Refusal(400, f"{key} of /run should be a text")
         profile = said.get("profile") or 0
-        if isinstance(profile, bool) or not isinstance(profile, int) or not 0 <= profile <= 1 << 20:
-            raise Refusal(400, "profile of /run should be a number of operations")
+        if not isinstance(profile, (int, str)) or isinstance(profile, int) and not 0 <= profile <= 1 << 20:
+            raise Refusal(400, "profile of /run should be where Scad's monitor posts to, or how many calls are to be recorded")
         deadline, until = milliseconds(said.get("deadline")), None
         if deadline is not None:
             until = time.monotonic() + deadline / 1000 - time.time()
@@ -183,6 +190,8 @@ class Runtime:
                 self.secrets.add(weft["configure"].partition("key=")[2])
         aid = said.get("activation_id") or said.get("function_activation_id") or ""
         kw = {key: said[key] for key in ("name", "function_activation_id", "app_activation_id") if said.get(key) is not None}
+        if isinstance(profile, str):  # nothing is posted there
+            kw, profile = {**kw, "post_url": profile, "plugins": "monitor"}, 0
         line = {"do": "run", "id": aid, "params": params, "transports": transports, "profile": profile, "deadline": deadline,
                 "env": {**environment(said), "WEFT_ELEMENT_CALLBACK": self.callback, "WEFT_ELEMENT_CALLBACK_KEY": self.key},
                 "kw": {**kw, "weft": weft}, "address": self.address}
@@ -234,11 +243,17 @@ class Runtime:
 
     # --- PUT /action/AID/transport/NAME
 
-    def configure(self, aid: str, name: str, durl: str, key: str | None) -> None:
-        """Say where a transport of the running activation leads. Refusal: 404 there is none of them, 403 the key, 400 the durl."""
+    def configure(self, aid: str, name: str, durl: str, key: str | None) -> int:
+        """Say where a transport of the running activation leads: 200. Refusal: 404 there is none of them, 403 the key, 400 the durl.
+
+        Scad's controller may say so before the activation comes: 202, and what it said is kept for that. Whoever has a key knows the activation.
+        """
         self.secrets.add_durl(durl)
         with self._lock:
             activation, child = self._activation, self._child
+            if activation is None and key is None and self._state != "STOPPED" and aid not in self._over:
+                self._early = [*self._early, (time.monotonic(), aid, name, durl)][-MOST_EARLY:]
+                return 202
         if activation is None or child is None or aid not in activation.ids:
             raise Refusal(404, "there is no such activation here: it is over, or has not begun")
         if key is not None:
@@ -255,6 +270,7 @@ class Runtime:
         if said.get("status") != 200:
             status = said.get("status")
             raise Refusal(status if status in (400, 403, 404) else 400, self.secrets.clean(str(said.get("error"))))
+        return 200
 
     # --- the end
 

@@ -147,11 +147,14 @@ class Worker:
         """A durl whose operations end with the activation's time, where it says nothing else."""
         if self._until is None:
             return durl
+        timeout = f"timeout_ms,{max(1, int(1000 * (self._until - time.time())))};"
+        if "," in durl.partition(";")[0]:  # keys alone
+            return durl if "timeout_ms," in durl else f"{durl.rstrip(';')};{timeout}"
         from weft._core import durl_format, durl_parse
         parts = durl_parse(durl)
         if parts.get("timeout_ms") or str(parts.get("impl", "")).endswith("_server"):
             return durl
-        return durl_format({**parts, "timeout_ms": max(1, int(1000 * (self._until - time.time())))})
+        return durl_format(parts) + timeout
 
     # --- the main thread
 
@@ -244,7 +247,11 @@ class Worker:
                 self.lines.know(durl)
                 action.add_transport(self.bounded(durl))
             if said.get("profile"):
-                action.profile(said["profile"])
+                action.record(said["profile"])
+            early = field(said, "early", list, [])
+            for name, durl in zip(early[::2], early[1::2]):
+                self.lines.know(durl)
+                action.config_transport(name, self.bounded(durl))
         except BaseException:
             action.close()
             raise
