@@ -28,7 +28,7 @@ typedef struct plan {
     weft_code_t code;      /* fail with it */
     _Atomic uint64_t sent; /* what the functions came to */
     _Atomic weft_status_t ended;
-    _Atomic unsigned done;
+    _Atomic unsigned begun, done;
 } plan_t;
 static plan_t plan;
 
@@ -159,6 +159,7 @@ static void echoes(weft_request_t *request, void *user)
     e->send.fn = echo_sent;
     e->recv.user = e->send.user = e;
     CHECK_OK(weft_stream_recv(e->request->stream, &e->item, &e->recv));
+    atomic_fetch_add(&plan.begun, 1);
 }
 
 /* --- callers ------------------------------------------------------------------------------------------------------- */
@@ -521,7 +522,7 @@ TEST(a_closed_client_ends_its_streams)
         open_desk(way);
         talk_begin(&t, CHAT, NULL, 0);
         CHECK_OK(weft_stream_recv(t.stream, &item, &recv));
-        pair_run(&desk.pair, 0.01);
+        PAIR_UNTIL(&desk.pair, atomic_load(&plan.begun), 20); /* a call that was not there yet would not be told */
         CHECK_OK(weft_client_close(desk.client, &close));
         CHECK_EQ(pair_wait(&desk.pair, &t.op, 20), WEFT_ERR_CLOSED);
         CHECK_EQ(pair_wait(&desk.pair, &recv, 20), WEFT_ERR_CLOSED);
