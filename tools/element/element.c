@@ -21,7 +21,7 @@ void tool_element_help(FILE *f)
         fprintf(f, "  %-7s %s\n", commands[i].name, commands[i].summary);
     fputs("\n"
           "  weft element COMMAND --help    what a command does, with all of its options\n\n"
-          "A program in elements is a directory: weft run DIR starts all that is needed, these commands included.\n",
+          "A program in elements is a directory: weft run DIR starts all that is needed, its memory included.\n",
           f);
 }
 
