@@ -184,6 +184,24 @@ def others_are_left_alone():
                 other.kill()
 
 
+def what_was_there_before_the_launcher_is_left_alone():
+    """A shell with a child that becomes the launcher."""
+    with elements.directory({"a.o.py": DAEMON + "def main(params, action):\n    daemon(['sleep', '600'])\n    return 1\n"}) as (folder, python):
+        p = subprocess.Popen(["/bin/sh", "-c", 'sleep 300 >/dev/null 2>&1 & echo $!; exec "$0" "$@"', weft.command(), "run", folder, *python],
+                             env=elements.environment(folder), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        other = int(p.stdout.readline())
+        try:
+            out, err = p.communicate(timeout=60)
+            assert p.returncode == 0 and "a: 1" in out + err, (p.returncode, out, err)
+            with open(f"/proc/{other}/cmdline", "rb") as f:
+                assert f.read().split(b"\0")[0] == b"sleep"
+            elements.wait_for(lambda: not [a for _, a in elements.processes_of(folder) if "sleep 600" in a])
+        finally:
+            weft.end(p)
+            os.kill(other, signal.SIGKILL)
+
+
 weft.main(a_launcher_that_is_killed_leaves_nothing, even_with_all_of_its_group, the_next_run_sees_to_it_if_the_guard_was_killed_too,
           one_that_runs_is_not_swept, what_hides_from_an_element_goes_with_the_run, what_ended_before_is_no_zombie,
-          one_that_never_stops_writing_holds_nobody_up, others_are_left_alone)
+          one_that_never_stops_writing_holds_nobody_up, others_are_left_alone,
+          what_was_there_before_the_launcher_is_left_alone)

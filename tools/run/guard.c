@@ -5,7 +5,8 @@
  * for that. It finds who is left by the environment: WEFT_LAUNCHER names a socket in the run's scratch directory, whose name is
  * nobody else's. Then it removes that directory. Should the guard have been killed, too, the next run does it: the
  * directory is locked (flock) as long as either of the two lives, and one that is a minute old, ours and not locked is of a
- * run that is dead. What --keep has left is marked, and stays. Nothing is killed that is not a descendant of an element.
+ * run that is dead. What --keep has left is marked, and stays. Nothing is killed that is not a descendant of an element: a shell that has
+ * children and becomes the launcher (exec) has them still, so then those of elements are told by their environment in the end, too.
  * tests/tools/tools_run_guard.py holds it. */
 #include <dirent.h>
 #include <errno.h>
@@ -122,16 +123,21 @@ static unsigned kill_all(const char *variable)
     return killed;
 }
 
+static void kill_those_of(const char *scratch)
+{
+    char *variable = run_printf("WEFT_LAUNCHER=%s/launcher", scratch);
+    for (unsigned i = 0; i < TRIES && kill_all(variable); i++)
+        pause_a_little();
+    free(variable);
+}
+
 /* After a launcher that was killed. */
 static void clean_up(const char *scratch)
 {
-    char *variable = run_printf("WEFT_LAUNCHER=%s/launcher", scratch);
     struct stat st;
-    for (unsigned i = 0; i < TRIES && kill_all(variable); i++)
-        pause_a_little();
+    kill_those_of(scratch);
     if (!lstat(scratch, &st) && !(st.st_mode & KEPT))
         remove_all(scratch);
-    free(variable);
 }
 
 void run_guard_reap(run_t *run)
@@ -240,6 +246,8 @@ static bool make_scratch(run_t *run)
 bool run_guard_begin(run_t *run)
 {
     int ends[2];
+    siginfo_t info;
+    run->has_others = !waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!make_scratch(run))
         return false;
@@ -272,8 +280,10 @@ void run_guard_end(run_t *run)
         while (waitpid(run->guard, NULL, 0) < 0 && errno == EINTR)
             ;
     run->guard = 0;
-    /* every child that there is now was started by an element */
-    for (unsigned i = 0; i < TRIES; i++) {
+    if (run->has_others && run->scratch)
+        kill_those_of(run->scratch);
+    /* else every child that there is now was started by an element */
+    for (unsigned i = 0; i < TRIES && !run->has_others; i++) {
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
             ;

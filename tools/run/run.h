@@ -181,6 +181,7 @@ struct run {
     run_element_t **elements;
     unsigned n_elements, n_static; /* the first n_static are of the directory */
     unsigned n_problems;
+    bool has_others; /* it had children when it began, from before it was this program */
     int epoll, null_fd, lock_fd, guard_fd; /* lock_fd: the scratch directory, locked while somebody sees to it */
     pid_t guard;
     run_source_t signals, server;
