@@ -198,7 +198,8 @@ def what_was_there_before_the_launcher_is_left_alone():
             elements.wait_for(lambda: not [a for _, a in elements.processes_of(folder) if "sleep 600" in a])
         finally:
             weft.end(p)
-            os.kill(other, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(other, signal.SIGKILL)
 
 
 weft.main(a_launcher_that_is_killed_leaves_nothing, even_with_all_of_its_group, the_next_run_sees_to_it_if_the_guard_was_killed_too,
