@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What an element costs to launch on this machine, in one run.
 
-    scripts/venv python bench/launch.py [--rounds N] [--build DIR] [--json]
+    bench/launch.py [--rounds N] [--build DIR] [--json]            bench/run --only elements runs it
 
 Measured in turns: the interpreter that does nothing (`python -c pass`); `weft run` of one element that does nothing, and of a chain of eleven,
 whose difference by ten is what one more element costs; the same with a memory element that each of them reads. What is shown are medians and
