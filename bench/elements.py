@@ -139,8 +139,8 @@ def main():
                                      "beside_libd_on_tcp": round(LIBD["4 KiB"] / (median(small) * 1e6), 1)},
                "2 MiB on one host": {"gb_s": round((2 << 20) / median(large) / 1e9, 2), "c_gb_s": round((2 << 20) / median(large_c) / 1e9, 2),
                                      "ratio": round(median(b / a for a, b in zip(large, large_c)), 3)},
-               "4 KiB over TCP": {"us": round(1e6 / median(one), 2), "one_after_the_other_s": round(median(one)), "awaited_64_deep_s": round(median(many)),
-                                  "ratio": round(median(b / a for a, b in zip(one, many)), 2)}}
+               "4 KiB over TCP": {"us": round(1e6 / median(one), 2), "one_after_the_other_s": round(median(one)),
+                                  "awaited_64_deep_s": round(median(many)), "ratio": round(median(b / a for a, b in zip(one, many)), 2)}}
     if opts.json:
         print(json.dumps(figures))
         return

@@ -38,8 +38,8 @@ class LibdAction:
     """The transports of a compute element by name, and the runtime that starts and releases elements.
 
     `cv`, a threading.Condition or None, is notified whenever a transport is added or configured and when the action is terminated. `aid` is the id
-    of the activation, `server_url` is kept for whoever wants it. `transports` are durls to begin with; `backend` is who starts elements for `action.runtime`; `runtime` a blocking runtime in
-    place of the process's own. Other keywords are kept in `kw`, for whoever runs the element.
+    of the activation, `server_url` is kept for whoever wants it. `transports` are durls to begin with; `backend` is who starts elements for
+    `action.runtime`; `runtime` a blocking runtime in place of the process's own. Other keywords are kept in `kw`, for whoever runs the element.
     """
 
     def __init__(self, cv: threading.Condition | None = None, aid: str = "", server_url: str = "", *, transports: Iterable[str] = (),
@@ -136,9 +136,9 @@ class LibdAction:
         return 0
 
     def config_transport(self, name: str, durl: str) -> int:
-        """Say where the element of a transport is, from any thread: calls that wait for it go on. The durl may be its keys alone: `url,...;size,...;`.
+        """Say where the element of a transport is, from any thread: calls that wait for it go on.
 
-        0, as Scad has it. LookupError: there is no such transport.
+        The durl may be its keys alone: `url,...;size,...;`. 0, as Scad has it. LookupError: there is no such transport.
         """
         self._open().configure(name, durl)
         self._tell()

@@ -2,8 +2,8 @@
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's token; where there is none, by the element's name, or else as the one that is served at that place. Leases of memory that is allocated there go over the same
- * endpoint.
+ * The memory is attached by the durl's token; where there is none, by the element's name, or else as the one that is served at that place. Leases
+ * of memory that is allocated there go over the same endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
 #include <stdio.h>

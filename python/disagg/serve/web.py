@@ -24,8 +24,8 @@ HEAD, HEADERS = 32 << 10, 100
 HEAD_TIME, BODY_TIME, ANSWER_TIME, LINGER = 10.0, 60.0, 30.0, 2.0
 MOST, LARGE, LARGE_FROM = 64, 2, 1 << 20
 
-REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
-           411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
+REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
+           409: "Conflict", 411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
            502: "Bad Gateway", 503: "Service Unavailable", 505: "HTTP Version Not Supported"}
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
