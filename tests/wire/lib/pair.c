@@ -1,8 +1,6 @@
 /* tests/wire/lib/pair.c - see pair.h. */
 #include "pair.h"
 
-#include <sched.h>
-
 #include "must.h"
 
 const pair_way_t pair_ways[PAIR_WAYS] = {
@@ -22,10 +20,8 @@ void pair_run(pair_t *pair, double seconds)
 {
     /* on a busy machine the time may be over after a turn or two, and what was to happen in it has not begun */
     double end = now() + seconds;
-    for (unsigned turns = 0; turns < seconds * 1e5 || now() < end; turns++) {
+    for (unsigned turns = 0; turns < seconds * 1e5 || now() < end; turns++)
         pair_drive(pair);
-        sched_yield(); /* to the runtimes' own threads, if they have some */
-    }
 }
 
 weft_status_t pair_wait(pair_t *pair, weft_op_t *op, double seconds)
