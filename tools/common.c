@@ -201,6 +201,15 @@ const char *tool_nearest(const char *word, const char *const *names, size_t n)
     return best;
 }
 
+void tool_no_command(const char *word, const char *const *names, size_t n, const char *whose)
+{
+    const char *near = tool_nearest(word, names, n);
+    if (near)
+        tool_error("there is no command \"%s\"; did you mean \"%s\"? (%s --help lists all)", word, near, whose);
+    else
+        tool_error("there is no command \"%s\"; %s --help lists all", word, whose);
+}
+
 size_t tool_utf8_len(const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;

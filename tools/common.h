@@ -49,6 +49,8 @@ char *tool_find_python(const char *name);
 
 /* The nearest of n names to a word that is none of them, or NULL if none is near. */
 const char *tool_nearest(const char *word, const char *const *names, size_t n);
+/* Say that there is no such command of `whose` ("weft mem"), and which was meant. */
+void tool_no_command(const char *word, const char *const *names, size_t n, const char *whose);
 
 /* Bytes of the character that s begins with, in UTF-8; 0 if it begins with none, or at the end. */
 size_t tool_utf8_len(const char *s);

@@ -37,18 +37,14 @@ static void usage(FILE *f)
 
 static const command_t *find_command(const char *name)
 {
-    const char *names[N_COMMANDS + 1], *near;
+    const char *names[N_COMMANDS + 1];
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (!strcmp(commands[i].name, name))
             return &commands[i];
         names[i] = commands[i].name;
     }
     names[N_COMMANDS] = "help";
-    near = tool_nearest(name, names, N_COMMANDS + 1);
-    if (near)
-        tool_error("there is no command \"%s\"; did you mean \"%s\"? (weft --help lists all)", name, near);
-    else
-        tool_error("there is no command \"%s\"; weft --help lists all", name);
+    tool_no_command(name, names, N_COMMANDS + 1, "weft");
     return NULL;
 }
 

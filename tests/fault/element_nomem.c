@@ -18,17 +18,7 @@ static void drive(void)
 
 static weft_status_t done(weft_status_t st, weft_op_t *op)
 {
-    double end = test_now() + 20;
-    if (st)
-        return st;
-    while (!weft_op_done(op)) {
-        drive();
-        if (test_now() > end) {
-            nomem_off();
-            FAIL("an operation does not end");
-        }
-    }
-    return op->status;
+    return nomem_end(st, op, drive);
 }
 
 static void open_all(const char *transports)

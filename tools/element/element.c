@@ -27,17 +27,13 @@ void tool_element_help(FILE *f)
 
 static const element_command_t *find_command(const char *name)
 {
-    const char *names[N_COMMANDS], *near;
+    const char *names[N_COMMANDS];
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (!strcmp(commands[i].name, name))
             return &commands[i];
         names[i] = commands[i].name;
     }
-    near = tool_nearest(name, names, N_COMMANDS);
-    if (near)
-        tool_error("there is no command \"%s\"; did you mean \"%s\"? (weft element --help lists all)", name, near);
-    else
-        tool_error("there is no command \"%s\"; weft element --help lists all", name);
+    tool_no_command(name, names, N_COMMANDS, "weft element");
     return NULL;
 }
 

@@ -23,18 +23,14 @@ void tool_mem_help(FILE *f)
 
 static const mem_command_t *find_command(const char *name)
 {
-    const char *names[16], *near;
+    const char *names[16];
     size_t n = 0;
     for (; n < mem_n_commands && n < sizeof names / sizeof *names; n++) {
         if (!strcmp(mem_commands[n].name, name))
             return &mem_commands[n];
         names[n] = mem_commands[n].name;
     }
-    near = tool_nearest(name, names, n);
-    if (near)
-        tool_error("there is no command \"%s\"; did you mean \"%s\"? (weft mem --help lists all)", name, near);
-    else
-        tool_error("there is no command \"%s\"; weft mem --help lists all", name);
+    tool_no_command(name, names, n, "weft mem");
     return NULL;
 }
 

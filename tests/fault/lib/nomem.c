@@ -2,6 +2,7 @@
 #include "nomem.h"
 
 #include "base/alloc.h"
+#include "must.h"
 
 static long countdown; /* allocations until one fails; negative: none */
 static long failures_left;
@@ -39,4 +40,19 @@ void nomem_off(void)
 bool nomem_still_ahead(void)
 {
     return countdown >= 0 && !hit;
+}
+
+weft_status_t nomem_end(weft_status_t posted, weft_op_t *op, void (*drive)(void))
+{
+    double end = now() + 20;
+    if (posted)
+        return posted;
+    while (!weft_op_done(op)) {
+        drive();
+        if (now() > end) {
+            nomem_off();
+            must(WEFT_ERR_TIMEOUT, "an operation, to its end");
+        }
+    }
+    return op->status;
 }
