@@ -33,8 +33,6 @@ __all__ = ["OpenWhisk", "backend"]
 TIMEOUT = 60.0
 AGAIN_MOST = 3
 NAME_MOST = 256
-SIZE_MOST = 1 << 46
-UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 REFUSALS = {
     400: "OpenWhisk does not understand the request for {what}",
@@ -97,19 +95,12 @@ def path_of(template: str) -> str:
 
 
 def bytes_of(value: Any, what: str) -> int:
-    """A size: a number of bytes, or a text such as "64M"; as `weft run` reads it."""
-    size = 0
-    if isinstance(value, str):
-        text = value.replace(" ", "").lower()
-        digits = text.rstrip("bikmgt")
-        unit = text[len(digits):]
-        if digits.isascii() and digits.isdecimal() and len(digits) < 16 and unit[:1] in UNITS and unit[:1] and unit[1:] in ("", "b", "ib"):
-            size = int(digits) << UNITS[unit[0]]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) < SIZE_MOST and value == int(value):
-        size = int(value)
-    if not 0 < size < SIZE_MOST:
-        raise InvokeError(f'props: {what} is neither a number of bytes nor a text such as "64M"')
-    return size
+    """A size among props."""
+    from . import _size
+    try:
+        return _size.of(value)
+    except ValueError:
+        raise InvokeError(f'props: {what} is neither a number of bytes nor a text such as "64M"') from None
 
 
 def size_of(props: dict[str, Any]) -> int | None:
@@ -209,9 +200,10 @@ class OpenWhisk(Backend):
         if os.environ.get("__OW_APP_ACTIVATION_ID"):
             about["app_activation_id"] = os.environ["__OW_APP_ACTIVATION_ID"]
         if self._heard():
-            import hmac
             from urllib.parse import quote
-            key = hmac.new(os.environ["WEFT_ELEMENT_CALLBACK_KEY"].encode(), f"{aid}/{trans}".encode(), "sha256").hexdigest()
+
+            from ._callback import key_for
+            key = key_for(os.environ["WEFT_ELEMENT_CALLBACK_KEY"], aid, trans)
             url = os.environ["WEFT_ELEMENT_CALLBACK"].rstrip("/")
             about["configure"] = f"{url}/action/{quote(aid, safe='')}/transport/{quote(trans, safe='')}?key={key}"
         return about

@@ -100,9 +100,15 @@ static bool life(bool strict)
     STEP(weft_transport_write(local, 100, 0, 0, &op));
     memset(&op, 0, sizeof op);
     CALL(weft_action_release(action, "local"));
-    CALL(weft_action_add(action, "server;rdma_tcp_server;size,4096;"));
+    snprintf(durl, sizeof durl, "server;rdma_shared_server;size,4096;shm_id,nomem-%d;", (int)getpid());
+    CALL(weft_action_add(action, durl));
     CALL(weft_action_get(action, "server", "rdma_server", &t));
     STEP(weft_transport_ready(t, &op));
+    snprintf(durl, sizeof durl, "by_place;rdma_shared;shm_id,nomem-%d;", (int)getpid());
+    CALL(weft_action_add(action, durl));
+    CALL(weft_action_get(action, "by_place", "rdma", &local));
+    op.timeout_ns = 5 * WEFT_SECOND;
+    STEP(weft_transport_ready(local, &op));
     weft_buffer_drop(weft_transport_buffer(t)); /* NULL, where there is none to be had */
 end:
     weft_block_drop(block);

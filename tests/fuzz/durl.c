@@ -5,6 +5,8 @@
 #include <string.h>
 #include <weft/element.h>
 
+#include "element/state.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void must(int fact)
@@ -26,6 +28,25 @@ static void check_accepted(const weft_durl_t *d)
     weft_status_t st = weft_durl_format(d, cut, &n);
     must(n == len && (len < sizeof cut ? !st : st == WEFT_ERR_LIMIT));
     must(!weft_durl_parse(text, &again) && !memcmp(&again, d, sizeof again));
+}
+
+/* As what a transport that has a name is configured with. */
+static void check_keys(const char *text)
+{
+    weft_durl_t d = WEFT_DURL_INIT;
+    char place[ELEMENT_PLACE_MAX];
+    if (!wefti_durl_is_keys(text))
+        return;
+    memcpy(d.name, "mem", 4);
+    d.impl = WEFT_IMPL_TCP;
+    d.server = strlen(text) & 1;
+    if (wefti_durl_parse_keys(text, &d)) {
+        must(*weft_last_error() != '\0');
+        return;
+    }
+    check_accepted(&d);
+    wefti_durl_place(&d, place);
+    must(strnlen(place, sizeof place) < sizeof place);
 }
 
 /* A struct from anywhere: only its size is right. */
@@ -60,6 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         check_accepted(&d);
     }
+    check_keys(text);
     if (size)
         check_struct(data, size);
     free(text);

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from disagg import _size
 from disagg.serve import head
 
 from whiskside import SENTINEL, Whisk, zipped
@@ -236,7 +237,7 @@ def test_long_yaml_is_refused():
 
 
 def test_sizes():
-    assert [head.size(s) for s in ("64M", "1 MB", "2G", "1KiB", "3t")] == [64 << 20, 1 << 20, 2 << 30, 1024, 3 << 40]
+    assert [_size.of_text(s) for s in ("64M", "1 MB", "2G", "1KiB", "3t")] == [64 << 20, 1 << 20, 2 << 30, 1024, 3 << 40]
     for bad in ("64", "", "M", "-1M", "0M", "1.5G", "99999999T", "1e3M", 64, None, ["1M"]):
         with pytest.raises(ValueError):
-            head.size(bad)
+            _size.of_text(bad)

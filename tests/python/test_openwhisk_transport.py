@@ -83,6 +83,14 @@ def test_what_is_configured_before_the_run_is_kept_for_it(whisk):
     assert one.put("a1", "mem", "mem;rdma_tcp;url,tcp://127.0.0.1:1;", "?key=" + "0" * 64)[0] == 404
 
 
+def test_what_is_no_durl_fails_the_run_that_it_was_kept_for(whisk):
+    one = whisk().loaded("def main(params, action): return {}")
+    assert one.put("a1", "mem", "junk")[0] == 202
+    status, said = one.run(activation_id="a1", transports=["mem;rdma_tcp;"])
+    assert status == 502 and "durl" in said["error"], said
+    assert one.run(activation_id="a2", transports=["mem;rdma_tcp;"]) == (200, {})
+
+
 def test_not_all_that_is_said_before_a_run_is_kept(whisk):
     one = whisk().loaded(WRITES)
     with memory(4096, "other") as mem:

@@ -491,6 +491,15 @@ TEST(a_server_is_reached_by_its_url_and_name_and_by_its_shm_id)
         t = add_later(shm, "shm", 100);
         memcpy(weft_transport_buf(t, NULL), "by id", 6);
         CHECK_OK(elements_write(&e, t, 100, 0, 0));
+        /* whatever it is called there, since that is where it is; what is served elsewhere is not taken for it */
+        snprintf(shm, sizeof shm, "another;rdma_shared;shm_id,test-%d;", (int)getpid());
+        weft_transport_t *same = add_later(shm, "another", 100);
+        CHECK_OK(elements_read(&e, same, 100, 0, 0));
+        CHECK_STR((char *)weft_transport_buf(same, NULL), "by id");
+        weft_status_t why = WEFT_OK;
+        snprintf(durl, sizeof durl, "nobody;rdma_tcp;url,%s;", weft_memory_uri(weft_transport_memory(s)));
+        weft_transport_t *none = add_later(durl, "nobody", 100);
+        PAIR_UNTIL(&e.pair, (weft_transport_state(none, &why), why == WEFT_ERR_NOTFOUND), 20);
         CHECK_OK(weft_action_get(servers, "shm", "rdma_server", &s));
         CHECK_STR((char *)weft_transport_buf(s, NULL), "by id");
         CHECK_OK(weft_action_close(servers, &e.op));

@@ -10,6 +10,7 @@ import re
 import stat
 import sys
 
+from .. import _size
 from . import head
 
 TYPE_CHECKING = False
@@ -79,9 +80,9 @@ def memory_of(text: str, name: str, where: str) -> dict[str, Any]:
         raise Unusable(f"{where} is of type {said['type']!r}: YAML alone is a memory element, a compute element is a program NAME.o.py")
     limits = said.get("limits")
     try:
-        found = {"name": name, "size": head.size(limits["mem"] if isinstance(limits, dict) else "")}
+        found = {"name": name, "size": _size.of_text(limits["mem"] if isinstance(limits, dict) else "")}
         if "spare" in said:
-            found["spare"] = head.size(said["spare"])
+            found["spare"] = _size.of_text(said["spare"])
     except (KeyError, ValueError):
         raise Unusable(f"{where} does not say how much memory: 'limits: {{mem: 64M}}' (and 'spare: 64M', if any)") from None
     return found

@@ -6,16 +6,12 @@ tests/python/test_openwhisk_init.py holds us to it.
 """
 from __future__ import annotations
 
-import re
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 32
 LONGEST = 1 << 18
-LARGEST = 1 << 46
-_SIZE = re.compile(r"([0-9]{1,20})(?:([kmgt])(?:i?b)?)", re.ASCII | re.IGNORECASE)
 
 
 class NotYaml(ValueError):
@@ -98,12 +94,3 @@ def of_program(source: str) -> dict[str, Any]:
     if not any(line.startswith("#@") for line in lines):
         return {}
     return read("\n".join(line[2:].removeprefix(" ") if line.startswith("#@") else "" for line in lines).rstrip("\n"))
-
-
-def size(text: object) -> int:
-    """Bytes of "64M", "1 MB", "2G". ValueError: it is none."""
-    match = _SIZE.fullmatch(text.replace(" ", "")) if isinstance(text, str) else None
-    found = int(match[1]) << 10 * (1 + "kmgt".index(match[2].lower())) if match else 0
-    if not 0 < found < LARGEST:
-        raise ValueError(f"{text!r} is not a size with its unit: 512M, 64 MB, 2G")
-    return found

@@ -16,9 +16,9 @@ import os
 import socket
 import time
 
+from .. import _size
 from .._process import runtime
 from ..element import Refused
-from .head import LARGEST, size as size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,12 +67,9 @@ def wanted(asked: dict[str, Any], key: str, default: int) -> int:
     """A number of bytes."""
     value = asked.get(key, default)
     try:
-        found = size_of(value) if isinstance(value, str) else int(value)
-    except (TypeError, ValueError, OverflowError):
-        found = 0
-    if isinstance(value, bool) or not 0 < found < LARGEST or (isinstance(value, float) and value != found):
-        raise Refused(f"{key} of \"__weft\" is {json.dumps(value)[:40]}, which is not a number of bytes")
-    return found
+        return _size.of(value)
+    except ValueError:
+        raise Refused(f"{key} of \"__weft\" is {json.dumps(value)[:40]}, which is not a number of bytes") from None
 
 
 def seconds(asked: dict[str, Any], key: str, default: float) -> float:

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 
+from .._callback import key_for
 from . import code
 from .child import Child, Late, Lost, reap_others
 from .output import Output, Secrets
@@ -320,12 +321,6 @@ class Runtime:
         until = time.monotonic() + WRITING
         for done in [self.err.mark(error), self.out.mark()]:
             done.wait(max(until - time.monotonic(), 0))
-
-
-def key_for(secret: str, aid: str, name: str) -> str:
-    """The key with which a transport of an activation is configured."""
-    import hmac
-    return hmac.new(secret.encode(), f"{aid}/{name}".encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def ours(error: Exception) -> str:
