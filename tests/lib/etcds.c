@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ports.h"
+
 static void die(const char *what)
 {
     fprintf(stderr, "%s\n", what);
@@ -76,18 +78,6 @@ bool etcd_post(const etcd_server_t *s, const char *path, const char *body, char 
         return false;
     memmove(reply, start + 4, strlen(start + 4) + 1);
     return true;
-}
-
-/* A port that nobody has now. */
-static int free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &n))
-        die("no port");
-    close(fd);
-    return ntohs(a.sin_port);
 }
 
 /* Removes the directory when the test is gone, whatever ended it: the kernel closes the other end of the pipe. */
@@ -178,9 +168,9 @@ static void make_dir(etcd_server_t *s)
 
 static void launch_new(etcd_server_t *s)
 {
-    for (int tries = 0; tries < 5; tries++) { /* another may have taken a port in between */
-        s->port = free_port();
-        s->peer_port = free_port();
+    for (int tries = 0; tries < 5; tries++) { /* a program that is none of ours may have taken a port */
+        s->port = ports_take();
+        s->peer_port = ports_take();
         snprintf(s->uri, sizeof s->uri, "%s://127.0.0.1:%d", s->tls ? "etcd+https" : "etcd", s->port);
         if (launch(s))
             return;

@@ -1,7 +1,6 @@
 /* tests/lib/redis_server.c - see redis_server.h. */
 #include "redis_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +11,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "ports.h"
 
 static void die(const char *what)
 {
@@ -31,17 +32,6 @@ static const char *program(void)
 bool redis_server_here(void)
 {
     return program() != NULL;
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof in;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&in, sizeof in) || getsockname(fd, (struct sockaddr *)&in, &n))
-        die("no port for a Redis server");
-    close(fd);
-    return ntohs(in.sin_port);
 }
 
 static int dial(const redis_server_t *s)
@@ -104,7 +94,7 @@ void redis_server_start(redis_server_t *s, const char *password, const char *eve
     snprintf(s->events, sizeof s->events, "%s", events ? events : "");
     if (password)
         snprintf(who, sizeof who, ":%s@", s->password);
-    s->port = free_port();
+    s->port = ports_take();
     snprintf(s->tcp, sizeof s->tcp, "redis://%s127.0.0.1:%d", who, s->port);
     snprintf(s->local, sizeof s->local, "redis+unix://%s%s/redis.sock", who, s->folder);
     redis_server_again(s);

@@ -10,6 +10,8 @@ import pytest
 
 import weft
 
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+
 try:
     import uvloop
 except ImportError:

@@ -17,6 +17,7 @@ import traceback
 import pytest
 
 import disagg
+import ports
 import weft
 from disagg import openwhisk
 
@@ -528,8 +529,7 @@ def test_an_answer_to_a_request_that_was_not_read(there, monkeypatch):
 
 
 def test_nobody_is_there(there, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    port = ports.take()
     monkeypatch.setenv("__OW_API_HOST", f"http://127.0.0.1:{port}")
     with acting() as made:
         said = refused(made, "words", "t", {"type": "memory"})

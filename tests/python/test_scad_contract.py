@@ -1,6 +1,5 @@
 """What Scad's binding promises its programs, clause by clause, with programs as they are written for it; and where libd was weak."""
 import os
-import socket
 import struct
 import sys
 import threading
@@ -9,6 +8,7 @@ import time
 import pytest
 
 import disagg
+import ports
 import weft
 
 from elementside import BOUND, action, elsewhere, memory, pair, until
@@ -484,23 +484,9 @@ print("parent", use(b"paren"), status)
 
 # --- launchers as Scad has them
 
-def free_port():
-    """One that nobody has, below those that the system gives out."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
-        below = int(f.read().split()[0])
-    for port in range(below - 1 - os.getpid() % 1000, below - 2000, -1):
-        with socket.socket() as s:
-            try:
-                s.bind(("0.0.0.0", port))
-                return port
-            except OSError:
-                continue
-    raise AssertionError("there is no port")
-
-
 def test_an_element_is_found_by_where_it_is_whatever_it_is_called():
     """A server on every address and a client that is told later, by keys alone, as Scad's own examples have them."""
-    port = free_port()
+    port = ports.take()
     with action() as server, action() as user:
         server.add_transport(f"server;rdma_tcp_server;url,tcp://*:{port};size,4096;")
         mine = server.get_transport("server", "rdma_server")

@@ -6,13 +6,13 @@ import inspect
 import logging
 import os
 import re
-import socket
 import subprocess
 import threading
 import time
 
 import pytest
 
+import ports
 import ucp_py
 import weft
 
@@ -321,8 +321,7 @@ ucp.fin()
 def test_the_programs_of_the_guide(child):
     with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "guide", "coming-from-ucp-py.md"), encoding="utf-8") as f:
         server, client = re.findall(r"```python\n(.*?)```", f.read(), re.S)
-    with socket.create_server(("", 0)) as s:
-        port = str(s.getsockname()[1])
+    port = str(ports.take())
     serving = child(server.replace("13337", port), stderr=subprocess.STDOUT)
     asking, end = None, time.monotonic() + 60
     while asking is None or (asking.returncode and time.monotonic() < end):  # the server may not be there yet

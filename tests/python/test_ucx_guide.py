@@ -1,8 +1,9 @@
 """What docs/guide/ucx-api.md shows does what it says."""
 import os
 import re
-import socket
 import subprocess
+
+import ports
 
 GUIDE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "guide", "ucx-api.md")
 
@@ -18,9 +19,7 @@ def test_they_parse():
 
 
 def test_the_two_programs_talk(child):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
+    port = str(ports.take())
     server, client = (b.replace("13337", port) for b in blocks()[:2])
     server = child(server.replace("while not gone", "print('listening', flush=True)\nwhile not gone"), stderr=subprocess.STDOUT)
     assert server.stdout.readline() == "listening\n"

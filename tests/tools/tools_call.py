@@ -4,12 +4,12 @@ import json
 import math
 import os
 import signal
-import socket
 import struct
 import subprocess
 import time
 
 from lib import weft
+import ports
 
 KEY = "a key that is long enough for this"
 
@@ -331,9 +331,7 @@ def a_service_that_comes_later_is_waited_for():
     with weft.scratch() as folder:
         os.mkdir(os.path.join(folder, "r"), 0o700)
         env = weft.environment(WEFT_REGISTRY="dir://" + os.path.join(folder, "r"))
-        with contextlib.closing(socket.socket()) as hole:
-            hole.bind(("127.0.0.1", 0))
-            port = hole.getsockname()[1]
+        port = ports.take()
         waits = [weft.start("call", uri, "25", "17", "--wait", "--timeout", "30s", env=env)
                  for uri in ("weft://calc/add", f"tcp://127.0.0.1:{port}/calc/add")]
         time.sleep(0.3)

@@ -4,7 +4,6 @@
 #include "test.h"
 
 #include <dirent.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,6 +12,7 @@
 #include "base/rng.h"
 #include "fabric/tcp/internal.h"
 #include "lanes.h"
+#include "ports.h"
 
 static void borrow(lanes_side_t *s, const lanes_side_t *owner)
 {
@@ -62,23 +62,12 @@ static void set_port(uint8_t *addr, unsigned i, uint16_t port)
     memcpy(addr + 32 + 18 * i + 16, &port, 2);
 }
 
-/* A port that nobody listens at. */
-static uint16_t dead_port(void)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
-    socklen_t n = sizeof in;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(!bind(fd, (void *)&in, n) && !getsockname(fd, (void *)&in, &n));
-    close(fd);
-    return ntohs(in.sin_port);
-}
-
 static void shut_to_leader(lanes_side_t *of, bool to_leader)
 {
     uint32_t n;
     memcpy(&n, of->addr + 4, 4);
     for (unsigned i = 0; to_leader && i < n; i++)
-        set_port(of->addr, i, dead_port());
+        set_port(of->addr, i, ports_take());
 }
 
 static void shut_to_follower(lanes_side_t *of, bool to_leader)
@@ -302,7 +291,7 @@ TEST(large_payloads_get_through_without_a_second_connection)
     lanes_open(&l, "tcp");
     ping(&l);
     lanes_side_t *dialler = lane_of(&l.a)->dialled ? &l.a : &l.b;
-    lane_of(dialler)->peer[lane_of(dialler)->peer_at - 1].port = dead_port();
+    lane_of(dialler)->peer[lane_of(dialler)->peer_at - 1].port = ports_take();
     for (unsigned i = 0; i < 20; i++) {
         lanes_side_t *from = i % 2 ? &l.a : &l.b, *to = i % 2 ? &l.b : &l.a;
         lanes_xfer_t out, in;
