@@ -226,3 +226,24 @@ TEST(an_interface_that_is_not_there_is_an_error_with_its_name)
     f->ops->close(f);
     wefti_config_free(&config);
 }
+
+/* One side closes at every step of the other's connecting to it, while the other does nothing. */
+TEST(a_side_closes_while_the_other_connects)
+{
+    static lanes_t l;
+    for (int steps = 0; steps < 30; steps++) {
+        memset(&l, 0, sizeof l);
+        lanes_side_open(&l.a, "ucx", NULL);
+        lanes_side_open(&l.b, "ucx", NULL);
+        lanes_side_new(&l.a);
+        lanes_side_new(&l.b);
+        lanes_side_connect(&l.b, l.a.addr, l.a.addr_n);
+        lanes_try_send(&l.b, "hello", 5);
+        for (int i = 0; i < steps; i++) {
+            usleep(100); /* UCX accepts connections in a thread of its own */
+            lanes_side_progress(i % 2 ? &l.a : &l.b);
+        }
+        lanes_side_close(&l.a);
+        lanes_side_close(&l.b);
+    }
+}
