@@ -62,7 +62,7 @@ def test_every_entry_point_survives_every_argument(run, seed):
             async with weft.Runtime(connect_timeout=0.2, close_timeout=0.5) as left, weft.Runtime(close_timeout=0.5) as right:
                 listener = right.listen("tcp://127.0.0.1:0")
                 accepting = listener.accept()
-                a = await left.connect(listener.uri)
+                a = await left.connect(listener.uri, timeout=60)
                 b = await accepting
                 await a.am_send(1, b"payload", header=b"head")
                 m = await b.am_recv()

@@ -85,7 +85,7 @@ def test_the_only_element_of_a_zip_is_the_action(whisk):
 
 
 def test_code_that_never_loads(whisk):
-    one = whisk(patch="import disagg.serve.runtime as r; r.LOADING = 0.5")
+    one = whisk(patch="import disagg.serve.runtime as r; r.LOADING = 4")
     status, said = one.init("import time; print('loading', flush=True); time.sleep(600)")
     assert status == 502 and "did not load within" in said["error"] and one.printed()[0] == f"loading\n{SENTINEL}\n"
     assert one.loaded("def main(params): return {}").run() == (200, {})

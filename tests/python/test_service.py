@@ -303,7 +303,7 @@ def test_cancelling_reaches_the_function(served):
     async def body(client, server):
         for how in ("cancel", "deadline"):
             begun.clear()
-            call = client.sleep(timeout=0.2 if how == "deadline" else None)
+            call = client.sleep(timeout=1.5 if how == "deadline" else None)
             await begun.wait()
             if how == "cancel":
                 call.cancel()

@@ -35,7 +35,7 @@ def test_whatever_the_arguments(run, seed):
             pass
 
     async def body():
-        ucp.init(connect_timeout=0.05)
+        ucp.init(connect_timeout=30)
         p = await connected()
         functions = [ucp.create_listener, ucp.create_endpoint, ucp.create_endpoint_from_worker_address, ucp.get_ucx_address_from_buffer, ucp.recv,
                      ucp.continuous_ucx_progress, ucp.register_am_allocator, ucp.get_address, ucp.init, ucp.progress, ucp.fence, ucp.flush,
@@ -85,11 +85,9 @@ def test_a_peer_that_does_not_introduce_itself_gets_no_endpoint(run, says):
             if says is not None:
                 sending = peer.am_send(STREAM_ID, says)
                 await asyncio.wait([sending], timeout=1)
-            for _ in range(200):
-                if peer.closed:
-                    break
+            while not peer.closed:  # for as long as `run` lets us
                 await asyncio.sleep(0.01)
-            assert peer.closed and not served
+            assert not served
         ep = await ucp.create_endpoint("127.0.0.1", listener.port)
         assert not ep.closed()
     run(body())

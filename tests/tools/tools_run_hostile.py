@@ -74,7 +74,7 @@ def a_socket_that_is_closed_or_never_read():
         with open(python[1], "w", encoding="ascii") as f:  # an interpreter that does not read what it is to run, if that is long
             f.write(text.replace("action = Action()",
                                  "import time\nif os.getcwd().endswith('-b'):\n    time.sleep(600)\naction = Action()"))
-        elements.fails(folder, *python, "--timeout", "1s", says=["still running: b"])
+        elements.fails(folder, *python, "--timeout", "5s", says=["still running: b"])
 
 
 def random_lines_do_no_harm():

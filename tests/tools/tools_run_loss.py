@@ -59,7 +59,7 @@ def one_that_hangs_ends_with_the_time():
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANGS
     files = {"a.o.py": stubborn, "b.o.py": "#@ parallelism: 2\n" + HANGS, "words.o.yaml": "corunning: [a]\n" + WORDS}
     with elements.directory(files) as (folder, python):
-        elements.fails(folder, *python, "--timeout", "500ms", says=["--timeout", "a, b@0, b@1"])
+        elements.fails(folder, *python, "--timeout", "4s", says=["--timeout", "a, b@0, b@1"])
 
 
 def one_that_is_stopped_ends_too():
