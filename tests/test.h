@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #ifndef TEST_SECONDS
-#define TEST_SECONDS 60
+#define TEST_SECONDS 180
 #endif
 
 typedef struct test_case {

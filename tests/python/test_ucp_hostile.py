@@ -77,7 +77,7 @@ def test_strangers_at_the_port(run):
                          ids=lambda b: "nothing" if b is None else str(len(b)))
 def test_a_peer_that_does_not_introduce_itself_gets_no_endpoint(run, says):
     async def body():
-        ucp.init(connect_timeout=0.5)
+        ucp.init(connect_timeout=2)
         served = []
         listener = ucp.create_listener(served.append)
         async with weft.Runtime() as other:
@@ -95,7 +95,7 @@ def test_a_peer_that_does_not_introduce_itself_gets_no_endpoint(run, says):
 
 def test_a_listener_that_does_not_introduce_itself(run):
     async def body():
-        ucp.init(connect_timeout=0.3)
+        ucp.init(connect_timeout=3)
         async with weft.Runtime() as other:
             async def wrong(ep):
                 await ep.am_send(STREAM_ID, bytes(24))
