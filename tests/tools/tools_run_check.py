@@ -40,6 +40,9 @@ BROKEN = {
     "less than no memory": ({"count.o.py": "#@ limits: {mem: -5M}\n"}, ["count.o.py:1:", "-5M"]),
     "no storage": ({"count.o.py": "#@ limits: {storage: 0G}\n"}, ["count.o.py:1:", "0G"]),
     "a size without a unit": ({"words.o.yaml": "limits: {mem: 512}\n"}, ["words.o.yaml:1:", "512", "unit"]),
+    "a time that is none": ({"count.o.py": "#@ limits: {time: soon}\n"}, ["count.o.py:1:", "time", "30s"]),
+    "no time": ({"count.o.py": "#@ limits: {time: 0}\n"}, ["count.o.py:1:", "time", "30s"]),
+    "memory with an end": ({"words.o.yaml": "type: memory\nlimits: {mem: 1M, time: 30s}\n"}, ["words.o.yaml:2:", "time", "compute"]),
     "a cpu that is none": ({"count.o.py": "#@ limits: {cpu: -1}\n"}, ["count.o.py:1:", "cpu"]),
     "not YAML": ({"split.o.py": "#@ type: compute\n\n\n#@ parents: [a\n#@ b: }\n"}, ["split.o.py:", "not YAML"]),
     "a lone word": ({"split.o.py": "#@ compute\n"}, ["split.o.py:1:", "KEY: VALUE"]),
@@ -67,7 +70,7 @@ def check(files, *args):
 def good_directories_are_good():
     done = check(GOOD)
     assert (done.returncode, done.stderr) == (0, "") and "4 elements" in done.stdout, done.stdout + done.stderr
-    for text in ("", "# nothing\n", "#@\n", "#@ parents:\n#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB}\r\n"):
+    for text in ("", "# nothing\n", "#@\n", "#@ parents:\n#@ limits: {cpu: 0.5, mem: 640M, storage: 64 MB, time: 2h}\r\n"):
         done = check({"a.o.py": text + COMPUTE, "other.py": "#@ not: [ours", ".hidden.o.py": "#@ nor: this"})
         assert done.returncode == 0, f"{text!r}: {done.stderr}"
     merged = "#@ withMerged:\n#@   -\n#@     action:\n#@       namespace: whisk.system\n#@       name: \"mem1\"\n" \

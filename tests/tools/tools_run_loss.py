@@ -62,6 +62,35 @@ def one_that_hangs_ends_with_the_time():
         elements.fails(folder, *python, "--timeout", "4s", says=["--timeout", "a, b@0, b@1"])
 
 
+def one_that_takes_longer_than_its_time_is_named():
+    files = {"a.o.py": "#@ limits: {time: 1s}\n#@ parallelism: 2\nimport os, time\ndef main(params, action):\n"
+                       "    if os.environ['__OW_PAR'].endswith('1'):\n        time.sleep(600)\n    return 1\n",
+             "b.o.py": "#@ limits: {time: 10m}\n" + HANGS, "c.o.py": HANGS}
+    with elements.directory(files) as (folder, python):
+        done = elements.fails(folder, *python, "--timeout", "100s", says=["a@1 takes longer than its limits.time, 1"])
+        states = dict(re.findall(r"^(\w+) +\d+ +(\w+(?: \w+)?) ", done.stdout, re.M))
+        assert states == {"a": "failed", "b": "stopped", "c": "stopped"} and "--timeout" not in done.stderr, done.stdout + done.stderr
+
+
+def one_that_waits_for_its_turn_takes_no_time():
+    """The time of a copy begins with its process, and not when others like it do."""
+    files = {"a.o.py": "#@ limits: {time: 20s}\n#@ parallelism: 3\nimport time\ndef main(params, action):\n    time.sleep(0.2)\n    return 1\n"}
+    with elements.directory(files) as (folder, python):
+        assert elements.results(folder, *python, "--jobs", "1")["results"]["a"] == [1, 1, 1]
+
+
+def a_time_ends_one_whose_output_nobody_reads():
+    files = {"a.o.py": "#@ limits: {time: 2s}\ndef main(params, action):\n    while True:\n        print('x' * 1000, flush=True)\n"}
+    with elements.directory(files) as (folder, python):
+        p = weft.start("run", folder, *python, env=elements.environment(folder))
+        try:
+            p.stdout.readline()
+            assert p.wait(timeout=60) == 1 and "limits.time" in p.stderr.read()
+        finally:
+            p.kill()
+            p.communicate()
+
+
 def one_that_is_stopped_ends_too():
     files = {"a.o.py": "import os, signal\ndef main(params, action):\n    os.kill(os.getpid(), signal.SIGSTOP)\n"}
     with elements.directory(files) as (folder, python):
@@ -334,7 +363,9 @@ def a_replica_killed_in_the_middle_of_reads_leaves_the_right_bytes():
 
 weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is_named, a_mistake_in_a_program_is_shown_once,
           killed_elements_are_told,
-          one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
+          one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time,
+          one_that_takes_longer_than_its_time_is_named, one_that_waits_for_its_turn_takes_no_time,
+          a_time_ends_one_whose_output_nobody_reads, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient,
           no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_does_not_read_holds_no_signal_up,

@@ -71,7 +71,7 @@ bool run_takes(run_t *run, FILE *f)
             return false;
         if (run->failed && looks * LOOK > DEAF)
             run->deaf = true;
-        if (!run->failed && (signal_waits() || (run->opts.timeout_ns && tool_now() - run->started >= run->opts.timeout_ns)))
+        if (!run->failed && (signal_waits() || tool_now() >= run_deadline(run, NULL)))
             return false;
     }
 }

@@ -4,8 +4,8 @@
  * their results. Memory elements start together with the first compute element that uses them, which need not wait for them: its
  * transports are configured when they serve. They end when the last one that uses them is done.
  *
- * States of an element: waiting, running, done, failed, stopped. The first failure, a signal or the end of --timeout turns the
- * run around: compute elements are asked to end, and when none is left memory elements; those who do not are killed. The loop
+ * States of an element: waiting, running, done, failed, stopped. The first failure, a signal, or a time that is over (--timeout, or
+ * limits.time of an element) turns the run around: compute elements are asked to end, and when none is left memory elements; those who do not are killed. The loop
  * ends when every process has been waited for, whatever the reason. tests/tools/tools_run.py and tests/tools/tools_run_loss.py
  * hold it. */
 #include <errno.h>
@@ -438,10 +438,33 @@ static void signalled(run_source_t *s, uint32_t events)
     run_fail(run, "SIG%s: everything is taken down", sigabbrev_np((int)info.ssi_signo));
 }
 
-static void timed_out(run_t *run)
+uint64_t run_deadline(const run_t *run, run_proc_t **whose_out)
+{
+    uint64_t first = run->opts.timeout_ns ? run->started + run->opts.timeout_ns : UINT64_MAX;
+    run_proc_t *whose = NULL;
+    for (run_proc_t *p = run->procs; p; p = p->next) {
+        uint64_t time = p->element->limits.time_ns;
+        if (time && !p->over && p->started + time < first) {
+            first = p->started + time;
+            whose = p;
+        }
+    }
+    if (whose_out)
+        *whose_out = whose;
+    return first;
+}
+
+static void timed_out(run_t *run, run_proc_t *whose)
 {
     run_text_t who = {0};
+    char time[32];
     unsigned n = 0;
+    if (whose) {
+        whose->element->state = RUN_FAILED;
+        run_fail(run, "%s takes longer than its limits.time, %s", whose->label,
+                 run_time_text(whose->element->limits.time_ns, time, sizeof time));
+        return;
+    }
     for (run_proc_t *p = run->procs; p; p = p->next)
         if (!p->over && !p->element->memory && n++ < 8)
             run_addf(&who, "%s%s", who.n ? ", " : "", p->label);
@@ -478,13 +501,15 @@ static void loop(run_t *run)
         take_down(run);
         now = tool_now();
         next = run_press(run, now);
-        if (!run->failed && run->opts.timeout_ns) {
-            if (now - run->started >= run->opts.timeout_ns) {
-                timed_out(run);
+        if (!run->failed) {
+            run_proc_t *whose;
+            uint64_t deadline = run_deadline(run, &whose);
+            if (now >= deadline) {
+                timed_out(run, whose);
                 continue;
             }
-            if (run->started + run->opts.timeout_ns < next)
-                next = run->started + run->opts.timeout_ns;
+            if (deadline < next)
+                next = deadline;
         }
         run_progress(run, now);
         if (run->terminal && next > now + 100 * WEFT_MILLISECOND)

@@ -87,6 +87,7 @@ typedef struct run_merged {
 typedef struct run_limits {
     double cpu;            /* 0: not said */
     uint64_t mem, storage; /* 0: not said */
+    uint64_t time_ns;      /* of a copy of a compute element; 0: not said */
 } run_limits_t;
 
 typedef enum run_state { RUN_WAITING = 0, RUN_RUNNING, RUN_DONE, RUN_FAILED, RUN_STOPPED } run_state_t;
@@ -230,6 +231,8 @@ void run_name_add(run_names_t *names, char *name, unsigned line);
 bool run_go(run_t *run); /* all of it, to the end; false: it failed */
 void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void run_start_ready(run_t *run);
+/* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is; UINT64_MAX: never. */
+uint64_t run_deadline(const run_t *run, run_proc_t **whose_out);
 bool run_start_memory(run_t *run, run_element_t *e);
 void run_stop_memory(run_element_t *e);
 void run_proc_over(run_proc_t *p);     /* its process has been waited for */

@@ -235,12 +235,24 @@ static void take_storage(reader_t *r, yaml_node_t *node, void *into)
     take_size(r, node, "storage", &((run_limits_t *)into)->storage);
 }
 
-static const key_t_ limit_keys[] = {{"cpu", take_cpu}, {"mem", take_mem}, {"storage", take_storage}, {0}};
+static void take_time(reader_t *r, yaml_node_t *node, void *into)
+{
+    const char *s = scalar(node);
+    uint64_t ns;
+    if (r->e->memory)
+        problem(r, node, "time is a limit of compute elements; memory is there for as long as somebody uses it");
+    else if (!s || !tool_parse_time(s, &ns) || !ns)
+        problem(r, node, "time is how long one copy may take, such as 30s, 500ms or 2h");
+    else
+        ((run_limits_t *)into)->time_ns = ns;
+}
+
+static const key_t_ limit_keys[] = {{"cpu", take_cpu}, {"mem", take_mem}, {"storage", take_storage}, {"time", take_time}, {0}};
 
 static void take_limits(reader_t *r, yaml_node_t *node, void *into)
 {
     if (node->type != YAML_MAPPING_NODE)
-        problem(r, node, "limits is %s; a mapping is wanted: {cpu: 1, mem: 512M, storage: 64M}", kind_of(node));
+        problem(r, node, "limits is %s; a mapping is wanted: {cpu: 1, mem: 512M, storage: 64M, time: 30s}", kind_of(node));
     else
         take_mapping(r, node, limit_keys, " in limits", &((run_element_t *)into)->limits);
 }
