@@ -5,9 +5,9 @@
  * transports are configured when they serve. They end when the last one that uses them is done.
  *
  * States of an element: waiting, running, done, failed, stopped. The first failure, a signal, or a time that is over (--timeout, or
- * limits.time of an element) turns the run around: compute elements are asked to end, and when none is left memory elements; those who do not are killed. The loop
- * ends when every process has been waited for, whatever the reason. tests/tools/tools_run.py and tests/tools/tools_run_loss.py
- * hold it. */
+ * limits.time of an element) turns the run around: compute elements are asked to end, and when none is left memory elements; those
+ * who do not are killed. The loop ends when every process has been waited for, whatever the reason. tests/tools/tools_run.py and
+ * tests/tools/tools_run_loss.py hold it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
