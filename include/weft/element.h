@@ -20,7 +20,7 @@
  * they fail at once; LOST is dialled again meanwhile, and LOST and FAILED can be configured anew. So a memory element that died never leaves anyone
  * blocked: WEFT_ERR_PEER at once if its process is gone, within the heartbeat bound if it fell silent, or WEFT_ERR_TIMEOUT.
  *
- *     WEFT_ERR_STATE     no buffer is registered. Said before anything else, and before any waiting
+ *     WEFT_ERR_STATE     no buffer is registered, and one is needed. Said before anything else, and before any waiting
  *     WEFT_ERR_RANGE     outside of the buffer, or of the element's memory. Nothing was touched
  *     WEFT_ERR_PEER      the element is lost; before it was ever reached also WEFT_ERR_REFUSED, _UNREACHABLE, _ADDRESS, _TIMEOUT
  *     WEFT_ERR_STALE     its memory is gone, though something answers in its place: configure the transport anew
@@ -238,13 +238,16 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_read(weft_transport_t *tra
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_write(weft_transport_t *trans, size_t size, uint64_t addr, size_t offset, weft_op_t *op);
 
 /* Many of them in one post, as weft_rma_batch(): op->len is how many succeeded, op->status that of the first in the array that did not. The array is
- * borrowed until op completes. A range outside of the buffer fails all of it at once. At most 65536. */
+ * borrowed until op completes. A range outside of the buffer fails all of it at once. At most 65536.
+ * An item with `own` moves between the element's memory and that memory of the caller's, which is borrowed as well; with replicas it is
+ * memory of the host. If all items have it no buffer need be registered. */
 typedef struct weft_transport_item {
     weft_rma_what_t what;
     weft_status_t status; /* out */
     size_t size;
     uint64_t addr;
-    size_t offset;
+    size_t offset;        /* in the buffer */
+    void *own;            /* not NULL: `size` bytes of the caller's, instead of the buffer's; offset is not looked at. Writes only read it */
 } weft_transport_item_t;
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_t *items, size_t n, weft_op_t *op);
 

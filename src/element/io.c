@@ -180,6 +180,7 @@ element_io_t *wefti_io_child(element_io_t *batch, size_t item)
     io->size = it->size;
     io->addr = it->addr;
     io->offset = it->offset;
+    io->own = (uint8_t *)it->own;
     io->parent = batch;
     io->item = item;
     wefti_list_push_back(&batch->children, &io->link);
@@ -631,6 +632,15 @@ static weft_status_t post_new(weft_transport_t *t, unsigned what, weft_op_t *op)
     return io ? post(io, op) : WEFT_ERR_NOMEM;
 }
 
+/* Does it need no buffer? One of no items needs one as it always did: whoever has none is told so. */
+static bool all_own(const weft_transport_item_t *items, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!items[i].own)
+            return false;
+    return n > 0;
+}
+
 weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_t *items, size_t n, weft_op_t *op)
 {
     weft_status_t st = check(trans, op, false);
@@ -651,22 +661,23 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
     io->n = n;
     wefti_list_init(&io->children);
     pthread_mutex_lock(&trans->lock);
-    st = check_local(trans, 0, 0);
+    bool own = all_own(items, n);
+    st = own ? WEFT_OK : check_local(trans, 0, 0);
     for (size_t i = 0; !st && i < n; i++) {
+        uint8_t *at = (uint8_t *)items[i].own;
         if (items[i].what != WEFT_RMA_DO_READ && items[i].what != WEFT_RMA_DO_WRITE)
             st = wefti_fail(WEFT_ERR_INVALID, "item %zu of the batch is neither a read nor a write", i);
-        if (!st)
+        if (!st && !at)
             st = check_local(trans, items[i].size, items[i].offset);
         if (st)
             break;
+        if (!at)
+            at = trans->buf->base + items[i].offset;
         items[i].status = WEFT_ERR_CANCELLED; /* until it is known */
-        rma[i] = (weft_rma_item_t){.what = items[i].what,
-                                   .offset = items[i].addr,
-                                   .buf = trans->buf->base + items[i].offset,
-                                   .len = items[i].size,
-                                   .status = WEFT_ERR_CANCELLED};
+        rma[i] = (weft_rma_item_t){
+            .what = items[i].what, .offset = items[i].addr, .buf = at, .len = items[i].size, .status = WEFT_ERR_CANCELLED};
     }
-    if (!st) {
+    if (!st && !own) {
         io->buf = trans->buf;
         weft_buffer_hold(io->buf);
     }

@@ -79,7 +79,7 @@ static void moved(weft_op_t *inner, void *user)
 
 static void post(replicas_t *r, element_io_t *io)
 {
-    uint8_t *at = io->buf->base + io->offset;
+    uint8_t *at = io->own ? io->own : io->buf->base + io->offset;
     bool write = io->what == IO_WRITE;
     wefti_io_inner(io, moved);
     weft_status_t st = write ? weft_mirror_write(r->mirror, io->addr, at, io->size, &io->inner)

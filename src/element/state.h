@@ -235,6 +235,7 @@ struct element_io {
     wefti_list_t held;           /* the way's */
     element_way_t *way;          /* from HELD or MOVING on; counted */
     weft_buffer_t *buf;          /* counted; NULL: it needs none */
+    uint8_t *own;                /* memory of the caller's instead: of one item of a batch */
     wefti_timer_t timer;         /* of an operation without a deadline */
     wefti_call_t call;
     uint8_t what, state;

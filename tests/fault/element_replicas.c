@@ -126,6 +126,45 @@ TEST(a_batch_on_replicas_moves_all_and_says_what_did_not)
     memories_end(&m);
 }
 
+TEST(memory_of_the_caller_moves_on_replicas_though_one_is_killed)
+{
+    enum { N = 100, SIZE = 3000 };
+    static weft_transport_item_t items[N];
+    static uint8_t mine[N * SIZE], back[N * SIZE];
+    each_transport(way)
+    {
+        weft_op_t op = WEFT_OP_INIT;
+        memories_start(&m, 2, *way, 500 * WEFT_MILLISECOND, mirrored());
+        weft_transport_t *t = memories_add(&m, "t", -1, 0, 8); /* a buffer that has nothing to do with it */
+        memset(weft_transport_buf(t, NULL), 7, 8);
+        for (unsigned round = 0; round < 20; round++) {
+            for (size_t i = 0; i < N; i++)
+                items[i] =
+                    (weft_transport_item_t){.what = WEFT_RMA_DO_WRITE, .size = SIZE, .addr = i * SIZE, .own = mine + i * SIZE};
+            for (size_t i = 0; i < sizeof mine; i++)
+                mine[i] = (uint8_t)((i >> 4) * 7 + round);
+            CHECK_OK(weft_transport_batch(t, items, N, &op));
+            if (round == 5)
+                memories_signal(&m, 0, SIGKILL);
+            CHECK_OK(end(WEFT_OK, &op));
+            CHECK_EQ(op.len, N);
+            for (size_t i = 0; i < N; i++) {
+                items[i].what = WEFT_RMA_DO_READ;
+                items[i].own = back + i * SIZE;
+            }
+            memset(back, 0, sizeof back);
+            CHECK_OK(end(weft_transport_batch(t, items, N, &op), &op));
+            CHECK(!memcmp(mine, back, sizeof mine));
+        }
+        for (size_t i = 0; i < 8; i++)
+            CHECK_EQ(((uint8_t *)weft_transport_buf(t, NULL))[i], 7);
+        memories_signal(&m, 1, SIGKILL);
+        weft_status_t st = end(weft_transport_batch(t, items, N, &op), &op);
+        CHECK(st == WEFT_ERR_PEER || st == WEFT_ERR_REFUSED);
+        memories_end(&m);
+    }
+}
+
 TEST(writers_take_turns)
 {
     each_transport(way)

@@ -207,6 +207,48 @@ TEST(a_batch_moves_all_and_says_what_did_not)
     }
 }
 
+TEST(a_batch_moves_memory_of_the_caller)
+{
+    each_way(way) {
+        enum { N = 50, SIZE = 100 };
+        static uint8_t mine[N * SIZE], back[N * SIZE];
+        weft_transport_item_t items[N + 1];
+        elements_open(&e, way, N * SIZE, NULL, NULL);
+        weft_transport_t *t = elements_add(&e, "mem", 0);
+        uint8_t *there = weft_memory_base(e.memory);
+        pattern_fill(mine, sizeof mine, 6);
+        memset(back, 0, sizeof back);
+        for (size_t i = 0; i < N; i++)
+            items[i] = (weft_transport_item_t){
+                .what = WEFT_RMA_DO_WRITE, .size = SIZE, .addr = (N - 1 - i) * SIZE, .offset = SIZE_MAX, .own = mine + i * SIZE};
+        CHECK_OK(elements_end(&e, weft_transport_batch(t, items, N, &e.op))); /* no buffer is registered */
+        CHECK_EQ(e.op.len, N);
+        for (size_t i = 0; i < N; i++) {
+            CHECK(!memcmp(there + (N - 1 - i) * SIZE, mine + i * SIZE, SIZE));
+            items[i].what = WEFT_RMA_DO_READ;
+            items[i].own = back + i * SIZE;
+        }
+        items[3].addr = N * SIZE - SIZE + 1;
+        CHECK_EQ(elements_end(&e, weft_transport_batch(t, items, N, &e.op)), WEFT_ERR_RANGE);
+        CHECK_EQ(items[3].status, WEFT_ERR_RANGE);
+        for (size_t i = 0; i < SIZE; i++)
+            CHECK_EQ(back[3 * SIZE + i], 0);
+        memcpy(back + 3 * SIZE, mine + 3 * SIZE, SIZE);
+        CHECK(!memcmp(back, mine, sizeof mine));
+        /* beside the buffer, which an item without memory of its own needs */
+        items[3].addr = 0;
+        items[N] = (weft_transport_item_t){.what = WEFT_RMA_DO_READ, .size = 10, .addr = 7, .offset = 1};
+        CHECK_EQ(weft_transport_batch(t, items, N + 1, &e.op), WEFT_ERR_STATE);
+        CHECK_OK(weft_transport_reg(t, 11, NULL));
+        CHECK_OK(elements_end(&e, weft_transport_batch(t, items, N + 1, &e.op)));
+        CHECK(!memcmp((uint8_t *)weft_transport_buf(t, NULL) + 1, there + 7, 10));
+        items[N].offset = 2;
+        CHECK_EQ(weft_transport_batch(t, items, N + 1, &e.op), WEFT_ERR_RANGE);
+        CHECK_EQ(elements_stats(t).reads, N - 1 + N + 1);
+        elements_close(&e);
+    }
+}
+
 TEST(atomics_count_and_swap)
 {
     each_way(way) {
