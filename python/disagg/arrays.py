@@ -9,19 +9,25 @@ same array may be written by somebody else meanwhile. What was fetched stays as 
 
     NEW -> OPEN -> CLOSED   close(), `with`
 
-tests/python/test_disagg_arrays.py holds us to it.
+Bytes move by the transport's read_many() and write_many(), so that an array is wherever its transport leads: on one element or on replicas, and
+after a loss on whatever is there again.
+
+Promise: what a fetch that failed was to bring is not here; what a flush that failed was to write stays dirty, and so it is written by the next one.
+tests/python/test_disagg_arrays.py and test_disagg_array_faults.py hold us to it.
 """
 from __future__ import annotations
 
+import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.array import RemoteArray, _numpy
 
 if TYPE_CHECKING:
     import numpy
 
-    from weft._core import BlockingRemote
+    from weft._core import BlockingTransport
 
 __all__ = ["ElementArray"]
 
@@ -29,13 +35,17 @@ BATCH = 4096
 
 
 class ElementArray:
-    """An array in the memory of an element, in C order. Indices are numbers, slices, `...` and None, as numpy's are; no lists and no masks."""
+    """An array in the memory of an element, in C order. Indices are numbers, slices, `...` and None, as numpy's are; no lists and no masks.
 
-    def __init__(self, remote: BlockingRemote, dtype: Any, shape: int | tuple[int, ...], offset: int = 0) -> None:
+    `timeout` is for how many seconds a fetch or a flush may take, and may be set at any time; None: the durl's timeout_ms, if it has one.
+    """
+
+    def __init__(self, trans: BlockingTransport, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float | None = None) -> None:
         np = _numpy()
         self._closed = True  # until it is whole
-        self._remote = remote
-        self._array = RemoteArray(remote, dtype, shape, offset)
+        self._trans = trans
+        self.timeout = timeout
+        self._array = RemoteArray(cast(Any, trans), dtype, shape, offset)  # which says what an index touches: it moves nothing
         self._here = np.empty(self._array.shape, self._array.dtype)
         self._have = np.zeros(self._array.shape, bool)   # fetched, or written
         self._dirty = np.zeros(self._array.shape, bool)  # written, and not yet there
@@ -95,12 +105,23 @@ class ElementArray:
             raise ValueError("the array is closed")
 
     def _runs(self, positions: Any) -> list[tuple[int, memoryview]]:
-        """Elements at rising positions as (offset in the remote, bytes here), those side by side in one."""
+        """Elements at rising positions as (place in the element's memory, bytes here), those side by side in one."""
         np, item = _numpy(), self._array.itemsize
         cuts = np.flatnonzero(np.diff(positions) != 1) + 1
         firsts = positions[np.concatenate(([0], cuts))].tolist()
         lasts = positions[np.concatenate((cuts - 1, [len(positions) - 1]))].tolist()
         return [(self._array.offset + a * item, self._bytes[a * item:(b + 1) * item]) for a, b in zip(firsts, lasts)]
+
+    def _move(self, many: Callable[..., None], positions: Any, moved: Callable[[Any], None]) -> None:
+        """Elements at rising positions, in operations of bounded length within the time for all; `moved` hears of those that are done."""
+        until = None if self.timeout is None else time.monotonic() + self.timeout
+        pieces = self._runs(positions)
+        done = 0
+        for at in range(0, len(pieces), BATCH):
+            some = pieces[at:at + BATCH]
+            many(some, timeout=None if until is None else max(until - time.monotonic(), 1e-9))
+            first, done = done, done + sum(len(piece) for _, piece in some) // self._array.itemsize
+            moved(positions[first:done])
 
     def _fetch(self, key: Any) -> None:
         """Have what `key` touches."""
@@ -112,10 +133,15 @@ class ElementArray:
         run = count // len(starts)  # elements that lie side by side
         positions = (((starts - self._array.offset) // self._array.itemsize)[:, None] + np.arange(run)).reshape(-1)
         positions = np.unique(positions[~self._have.reshape(-1)[positions]])
-        pieces = self._runs(positions)
-        for at in range(0, len(pieces), BATCH):
-            self._remote.read_many(pieces[at:at + BATCH])
-        self._have.reshape(-1)[positions] = True
+        self._move(self._trans.read_many, positions, self._mark(self._have, True))
+
+    @staticmethod
+    def _mark(marks: Any, value: bool) -> Callable[[Any], None]:
+        flat = marks.reshape(-1)  # of one that lies in C order: a view
+
+        def mark(positions: Any) -> None:
+            flat[positions] = value
+        return mark
 
     def __getitem__(self, key: Any) -> Any:
         self._check()
@@ -141,14 +167,10 @@ class ElementArray:
         """Write back what was written. What it raises leaves the rest to be written by the next one."""
         np = _numpy()
         self._check()
-        flat = self._dirty.reshape(-1)
-        positions = np.flatnonzero(flat)
+        positions = np.flatnonzero(self._dirty.reshape(-1))
         if not len(positions):
             return
-        pieces = self._runs(positions)
-        for at in range(0, len(pieces), BATCH):
-            self._remote.write_many(pieces[at:at + BATCH])
-        flat[positions] = False
+        self._move(self._trans.write_many, positions, self._mark(self._dirty, False))
 
     def refresh(self) -> None:
         """Forget what was fetched, so that it is fetched again; what was written and not yet flushed stays."""
@@ -171,5 +193,6 @@ class ElementArray:
             self._closed = True  # half of what was meant is not written
 
     def __del__(self) -> None:
-        if not self._closed and self.dirty:
-            warnings.warn(f"{self!r} was not closed: {self.dirty} elements that were written are lost", ResourceWarning, source=self)
+        lost = 0 if self._closed else self._dirty.tobytes().count(1)  # numpy's own sums import something, which an interpreter that ends does not
+        if lost:
+            warnings.warn(f"{self!r} was not closed: {lost} elements that were written are lost", ResourceWarning, source=self)

@@ -46,18 +46,15 @@ class LibdRDMATransport(LibdTransport):
 
     __slots__ = ()
 
-    def remote_array(self, dtype: Any, shape: int | tuple[int, ...], offset: int = 0) -> ElementArray:
+    def remote_array(self, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float | None = None) -> ElementArray:
         """A numpy array in the element's memory, from `offset` bytes on: fetches what is read, writes back what was written on flush() and close().
 
-        Waits for the element first. No buffer need be registered. Not to be had with replicas: read() and write() are.
+        Waits for the element first. No buffer need be registered, and one that is stays as it is. `timeout` is for how many seconds that wait, and
+        every fetch and flush, may take.
         """
         from .arrays import ElementArray
-        self.wait_ready()
-        if self.stats()["replicas"]:
-            from weft import UnsupportedError
-            raise UnsupportedError(f"the memory of {self.name} is on replicas, which have no arrays: reg() a buffer, make an array of it with "
-                                   "numpy.frombuffer(trans.buf, dtype), and read() and write() what you need of it")
-        return ElementArray(self.remote(), dtype, shape, offset)
+        self.wait_ready(timeout)
+        return ElementArray(self, dtype, shape, offset, timeout=timeout)
 
 
 class LibdRDMAServer(LibdTransport):

@@ -1,5 +1,7 @@
 """What the tests of elements share: memory elements in this process and in others, actions that use them, and waiting for what is bound to happen."""
 import contextlib
+import os
+import signal
 import time
 
 import disagg
@@ -57,6 +59,29 @@ def elsewhere(child, size, name="mem", transports="all", **options):
     """A memory element in a process of its own, and its durl."""
     process = child(MEMORY, transports, name, str(size), repr(options))
     return process, process.stdout.readline().strip()
+
+
+def mirrored(child, n, size=65536, **options):
+    """Memory elements that are replicas of each other, and the durl of all of them."""
+    made = [elsewhere(child, size, mirrored=True, **options) for _ in range(n)]
+    parts = [_core.durl_parse(durl) for _, durl in made]
+    whole = {**parts[0], "replicas": [place for part in parts for place in part["replicas"]]}
+    return [process for process, _ in made], _core.durl_format(whole)
+
+
+def stop(process):
+    """Stop all threads of a child. It is stopped when this returns."""
+    def states():
+        for task in os.listdir(f"/proc/{process.pid}/task"):
+            with open(f"/proc/{process.pid}/task/{task}/stat", encoding="ascii") as stat:
+                yield stat.read().rpartition(")")[2].split()[0]
+    os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: set(states()) == {"T"}, "stopping a process")
+
+
+def go_on(process):
+    """And let it go on."""
+    os.kill(process.pid, signal.SIGCONT)
 
 
 def until(true, what="it"):

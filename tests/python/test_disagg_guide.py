@@ -18,7 +18,7 @@ def blocks():
         return re.findall(r"```python\n(.*?)```", f.read(), re.S)
 
 
-@pytest.mark.parametrize("n, says", [(0, "b'hello'\n2\n0 1 6\nready 29\n"), (4, "b'hello'\n")])
+@pytest.mark.parametrize("n, says", [(0, "b'hello'\n2\nhello\n0 1 6\nready 34\n"), (4, "b'hello'\n")])
 def test_the_programs_about_transports_run_and_say_nothing_else(child, n, says):
     process = child(blocks()[n], stderr=subprocess.STDOUT)
     out, _ = process.communicate(timeout=BOUND)

@@ -50,7 +50,7 @@ int weftpy_transport_check(weftpy_transport_t *trans); /* -1: its action is clos
 PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status); /* a post was refused; without a buffer that is a MemoryError */
 
 /* transport_io.c: the methods that move something. Those that end in _async are for a loop to await. */
-#define WEFTPY_IO_LIST(X) X(read) X(write) X(batch) X(readv) X(writev) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
+#define WEFTPY_IO_LIST(X) X(read) X(write) X(batch) X(readv) X(writev) X(read_many) X(write_many) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
 #define WEFTPY_IO(name) \
     PyObject *weftpy_io_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames); \
     PyObject *weftpy_io_##name##_async(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);

@@ -376,6 +376,14 @@ static PyMethodDef methods[] = {
     BOTH(writev,
          "writev(items, offset=0, *, timeout=None): pieces (size, addr) from the buffer, one after the other from offset on; "
          "(size, addr, offset) says where a piece is. Gives how many there were."),
+    BOTH(read_many, "read_many(items, *, timeout=None): pieces of the element's memory into memory of your own, in one "
+                    "operation: pairs (addr, "
+                    "buffer), each as long as its buffer. No buffer need be registered. Raises if one of them failed, and says "
+                    "which: others may "
+                    "have been done. Waits as read() does; of memory of the host, also with replicas."),
+    BOTH(write_many, "write_many(items, *, timeout=None): pieces of your own memory into the element's, in one operation: pairs "
+                     "(addr, buffer). "
+                     "Otherwise as read_many()."),
     BOTH(fetch_add,
          "fetch_add(addr, value=1, *, timeout=None): add to the 8 bytes at addr, atomically. Gives the value before, as "
          "a number without a sign. addr is a multiple of 8; no buffer is needed."),

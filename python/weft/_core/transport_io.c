@@ -1,4 +1,5 @@
-/* _core/transport_io.c - what moves bytes between a transport's buffer and its element: reads, writes, batches, atomics, and waiting for them.
+/* _core/transport_io.c - what moves bytes between a transport's buffer, or memory of any object, and its element: reads, writes, batches,
+ * atomics, and waiting for them.
  *
  * Each call has two forms. The plain one waits, without the GIL: in a blocking runtime, where it gives the result. The one that ends in _async gives
  * a future of the running loop (posted.c). In a runtime of an event loop both give an Op.
@@ -7,7 +8,8 @@
  * the operation is on the stack. Posts that copy much do it without the GIL.
  *
  * Promise: MemoryError without a buffer before any waiting; what an operation needs lives until it is over, whoever interrupts, cancels or
- * closes. tests/python/test_disagg_transport.py, test_disagg_async.py and test_disagg_faults.py hold us to it. */
+ * closes, and no longer. tests/python/test_disagg_transport.py, test_disagg_pieces.py, test_disagg_async.py and test_disagg_faults.py hold us to
+ * it. */
 #include "elements.h"
 
 #include <string.h>
@@ -34,6 +36,17 @@ static weftpy_transport_t *transport_of(PyObject *made)
     return (weftpy_transport_t *)(PyTuple_Check(made) ? PyTuple_GetItem(made, 0) : made);
 }
 
+/* What there is to do about it. */
+static const char *advice(weftpy_transport_t *t, weft_status_t status)
+{
+    weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
+    if ((status != WEFT_ERR_TIMEOUT && status != WEFT_ERR_STALE) || !t->action->h.of || !t->action->h.run->rt ||
+        weft_transport_get_stats(t->of, &s) || !s.replicas)
+        return "";
+    return ". Its memory is on replicas, which one program writes at a time, and another may be doing that: try again, with more "
+           "time, or have one of them do the writing";
+}
+
 static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_transport_t *t = transport_of(made);
@@ -41,13 +54,13 @@ static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
         const what_t *w = PyCapsule_GetPointer(PyTuple_GetItem(made, 1), NULL);
         for (size_t i = 0; i < w->n; i++)
             if (w->items[i].status) {
-                weftpy_raise_text(run->st, op->status, "transport %U, item %zu of %zu (%s of %zu bytes at %llu): %s", t->name, i,
-                                  w->n, w->items[i].what == WEFT_RMA_DO_READ ? "a read" : "a write", w->items[i].size,
-                                  (unsigned long long)w->items[i].addr, weft_status_text(op->status));
+                weftpy_raise_text(run->st, op->status, "transport %U, item %zu of %zu (%s of %zu bytes at %llu): %s%s", t->name,
+                                  i, w->n, w->items[i].what == WEFT_RMA_DO_READ ? "a read" : "a write", w->items[i].size,
+                                  (unsigned long long)w->items[i].addr, weft_status_text(op->status), advice(t, op->status));
                 return;
             }
     }
-    weftpy_raise_text(run->st, op->status, "transport %U: %s", t->name, weft_status_text(op->status));
+    weftpy_raise_text(run->st, op->status, "transport %U: %s%s", t->name, weft_status_text(op->status), advice(t, op->status));
 }
 
 static PyObject *len_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
@@ -100,10 +113,10 @@ static PyObject *wait_for(weftpy_transport_t *t, const what_t *w, const weftpy_g
 }
 
 /* A future of the running loop. */
-static PyObject *for_a_loop(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t *gives, PyObject *made)
+static PyObject *for_a_loop(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t *gives, PyObject *made, PyObject *held)
 {
     weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
-    weftpy_posted_t *posted = weftpy_posted_new(t->action->h.run, gives, Py_NewRef(made), NULL);
+    weftpy_posted_t *posted = weftpy_posted_new(t->action->h.run, gives, Py_NewRef(made), Py_XNewRef(held));
     if (!posted)
         return NULL;
     if (weftpy_transport_check(t)) { /* making a future runs code of the loop's */
@@ -122,18 +135,19 @@ static PyObject *for_a_loop(weftpy_transport_t *t, const what_t *w, const weftpy
     return weftpy_posted_future(posted);
 }
 
-/* Everything comes through here. made holds what the operation needs. */
-static PyObject *go(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t *gives, PyObject *made)
+/* Everything comes through here. made has what is asked about the operation later, held (may be NULL) what it needs until it is over. */
+static PyObject *go_with(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t *gives, PyObject *made, PyObject *held)
 {
     if (weftpy_transport_check(t))
         return NULL;
     weftpy_runtime_t *run = t->action->h.run;
     if (run->blocking)
-        return w->async ? for_a_loop(t, w, gives, made) : wait_for(t, w, gives, made);
+        return w->async ? for_a_loop(t, w, gives, made, held) : wait_for(t, w, gives, made);
     weftpy_op_t *op = weftpy_op_new(run, gives);
     if (!op)
         return NULL;
     op->made = Py_NewRef(made);
+    op->held = Py_XNewRef(held);
     op->op.timeout_ns = w->timeout;
     weft_status_t status = w->post(t->of, w, &op->op);
     if (status == WEFT_ERR_STATE) {
@@ -142,6 +156,11 @@ static PyObject *go(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t
         return NULL;
     }
     return weftpy_op_posted(op, status);
+}
+
+static PyObject *go(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t *gives, PyObject *made)
+{
+    return go_with(t, w, gives, made, NULL);
 }
 
 /* --- reading and writing ------------------------------------------------------------------------------------------------- */
@@ -210,6 +229,28 @@ static void items_end(PyObject *capsule)
     PyMem_Free(w);
 }
 
+/* A capsule with room for so many items, or NULL with the exception. */
+static PyObject *items_new(weftpy_transport_t *t, const what_t *like, Py_ssize_t count, uint64_t timeout, what_t **out)
+{
+    if (count > ITEMS_MOST)
+        return weftpy_raise_text(t->action->h.run->st, WEFT_ERR_LIMIT, "%zd items in one operation: it takes at most %d", count,
+                                 ITEMS_MOST);
+    what_t *w = PyMem_Calloc(1, sizeof *w);
+    weft_transport_item_t *items = PyMem_Calloc((size_t)count + 1, sizeof *items);
+    PyObject *capsule = w && items ? PyCapsule_New(w, NULL, items_end) : PyErr_NoMemory();
+    if (!capsule) {
+        PyMem_Free(w);
+        PyMem_Free(items);
+        return NULL;
+    }
+    *w = *like;
+    w->items = items;
+    w->timeout = timeout;
+    w->post = post_batch;
+    *out = w;
+    return capsule;
+}
+
 static int direction(PyObject *word, weft_rma_what_t *out)
 {
     const char *text = PyUnicode_Check(word) ? PyUnicode_AsUTF8AndSize(word, NULL) : "";
@@ -266,29 +307,14 @@ static PyObject *many(weftpy_transport_t *t, const what_t *like, weft_rma_what_t
     weftpy_sig_t sig_batch = {like->name, 2, 1, 1, {N_items, N_timeout}};
     PyObject *arg[3], *list = NULL, *capsule = NULL, *made = NULL, *result = NULL;
     uint64_t at = 0, timeout = 0;
+    what_t *w;
     if (weftpy_args(t->action->h.run->st, which ? &sig : &sig_batch, args, n, kwnames, arg) ||
         (which && weftpy_count(arg[1], "offset", &at)) || weftpy_ns(arg[which ? 2 : 1], "timeout", &timeout) ||
         !(list = PySequence_List(arg[0])))
         return NULL;
     Py_ssize_t count = PyList_Size(list);
-    what_t *w = PyMem_Calloc(1, sizeof *w);
-    if (!w || !(capsule = PyCapsule_New(w, NULL, items_end))) {
-        PyMem_Free(w);
-        Py_DECREF(list);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    *w = *like;
-    w->timeout = timeout;
-    w->post = post_batch;
-    if (count > ITEMS_MOST) {
-        weftpy_raise_text(t->action->h.run->st, WEFT_ERR_LIMIT, "%zd items in one operation: it takes at most %d", count,
-                          ITEMS_MOST);
+    if (!(capsule = items_new(t, like, count, timeout, &w)))
         goto out;
-    }
-    if (!(w->items = PyMem_Calloc((size_t)count + 1, sizeof *w->items))) {
-        PyErr_NoMemory();
-        goto out;
-    }
     for (; w->n < (size_t)count; w->n++) {
         if (item_of(w, PyList_GetItem(list, (Py_ssize_t)w->n), which, &at, &w->items[w->n]))
             goto out;
@@ -299,7 +325,7 @@ static PyObject *many(weftpy_transport_t *t, const what_t *like, weft_rma_what_t
         result = go(t, w, &gives_len, made);
 out:
     Py_DECREF(list);
-    Py_DECREF(capsule);
+    Py_XDECREF(capsule);
     Py_XDECREF(made);
     return result;
 }
@@ -439,3 +465,99 @@ PyObject *weftpy_io_serve(PyObject *self, PyObject *unused)
     what_t w = {.name = "serve", .post = post_serve};
     return go((weftpy_transport_t *)self, &w, &gives_none, self);
 }
+
+/* --- many of them, with memory of objects --------------------------------------------------------------------------------- */
+
+typedef struct bufs {
+    size_t n;
+    weftpy_buf_t of[];
+} bufs_t;
+
+static void bufs_end(PyObject *capsule)
+{
+    bufs_t *b = PyCapsule_GetPointer(capsule, NULL);
+    for (size_t i = 0; i < b->n; i++)
+        weftpy_buf_release(&b->of[i]);
+    PyMem_Free(b);
+}
+
+static PyObject *bufs_new(Py_ssize_t count, bufs_t **out)
+{
+    bufs_t *b = PyMem_Calloc(1, sizeof *b + (size_t)count * sizeof b->of[0]);
+    PyObject *capsule = b ? PyCapsule_New(b, NULL, bufs_end) : PyErr_NoMemory();
+    if (!capsule)
+        PyMem_Free(b);
+    *out = b;
+    return capsule;
+}
+
+/* One item: a pair of a place in the element's memory and an object with bytes. */
+static int piece_of(weftpy_state_t *st, const what_t *w, PyObject *given, bool in, weftpy_buf_t *buf, weft_transport_item_t *item)
+{
+    static uint8_t nothing[1]; /* of an object without bytes */
+    if (!PyTuple_Check(given) || PyTuple_Size(given) != 2) {
+        PyErr_Format(PyExc_TypeError, "%s() takes pairs of a place in the element's memory and a buffer, and %R is none", w->name,
+                     given);
+        return -1;
+    }
+    if (weftpy_bytes(PyTuple_GetItem(given, 0), "addr", &item->addr) || weftpy_buf_get(st, PyTuple_GetItem(given, 1), in, buf))
+        return -1;
+    if (buf->kind && !(buf->kind->flags & WEFT_MEM_CPU)) {
+        weftpy_raise_text(st, WEFT_ERR_UNSUPPORTED, "%s() reads and writes memory of the host: copy it there first", w->name);
+        return -1;
+    }
+    item->what = in ? WEFT_RMA_DO_READ : WEFT_RMA_DO_WRITE;
+    item->size = (size_t)buf->view.len;
+    item->own = item->size ? buf->view.buf : nothing;
+    return 0;
+}
+
+static PyObject *pieces(weftpy_transport_t *t, const what_t *like, bool in, PyObject *const *args, Py_ssize_t n,
+                        PyObject *kwnames)
+{
+    weftpy_state_t *st = t->action->h.run->st;
+    weftpy_sig_t sig = {like->name, 2, 1, 1, {N_items, N_timeout}};
+    PyObject *arg[2], *list = NULL, *capsule = NULL, *held = NULL, *made = NULL, *result = NULL;
+    uint64_t timeout = 0;
+    bufs_t *bufs;
+    what_t *w;
+    if (weftpy_args(st, &sig, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout) ||
+        !(list = PySequence_List(arg[0])))
+        return NULL;
+    Py_ssize_t count = PyList_Size(list);
+    if (!(capsule = items_new(t, like, count, timeout, &w)) || !(held = bufs_new(count, &bufs)))
+        goto out;
+    if (!count) /* a batch of nothing would ask for a buffer */
+        w->post = post_ready;
+    for (; w->n < (size_t)count; w->n++) {
+        int failed = piece_of(st, w, PyList_GetItem(list, (Py_ssize_t)w->n), in, &bufs->of[w->n], &w->items[w->n]);
+        bufs->n++;
+        if (failed)
+            goto out;
+        if (__builtin_add_overflow(w->size, w->items[w->n].size, &w->size))
+            w->size = UINT64_MAX;
+    }
+    if ((made = PyTuple_Pack(2, (PyObject *)t, capsule)))
+        result = go_with(t, w, &gives_none, made, held);
+out:
+    Py_DECREF(list);
+    Py_XDECREF(capsule);
+    Py_XDECREF(held);
+    Py_XDECREF(made);
+    return result;
+}
+
+#define PIECES(fn, in) \
+    PyObject *weftpy_io_##fn(FAST_ARGS) \
+    { \
+        static const what_t like = {.name = #fn}; \
+        return pieces((weftpy_transport_t *)self, &like, in, args, n, kwnames); \
+    } \
+    PyObject *weftpy_io_##fn##_async(FAST_ARGS) \
+    { \
+        static const what_t like = {.name = #fn "_async", .async = true}; \
+        return pieces((weftpy_transport_t *)self, &like, in, args, n, kwnames); \
+    }
+
+PIECES(read_many, true)
+PIECES(write_many, false)
