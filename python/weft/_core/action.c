@@ -40,22 +40,25 @@ static bool of_element(PyObject *name, const char *element)
     return !strncmp(text, element, len) && (text[len] == 0 || text[len] == '@');
 }
 
-/* Those are good for nothing from now on. No exception is set or lost. */
+/* Those are good for nothing from now on; a block that is still coming may come, and is known until it has. No exception is set or lost. */
 static void forget_remotes(weftpy_action_t *a, const char *element)
 {
     for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {
         PyObject *pair = PyList_GetItem(a->remotes, i);
         weftpy_handle_t *known = (weftpy_handle_t *)PyWeakref_GetObject(PyTuple_GetItem(pair, 1));
         bool gone = !known || (PyObject *)known == Py_None;
+        bool block = !gone && Py_TYPE((PyObject *)known) == a->h.run->st->block;
         if (!gone && !of_element(PyTuple_GetItem(pair, 0), element))
+            continue;
+        if (block && !known->of && known->coming && !weft_op_done(known->coming))
             continue;
         PyList_SetSlice(a->remotes, i, i + 1, NULL);
         if (gone)
             continue;
-        if (Py_TYPE((PyObject *)known) != a->h.run->st->block)
-            weftpy_handle_take(known); /* the library's, not the remote's */
-        else if (known->of)            /* one that is still coming is refused by the library */
+        if (block)
             weftpy_handle_end(known);
+        else
+            weftpy_handle_take(known); /* the library's, not the remote's */
     }
 }
 

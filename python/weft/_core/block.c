@@ -5,7 +5,10 @@
  *
  *     COMING -> HERE -> GONE   drop() and `with` forget it here; free() frees it at the server
  *
- * tests/python/test_store.py holds us to it. */
+ * One that was allocated through a transport has no name. Until its remote or a token of it was asked for nobody can use it but through this
+ * object, and when that goes it is freed at the server, too: an allocation that was cancelled when it was all but there, or whose task was.
+ *
+ * tests/python/test_store.py and test_disagg_alloc.py hold us to it. */
 #include "store.h"
 
 #define SELF block_t *b = (block_t *)self
@@ -14,6 +17,7 @@
 typedef struct block {
     weftpy_handle_t h;
     PyObject *remotes; /* list of weak references, or NULL */
+    bool alone;        /* nobody else can know of it */
 } block_t;
 
 static const char *const what = "the block";
@@ -34,14 +38,23 @@ static void forget_remotes(block_t *b)
 static void let_go(weftpy_handle_t *h, void *of)
 {
     forget_remotes((block_t *)h);
-    weft_block_drop(of);
+    if (!((block_t *)h)->alone || weft_block_free(of, NULL))
+        weft_block_drop(of);
+}
+
+weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose)
+{
+    block_t *b = weftpy_handle_new(run->st->block, run, whose, let_go);
+    if (b)
+        b->alone = PyObject_TypeCheck(whose, run->st->transport);
+    return (weftpy_handle_t *)b;
 }
 
 weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_t timeout)
 {
     if (weftpy_loop_before_post(run))
         return NULL;
-    weftpy_handle_t *h = weftpy_handle_new(run->st->block, run, whose, let_go);
+    weftpy_handle_t *h = weftpy_block_new(run, whose);
     weftpy_op_t *op = h ? weftpy_handle_op(h) : NULL;
     if (op)
         op->op.timeout_ns = timeout;
@@ -59,6 +72,7 @@ static PyObject *get_remote(PyObject *self, void *unused)
     weft_remote_t *of = weft_block_remote(b->h.of);
     if (!of)
         return weftpy_raise_text(b->h.run->st, WEFT_ERR_STATE, "the block has no bytes yet: extend() it first");
+    b->alone = false;
     if (!b->remotes && !(b->remotes = PyList_New(0)))
         return NULL;
     for (Py_ssize_t i = PyList_Size(b->remotes); i-- > 0;) {
@@ -104,6 +118,7 @@ static PyObject *token(PyObject *self, PyObject *unused)
     size_t len = sizeof bytes;
     if (weftpy_handle_check(&b->h, what))
         return NULL;
+    b->alone = false;
     weft_status_t status = weft_block_token(b->h.of, bytes, &len);
     return status ? weftpy_raise(b->h.run->st, status) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len);
 }
@@ -148,6 +163,7 @@ static PyObject *share(FAST_ARGS)
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
+    b->alone = false;
     return weftpy_op_posted(op, weft_block_share(b->h.of, name, replace, &op->op));
 }
 

@@ -380,6 +380,7 @@ struct weftpy_handle {
     weftpy_runtime_t *run;
     void *of;                /* the library's; NULL: not here yet, or gone */
     weft_op_t *coming;       /* the operation that brings it in its buf */
+    bool later;              /* which a loop awaits while another thread drives the runtime */
     PyObject *over;          /* what it needs alive: an endpoint, a store */
     PyObject *weakrefs;
     void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
@@ -390,6 +391,7 @@ void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *ove
 int weftpy_handle_check(weftpy_handle_t *handle, const char *what); /* -1: it is gone, or its runtime is; "the region" */
 /* Post what brings it: an Op that has the handle, and gives it. Steals handle. */
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
+extern const weftpy_gives_t weftpy_gives_handle; /* what such an operation comes to; made is the handle, whose `coming` it is */
 void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
 /* The end of a `with`: closed where that can be waited for, else let go of. */
 PyObject *weftpy_handle_exit(weftpy_handle_t *handle, PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives));

@@ -9,6 +9,8 @@
  * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us to it. */
 #include "core.h"
 
+#include <unistd.h>
+
 static void unlist(weftpy_handle_t *h)
 {
     if (!h->before)
@@ -71,8 +73,25 @@ PyObject *weftpy_handle_exit(weftpy_handle_t *h, PyObject *(*close)(weftpy_handl
     Py_RETURN_NONE;
 }
 
+/* Ask those that a loop awaits to end. False: none is under way. */
+static bool cancel_later(weftpy_runtime_t *run)
+{
+    bool any = false;
+    for (weftpy_handle_t *h = run->handles; h; h = h->next)
+        if (h->later && h->coming && !weft_op_done(h->coming)) {
+            weft_op_cancel(h->coming);
+            any = true;
+        }
+    return any;
+}
+
 void weftpy_handles_end(weftpy_runtime_t *run)
 {
+    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* what came after this would be left */
+        PyThreadState *save = PyEval_SaveThread();
+        usleep(200); /* the library bounds how long that takes */
+        PyEval_RestoreThread(save);
+    }
     while (run->handles)
         weftpy_handle_end(run->handles);
 }
@@ -88,7 +107,8 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     if (!h->of || weftpy_runtime_check(run)) {
         weftpy_handle_end(h);
         if (!PyErr_Occurred())
-            weftpy_raise_text(run->st, WEFT_ERR_CLOSED, "the runtime is closed");
+            weftpy_raise_text(run->st, WEFT_ERR_CLOSED,
+                              run->rt ? "it was let go of before anyone had it" : "the runtime is closed");
         return NULL;
     }
     return Py_NewRef(made);
@@ -101,11 +121,11 @@ static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     weftpy_handle_end((weftpy_handle_t *)made);
 }
 
-static const weftpy_gives_t gives_handle = {.value = value, .drop = drop};
+const weftpy_gives_t weftpy_gives_handle = {.value = value, .drop = drop};
 
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *h)
 {
-    weftpy_op_t *op = weftpy_op_new(h->run, &gives_handle);
+    weftpy_op_t *op = weftpy_op_new(h->run, &weftpy_gives_handle);
     if (!op) {
         Py_DECREF(h);
         return NULL;

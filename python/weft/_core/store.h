@@ -17,6 +17,7 @@ PyObject *weftpy_store_closed(PyObject *self, void *unused);
 
 /* block.c: the operation that brings a block of a store or of a transport, which is held; who posts it is there. */
 weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_t timeout);
+weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose); /* for who has an operation that is no Op */
 /* remote.c: a Remote whose memory is a block's or a transport's, which is held; gone when weftpy_handle_take() is called on it. */
 PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote);
 

@@ -199,24 +199,75 @@ static PyObject *get_buf(PyObject *self, void *unused)
 
 /* --- more memory, and memory as a remote --------------------------------------------------------------------------------- */
 
-static const weftpy_sig_t sig_alloc = {"alloc", 3, 1, 1, {N_size, N_lease, N_timeout}};
+typedef struct alloc_args {
+    uint64_t size, timeout;
+    weft_transport_alloc_opts_t opts;
+} alloc_args_t;
 
-static PyObject *alloc(FAST_ARGS)
+static int alloc_args(weftpy_transport_t *t, const char *name, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
+                      alloc_args_t *a)
 {
-    SELF;
-    weftpy_runtime_t *run = t->action->h.run;
+    weftpy_sig_t sig = {name, 3, 1, 1, {N_size, N_lease, N_timeout}};
     PyObject *arg[3];
-    uint64_t size = 0, timeout = 0;
-    weft_transport_alloc_opts_t opts = WEFT_TRANSPORT_ALLOC_OPTS_INIT;
-    if (weftpy_args(run->st, &sig_alloc, args, n, kwnames, arg) || weftpy_bytes(arg[0], "size", &size) ||
-        weftpy_ns(arg[1], "lease", &opts.lease_ns) || weftpy_ns(arg[2], "timeout", &timeout) || weftpy_transport_check(t))
-        return NULL;
-    weftpy_op_t *op = weftpy_block_coming(run, self, timeout);
+    *a = (alloc_args_t){.opts = WEFT_TRANSPORT_ALLOC_OPTS_INIT};
+    return weftpy_args(t->action->h.run->st, &sig, args, n, kwnames, arg) || weftpy_bytes(arg[0], "size", &a->size) ||
+                   weftpy_ns(arg[1], "lease", &a->opts.lease_ns) || weftpy_ns(arg[2], "timeout", &a->timeout) ||
+                   weftpy_transport_check(t)
+               ? -1
+               : 0;
+}
+
+static PyObject *alloc_op(weftpy_transport_t *t, const alloc_args_t *a)
+{
+    weftpy_runtime_t *run = t->action->h.run;
+    weftpy_op_t *op = weftpy_block_coming(run, (PyObject *)t, a->timeout);
     if (op && weftpy_action_know(t->action, t->name, op->made)) {
         Py_DECREF(op);
         return NULL;
     }
-    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, size, &opts, &op->op)) : NULL;
+    return op ? weftpy_op_posted(op, weft_transport_alloc(t->of, a->size, &a->opts, &op->op)) : NULL;
+}
+
+/* A future of the running loop. */
+static PyObject *alloc_later(weftpy_transport_t *t, const alloc_args_t *a)
+{
+    weftpy_runtime_t *run = t->action->h.run;
+    weftpy_handle_t *h = weftpy_block_new(run, (PyObject *)t);
+    weftpy_posted_t *posted = h ? weftpy_posted_new(run, &weftpy_gives_handle, (PyObject *)h, NULL) : NULL;
+    if (!posted)
+        return NULL;
+    if (weftpy_transport_check(t) ||
+        weftpy_action_know(t->action, t->name, posted->made)) { /* making it runs code of the loop's */
+        weftpy_posted_refused(posted);
+        return NULL;
+    }
+    weftpy_posted_direct(posted);
+    posted->op.timeout_ns = a->timeout;
+    h->coming = &posted->op;
+    h->later = true;
+    weft_status_t status = weft_transport_alloc(t->of, a->size, &a->opts, &posted->op);
+    if (!status)
+        return weftpy_posted_future(posted);
+    weftpy_raise(run->st, status);
+    h->coming = NULL;
+    weftpy_posted_refused(posted);
+    return NULL;
+}
+
+static PyObject *alloc(FAST_ARGS)
+{
+    SELF;
+    alloc_args_t a;
+    return alloc_args(t, "alloc", args, n, kwnames, &a) ? NULL : alloc_op(t, &a);
+}
+
+static PyObject *alloc_async(FAST_ARGS)
+{
+    SELF;
+    alloc_args_t a;
+    if (alloc_args(t, "alloc_async", args, n, kwnames, &a))
+        return NULL;
+    return t->action->h.run->blocking ? alloc_later(t, &a) : alloc_op(t, &a);
 }
 
 static PyObject *remote(PyObject *self, PyObject *unused)
@@ -354,6 +405,11 @@ static PyObject *repr(PyObject *self)
 #name "_async", FAST(weftpy_io_##name##_async), "To be awaited: " doc \
     }
 
+#define ALLOC_DOC \
+    "alloc(size, *, lease=None, timeout=None): more memory at the same element, zero, as a Block, until it is freed or the " \
+    "transport is released. lease is for how many seconds it outlives a program that falls silent; at most, and by default, " \
+    "what the element gives."
+
 static PyMethodDef methods[] = {
     {"reg", FAST(reg),
      "reg(size, trans=None): register a buffer of so many bytes, zero at first, in place of the one before; with another "
@@ -394,11 +450,9 @@ static PyMethodDef methods[] = {
     BOTH(wait_ready, "wait_ready(timeout=None): until the element is reached. Gives how many bytes its memory has."),
     {"serve", weftpy_io_serve, METH_NOARGS,
      "Wait until the action is terminated. For type rdma_server; its memory is served from the moment its size is known."},
-    {"alloc", FAST(alloc),
-     "alloc(size, *, lease=None, timeout=None): more memory at the same element, zero, as a Block, until it is freed or the "
-     "transport is released. lease is for how many seconds it outlives a program that falls silent; at most, and by default, "
-     "what "
-     "the element gives."},
+    {"alloc", FAST(alloc), ALLOC_DOC},
+    {"alloc_async", FAST(alloc_async),
+     "To be awaited: " ALLOC_DOC " If it is cancelled, what the element had given is freed there."},
     {"remote", remote, METH_NOARGS,
      "The element's memory as a Remote, which needs no buffer: of one that is ready and has no replicas."},
     {"stats", stats, METH_NOARGS,
