@@ -3,15 +3,15 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-# Ninja where it is; a build folder that exists keeps what it was made with
+# Ninja where it is; a build folder that exists keeps what it was made with. Asked when the commands of a target begin: those of
+# another target, with-%, may just have installed it.
 ifeq ($(origin CMAKE_GENERATOR),undefined)
-ifneq ($(shell command -v ninja 2>/dev/null),)
-export CMAKE_GENERATOR = Ninja
-endif
+export CMAKE_GENERATOR = $(if $(shell command -v ninja 2>/dev/null),Ninja)
 endif
 export JOBS
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help demo test build bench lint install sim coverage clean
 
 help: ## list the targets
@@ -20,34 +20,31 @@ help: ## list the targets
 demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures; one calls the other; the same from Python; a program in elements
 	@scripts/demo
 
-test: ## build and run every test: plain, with sanitizers, and the fuzzers
-	@scripts/setup build test
+with-%: # what the groups of scripts/setup need, as in with-build-test
+	@scripts/setup $(subst -, ,$*)
+
+test: with-build-test ## build and run every test: plain, with sanitizers, and the fuzzers
 	@scripts/test
 
-build: ## the library and the command, optimised: build/release/weft
-	@scripts/setup build
+build: with-build ## the library and the command, optimised: build/release/weft
 	@cmake --preset release --log-level=WARNING >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 
-bench: build ## side by side with raw UCX, Redis, gRPC and ZeroMQ, in tables with the ratios
-	@scripts/setup bench
+bench: build with-bench ## side by side with raw UCX, Redis, gRPC and ZeroMQ, in tables with the ratios
 	@cmake --preset release -DWEFT_PEERS=ON --log-level=WARNING >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 	@bench/run
 
-lint: ## formatting, clang-tidy, cppcheck
-	@scripts/setup build lint
+lint: with-build-lint ## formatting, clang-tidy, cppcheck
 	@scripts/lint
 
 install: build ## into PREFIX (default /usr/local); DESTDIR is honoured
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
 
-sim: ## SEEDS seeds (default 1000000) of every simulation, from FIRST on
-	@scripts/setup build test
+sim: with-build-test ## SEEDS seeds (default 1000000) of every simulation, from FIRST on
 	@scripts/sim
 
-coverage: ## which lines the tests run, per room
-	@scripts/setup build test
+coverage: with-build-test ## which lines the tests run, per room
 	@scripts/coverage
 
 clean: ## remove build/
