@@ -336,7 +336,7 @@ static void put(writer_t *w, const char *text, size_t cap)
 
 static void put_word(writer_t *w, const char *word)
 {
-    put(w, word, SIZE_MAX);
+    put(w, word, WEFT_DURL_MAX);
 }
 
 /* "KEY,", if there is a value. */
