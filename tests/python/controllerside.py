@@ -4,6 +4,7 @@ A container runs one activation at a time and is used again for its action. What
 real one behaves so is written in its documents, and not tested here.
 """
 import base64
+import contextlib
 import http.server
 import json
 import os
@@ -117,9 +118,9 @@ class Controller:
     def kill(self, activation):
         """End its container as the kernel would: everything in it, at once."""
         worker = activation.container.worker()
-        os.kill(activation.container.process.pid, signal.SIGKILL)
-        os.killpg(worker, signal.SIGKILL)
-        activation.container.process.wait(BOUND)
+        activation.container.kill()
+        with contextlib.suppress(ProcessLookupError):  # a container took it along
+            os.killpg(worker, signal.SIGKILL)
 
     # --- the REST API
 

@@ -1,10 +1,15 @@
 """POST /run of the OpenWhisk runtime: results, the environment, output and sentinels, deadlines, and code that fails, crashes and hangs."""
+import contextlib
+import errno
+import glob
 import os
 import signal
 import subprocess
 import time
 
 import pytest
+
+from disagg.serve import __main__ as serve_main
 
 from whiskside import BOUND, SENTINEL, Whisk, in_ms
 
@@ -132,8 +137,8 @@ def test_much_is_printed(whisk):
     assert err == "y" * 300000 + "\n" + END
 
 
-def test_one_at_a_time(whisk):
-    one = whisk().loaded("""
+def test_one_at_a_time(whisk, tmp_path):
+    one = whisk(TMPDIR=str(tmp_path)).loaded("""
         import os, time
         def main(params):
             print("running", flush=True)
@@ -141,7 +146,7 @@ def test_one_at_a_time(whisk):
                 time.sleep(0.01)
             return {"done": 1}
         """)
-    gate = f"/tmp/weft-test-{os.getpid()}-{time.monotonic_ns()}"
+    gate = str(tmp_path / "gate")
     with one.running({"gate": gate}) as answers:
         try:
             one.until_printed("running")
@@ -226,24 +231,33 @@ def test_code_that_does_not_end_in_time(whisk, how):
     assert one.worker() != before and not os.path.exists(f"/proc/{before}")
 
 
+def running_with(argument):
+    """The processes that have it as their last argument, of this host and of its containers."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path, "rb") as f:
+            if f.read().endswith(argument.encode() + b"\0"):
+                found.append(path)
+    return found
+
+
 def test_what_it_started_goes_with_it(whisk):
-    one = whisk().loaded("""
+    seconds = f"600.{os.getpid():08d}{time.monotonic_ns()}"  # by which it is found, also where its id is another
+    with subprocess.Popen(["sleep", seconds]) as ours:
+        found = running_with(seconds)
+        ours.kill()
+    assert len(found) == 1
+    one = whisk().loaded(f"""
         import subprocess
         def main(params):
-            p = subprocess.Popen(["sleep", "600"])
-            print(p.pid, flush=True)
+            p = subprocess.Popen(["sleep", "{seconds}"])
+            print("begun", flush=True)
             p.wait()
         """)
     assert one.run(deadline=in_ms(1))[0] == 502
-    pid = int(one.printed()[0].split()[0])
+    assert one.printed()[0].startswith("begun\n")
     end = time.monotonic() + BOUND
-    while True:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
-                if f.read().split()[2] == "Z":
-                    break
-        except (FileNotFoundError, ProcessLookupError):
-            break
+    while running_with(seconds):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -291,6 +305,18 @@ def test_sigterm_ends_one_that_does_not_listen(whisk):
         worker = one.worker()
         assert one.end() == 0
     assert answers[0][0] == 502 and one.printed()[1].endswith(END) and not os.path.exists(f"/proc/{worker}")
+    assert "told to end" in answers[0][1]["error"] and "memory" not in answers[0][1]["error"]
+
+
+def test_nowhere_to_write_is_said(monkeypatch, capsys):
+    """As in a container that is read-only."""
+    def refuse(path, mode):
+        raise OSError(errno.EROFS, "Read-only file system", path)
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(SystemExit) as end:
+        serve_main.new_folder()
+    said = capsys.readouterr().err
+    assert end.value.code == 1 and "--tmpfs /tmp" in said and "TMPDIR" in said and said.count("\n") == 1
 
 
 def test_the_process_goes_with_the_runtime(whisk):
@@ -299,8 +325,7 @@ def test_the_process_goes_with_the_runtime(whisk):
     try:
         with one.running_lost():
             one.until_printed("in")
-            one.process.kill()
-            one.process.wait(BOUND)
+            one.kill()
         end = time.monotonic() + BOUND
         while os.path.exists(f"/proc/{worker}"):
             assert time.monotonic() < end

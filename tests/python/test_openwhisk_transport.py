@@ -129,12 +129,14 @@ INVOKES = """
 
 
 def test_a_transport_that_the_action_added_needs_its_key(whisk, tmp_path):
-    one = whisk().loaded(INVOKES)
+    one = whisk(TMPDIR=str(tmp_path)).loaded(INVOKES)
     file = tmp_path / "key"
     with memory(4096, "more") as mem, one.running({"file": str(file)}) as answers:
         one.until_printed("http://")
         assert one.printed()[0].split()[0] == f"http://127.0.0.1:{one.port}"
+        end = time.monotonic() + BOUND
         while not file.exists() or len(file.read_text()) < 64:
+            assert time.monotonic() < end and not answers, answers
             time.sleep(0.005)
         secret = file.read_text()
 
@@ -205,33 +207,32 @@ def test_what_waits_is_ended_by_the_deadline(whisk):
     assert one.run({"trans": "nobody"})[0] == 502 and one.worker() == before  # it ended by itself, and the process stays
 
 
-def test_what_is_under_way_is_ended_by_the_deadline(whisk, child):
+def test_what_is_under_way_is_ended_by_the_deadline(whisk, child, tmp_path):
     """A memory element that is stopped, over TCP: it answers nothing, and is not known to be lost yet."""
     process, durl = elsewhere(child, 1 << 20, transports="tcp")
-    one = whisk(WEFT_TRANSPORTS="tcp").loaded("""
+    one = whisk(WEFT_TRANSPORTS="tcp", TMPDIR=str(tmp_path)).loaded("""
+        import os, time
         def main(params, action):
             trans = action.get_transport("mem", "rdma")
             trans.reg(1 << 20)
             trans.read(1, 0)
             print("stop it", flush=True)
-            input_ = open(params["gate"]).read()
+            while not os.path.exists(params["gate"]):
+                time.sleep(0.005)
             trans.read(1 << 20, 0)
             return {"late": True}
         """)
-    gate = f"/tmp/weft-gate-{os.getpid()}-{time.monotonic_ns()}"
-    os.mkfifo(gate)
+    gate = tmp_path / "gate"
     try:
-        with one.running({"gate": gate}, transports=[durl], deadline=in_ms(3)) as answers:
+        with one.running({"gate": str(gate)}, transports=[durl], deadline=in_ms(3)) as answers:
             one.until_printed("stop it")
             process.send_signal(signal.SIGSTOP)
             until(lambda: all(state(path) == "T" for path in glob.glob(f"/proc/{process.pid}/task/*/stat")), "the stop")
-            with open(gate, "w", encoding="ascii") as f:
-                f.write("go")
+            gate.touch()
         status, said = answers[0]
         assert status == 502 and any(word in said["error"] for word in ("TimeoutError", "ClosedError", "CancelledError", "PeerError")), said
     finally:
         process.send_signal(signal.SIGCONT)
-        os.unlink(gate)
     assert "deadline has passed" not in said["error"]  # it was an exception in main(), and not the end of its process
 
 

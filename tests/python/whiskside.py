@@ -1,4 +1,8 @@
-"""What the tests of the OpenWhisk runtime share: one as a process, asked over real HTTP, and what it printed."""
+"""What the tests of the OpenWhisk runtime share: one as a process, asked over real HTTP, and what it printed.
+
+WEFT_TEST_IMAGE=NAME runs the image of that name (docker/openwhisk/Dockerfile) in a container instead, on the host's network, and every test that
+uses this asks that. What reaches into the process itself is skipped then. WEFT_TEST_DOCKER_RUN is options for `docker run` besides.
+"""
 import base64
 import contextlib
 import glob
@@ -6,6 +10,8 @@ import http.client
 import io
 import json
 import os
+import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,8 +21,12 @@ import threading
 import time
 import zipfile
 
+import pytest
+
 BOUND = 60
 SENTINEL = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX"
+IMAGE = os.environ.get("WEFT_TEST_IMAGE")
+QUIET = 0.3  # what a container prints comes by way of two other programs; after this long without more it is all there
 
 
 def in_ms(seconds):
@@ -28,12 +38,16 @@ class Whisk:
     """A runtime on a port of its own."""
 
     def __init__(self, *args, patch="", **env):
+        self.folder = tempfile.TemporaryDirectory()
+        self.files = [tempfile.TemporaryFile("w+b") for _ in range(2)]
+        self.runs, self.name = 0, ""
+        self.port = self._container(args, patch, env) if IMAGE else self._process(args, patch, env)
+
+    def _process(self, args, patch, env):
         start = ["-m", "disagg.serve"]
         if patch:
             start = ["-c", f"import sys\n{patch}\nfrom disagg.serve.__main__ import main\nsys.exit(main(sys.argv[1:]))"]
         ours, theirs = os.pipe()
-        self.folder = tempfile.TemporaryDirectory()
-        self.files = [tempfile.TemporaryFile("w+b") for _ in range(2)]
         self.process = subprocess.Popen(
             [sys.executable, "-X", "dev", "-P", *start, "--host", "127.0.0.1", "--port", "0", "--ready-fd", str(theirs), *args],
             pass_fds=[theirs], stdin=subprocess.DEVNULL, stdout=self.files[0], stderr=self.files[1],
@@ -43,8 +57,26 @@ class Whisk:
         with os.fdopen(ours) as f:
             line = f.readline()
         assert line, self.printed()
-        self.port = int(line)
-        self.runs = 0
+        return int(line)
+
+    def _container(self, args, patch, env):
+        if patch:
+            pytest.skip("a container is as it is")
+        self.name = f"weft-test-{os.getpid()}-{secrets.token_hex(4)}"
+        words = shlex.split(os.environ.get("WEFT_TEST_DOCKER_RUN", ""))
+        for key, value in env.items():
+            words += ["--env", f"{key}={value}"]
+            if key == "TMPDIR":
+                os.chmod(value, 0o777)  # it is not root who writes there
+                words += ["--volume", f"{value}:{value}"]
+        self.process = subprocess.Popen(["docker", "run", "--rm", "--network", "host", "--name", self.name, *words, IMAGE, "weft", "element",
+                                         "serve", "--host", "127.0.0.1", "--port", "0", *args],
+                                        stdin=subprocess.DEVNULL, stdout=self.files[0], stderr=self.files[1])
+        end = time.monotonic() + BOUND
+        while b"\n" not in (line := self._read()[0]):
+            assert time.monotonic() < end and self.process.poll() is None, self._read()
+            time.sleep(0.01)
+        return int(line.split(b"\n")[0].rpartition(b":")[2])
 
     def ask(self, method, path, body=None, timeout=BOUND):
         """The status and what the answer says."""
@@ -107,13 +139,23 @@ class Whisk:
         """PUT a transport."""
         return self.ask("PUT", f"/action/{aid}/transport/{name}{query}", {"name": name, "durl": durl})
 
-    def printed(self):
-        """stdout and stderr so far."""
-        texts = []
+    def _read(self):
+        found = []
         for f in self.files:
             f.seek(0)
-            texts.append(f.read().decode())
-        return texts
+            found.append(f.read())
+        return found
+
+    def printed(self):
+        """stdout and stderr so far."""
+        found = self._read()
+        if self.name:
+            end, before = time.monotonic() + BOUND, []
+            while found != before and time.monotonic() < end:
+                time.sleep(QUIET)
+                before, found = found, self._read()
+            found[0] = found[0].partition(b"\n")[2]  # the line that says where it listens
+        return [text.decode() for text in found]
 
     def until_printed(self, text, which=0):
         """Wait for the action to print it."""
@@ -125,12 +167,23 @@ class Whisk:
 
     def worker(self):
         """The process id of the one that runs the code."""
-        found = []
-        for path in glob.glob(f"/proc/{self.process.pid}/task/*/children"):  # a child belongs to the thread that made it
+        found, pid = [], self.process.pid
+        if self.name:
+            pid = subprocess.run(["docker", "inspect", "--format", "{{.State.Pid}}", self.name], check=True, capture_output=True, text=True,
+                                 timeout=BOUND).stdout.strip()
+        for path in glob.glob(f"/proc/{pid}/task/*/children"):  # a child belongs to the thread that made it
             with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path, encoding="ascii") as f:
                 found += [int(word) for word in f.read().split()]
         assert len(set(found)) == 1, found
         return found[0]
+
+    def kill(self):
+        """SIGKILL to the runtime itself; in a container that is the end of everything in it."""
+        if self.name:
+            subprocess.run(["docker", "kill", self.name], check=True, capture_output=True, timeout=BOUND)
+        else:
+            self.process.kill()
+        self.process.wait(BOUND)
 
     def end(self):
         """SIGTERM, and its exit status."""

@@ -56,6 +56,9 @@ def wrong(root):
         for image in rest_of(stage, "FROM"):
             if not re.fullmatch(r"debian:12-slim( AS \w+)?", image):
                 found.append(f"FROM {image} is not Debian 12's ordinary image")
+    for run in (run for stage in all_of_them for run in rest_of(stage, "RUN")):
+        if "apt-get install" in run and not re.search(r"&& apt-get clean && rm -rf /var/lib/apt/lists/\*$", run):
+            found.append("apt's lists and archives stay in a layer of the image")  # Debian's image cleans up by itself, others based on it do not
     if rest_of(last, "USER") in ([], ["root"], ["0"]):
         found.append("it runs as root")
     if rest_of(last, "EXPOSE") != ["8080"]:
@@ -148,7 +151,8 @@ def each_fault_is_caught():
         for text, ignored, n in ((good, ignore, 0), (good.replace("debian:12", "registry.example/debian:12"), ignore, 2),
                                  (good.replace("USER element\n", ""), ignore, 1), (good.replace("8080", "80"), ignore, 1),
                                  (good.replace('"serve"', '"memory"'), ignore, 1), (good, ignore + "!none\n", 1), (good, "!src\n", 1),
-                                 (good + "ADD http://x /\n", ignore, 1), (good.replace("COPY . .", "COPY none ."), ignore, 1)):
+                                 (good + "ADD http://x /\n", ignore, 1), (good.replace("apt-get clean && ", ""), ignore, 2),
+                                 (good.replace("COPY . .", "COPY none ."), ignore, 1)):
             checks.write_tree(root, {FILE: text, ".dockerignore": ignored, "src/a": ""})
             assert len(wrong(root)) == n, f"{wrong(root)} is not {n} mistakes"
 

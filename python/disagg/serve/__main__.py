@@ -86,7 +86,8 @@ def new_folder() -> str:
                 return folder
             except OSError:
                 continue
-    wrong("there is nowhere to put the action's code: TMPDIR names a folder that can be written to", 1)
+    wrong("there is nowhere to put the action's code: neither /tmp, /var/tmp nor the working directory can be written to. TMPDIR names another "
+          "folder; a container that is read-only needs --tmpfs /tmp", 1)
 
 
 def main(argv: list[str]) -> int:

@@ -227,7 +227,9 @@ class Runtime:
             return None, "The action did not end in time: its deadline has passed, and its process was ended.", ""
         except Lost as lost:
             self.drop_child()
-            return None, f"The action did not return: {lost}.", ""
+            if self._state == "STOPPED":
+                return None, "The action did not return: the runtime was told to end, and ended the action's process.", ""
+            return None, f"The action did not return: {lost}" + ("" if str(lost).endswith("?") else "."), ""
 
     @staticmethod
     def outcome(child: Child, number: int, until: float | None, over: bool) -> tuple[Any, str, str]:
