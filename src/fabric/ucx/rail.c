@@ -149,6 +149,8 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
     }
     configure(config, "KEEPALIVE_INTERVAL", "inf");
     configure(config, "FLUSH_WORKER_EPS", "n"); /* see settled() */
+    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits for room. */
+    configure(config, "PROTO_ENABLE", "n");
     /* A blocking connect() to a host that does not answer would stop every lane for minutes. */
     configure_transport(config, "TCP_", "CONN_NB", "y");
     /* Frames must stay in order. */
