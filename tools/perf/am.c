@@ -240,7 +240,7 @@ static weft_status_t drive(perf_link_t *l, perf_run_t *run)
     while (true) {
         uint64_t seen = a->taken, deadline = perf_clock_ns() + l->timeout_ns;
         do {
-            for (unsigned spin = 0; spin < 4096; spin++) {
+            for (unsigned spin = 0; spin < (l->yield ? 64 : 4096); spin++) { /* on a busy machine a yield lasts */
                 if (weft_op_done(&a->over))
                     return a->status;
                 if (!weft_runtime_progress(l->rt) && l->yield)

@@ -287,10 +287,11 @@ static inline uint8_t number(uint64_t nth)
 /* Look at our own memory until it is there. */
 static inline weft_status_t look_for(perf_link_t *l, perf_run_t *run, const uint8_t *at, uint8_t wanted)
 {
+    const unsigned spins = l->threaded || l->yield ? 64 : 4096; /* on a busy machine a yield lasts */
     uint64_t deadline = 0, now;
     weft_status_t st;
     while (true) {
-        for (unsigned spin = 0; spin < 4096; spin++) {
+        for (unsigned spin = 0; spin < spins; spin++) {
             if (__atomic_load_n(at, __ATOMIC_ACQUIRE) == wanted)
                 return WEFT_OK;
             if (l->threaded)
