@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import weft
+from program import PYTHON, environment
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
 
@@ -77,8 +78,8 @@ def child():
     children = []
 
     def start(text, *args, stderr=None):
-        process = subprocess.Popen([sys.executable, "-X", "dev", "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=stderr, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        process = subprocess.Popen([*PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                                   env=environment())
         children.append(process)
         return process
     yield start

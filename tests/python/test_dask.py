@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -18,6 +17,7 @@ dd = pytest.importorskip("dask.dataframe")
 import dask  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from program import PYTHON, environment  # noqa: E402
 from distributed import Client, LocalCluster, get_worker, wait  # noqa: E402
 
 SHUFFLE_MIB = int(os.environ.get("SHUFFLE_MIB") or ("64" if "san" in os.environ.get("LD_PRELOAD", "") else "1024"))
@@ -164,7 +164,7 @@ def test_the_program_of_the_guide(tmp_path):
         program = re.search(r"```python\n(.*?)```", f.read(), re.S).group(1)
     path = tmp_path / "program.py"  # a file, since workers are started from it
     path.write_text(program)
-    done = subprocess.run([sys.executable, "-X", "dev", str(path)], capture_output=True, text=True, timeout=BOUND)
+    done = subprocess.run([*PYTHON, str(path)], capture_output=True, text=True, timeout=BOUND, env=environment())
     # Dask gives its workers four seconds to end, which on a busy machine they may not
     said = [line for line in done.stderr.splitlines() if not re.search(r"nanny - WARNING - Worker process still alive", line)]
     assert (done.returncode, done.stdout, said) == (0, "weft 285\n", [])

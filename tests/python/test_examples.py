@@ -1,10 +1,10 @@
 """What examples/python shows does what it says."""
 import os
 import subprocess
-import sys
 
 import pytest
 
+from program import PYTHON, environment
 from weft import _core
 
 EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "python", "hello.py")
@@ -12,8 +12,7 @@ COMMAND = os.path.join(os.path.dirname(_core.__file__), "..", "..", "weft")  # t
 
 
 def run(registry):
-    done = subprocess.run([sys.executable, "-X", "dev", EXAMPLE], capture_output=True, text=True, timeout=120, check=False,
-                          env={**os.environ, "WEFT_REGISTRY": registry})
+    done = subprocess.run([*PYTHON, EXAMPLE], capture_output=True, text=True, timeout=120, check=False, env=environment(WEFT_REGISTRY=registry))
     assert not done.returncode and not done.stderr, done.stdout + done.stderr
     return done.stdout.splitlines()
 

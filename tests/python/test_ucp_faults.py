@@ -1,13 +1,12 @@
 """What UCX-Py did wrong, and ucp on Weft must not: one test for each fault that is known."""
 import asyncio
-import os
 import subprocess
-import sys
 
 import numpy
 import pytest
 
 import ucp
+from program import PYTHON, environment
 from ucpside import connected, fresh, server  # noqa: F401
 
 ECHO = """
@@ -88,8 +87,7 @@ with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
     runner.run(asyncio.wait_for(main(), 30))
 """
     for mode in ({}, {"UCXPY_NON_BLOCKING_MODE": "1"}):
-        done = subprocess.run([sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=60,
-                              env={**os.environ, **mode, "PYTHONPATH": os.pathsep.join(sys.path)})
+        done = subprocess.run([*PYTHON, "-c", program], capture_output=True, text=True, timeout=60, env=environment(**mode))
         assert (done.returncode, done.stderr) == (0, "")
 
 
