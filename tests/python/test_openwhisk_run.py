@@ -243,7 +243,10 @@ def running_with(argument):
 
 def test_what_it_started_goes_with_it(whisk):
     seconds = f"600.{os.getpid():08d}{time.monotonic_ns()}"  # by which it is found, also where its id is another
+    end = time.monotonic() + BOUND
     with subprocess.Popen(["sleep", seconds]) as ours:
+        while len(running_with(seconds)) != 1 and time.monotonic() < end:  # its arguments can be read a moment after it is there
+            time.sleep(0.01)
         found = running_with(seconds)
         ours.kill()
     assert len(found) == 1
