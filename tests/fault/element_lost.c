@@ -44,7 +44,7 @@ TEST(an_element_that_is_killed_ends_every_operation)
         weft_op_t ops[FLIGHT];
         bool posted[FLIGHT] = {false};
         unsigned peer = 0, done = 0;
-        memories_start(&m, 1, *way, WEFT_SECOND, bytes(32 << 20));
+        memories_start(&m, 1, *way, 20 * WEFT_SECOND, bytes(32 << 20)); /* nobody waits for a heartbeat here */
         weft_transport_t *t = memories_add(&m, "mem", 0, 0, 32 << 20);
         CHECK_OK(weft_transport_wait(t, WAIT));
         memset(ops, 0, sizeof ops);
