@@ -65,6 +65,7 @@ def defects_are_not_asked_again():
                 "==1==ERROR: AddressSanitizer: heap-use-after-free\n2 passed, 1 failed, 0 skipped\n",
                 "a.c:1:2: runtime error: signed integer overflow\n2 passed, 1 failed, 0 skipped\n",
                 "Fatal Python error: Aborted\n2 passed, 1 failed, 0 skipped\n",
+                "it: no end after 180 s\nFAIL it\n2 passed, 1 failed, 0 skipped\n",
                 "seed 4: a batch does not end\n0 passed, 1 failed, 0 skipped\n"):
         figures, unsteady, asked = after({"a": BAD, "b": ("fail", out)}, {"a": GOOD, "b": GOOD})
         assert not unsteady and not asked and figures[1] == 2, (out, figures)

@@ -460,6 +460,9 @@ static void timed_out(run_t *run, run_proc_t *whose)
     char time[32];
     unsigned n = 0;
     if (whose) {
+        run_look(whose); /* it may have ended while we were stopped */
+        if (whose->over)
+            return;
         whose->element->state = RUN_FAILED;
         run_fail(run, "%s takes longer than its limits.time, %s", whose->label,
                  run_time_text(whose->element->limits.time_ns, time, sizeof time));

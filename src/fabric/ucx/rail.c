@@ -492,8 +492,8 @@ void wefti_ucx_close(wefti_rail_t *rail)
             ucp_worker_destroy(r->worker);
             ucp_cleanup(r->context);
         } else {
-            wefti_info(
-                "ucx: a peer stopped while it was connecting to us: UCX keeps what it had for that until this process ends");
+            wefti_warn(
+                "ucx: a connection was neither made nor given up within a second: UCX keeps what it has until this process ends");
         }
     }
     if (r->strangers)
