@@ -80,6 +80,31 @@ def test_only_what_is_touched_moves(child):
         assert (stats["bytes_read"], stats["bytes_written"], stats["writes"]) == (1024, 512, 64)
 
 
+def goes_on_though_one_is_killed(work, victim):
+    """Do work(how often it was done) again and again in a thread, kill the process, and see it go on; how often it was done in the end."""
+    done, wrong, enough = [0], [], threading.Event()
+
+    def often():
+        try:
+            while not enough.is_set():
+                work(done[0])
+                done[0] += 1
+        except BaseException as error:
+            wrong.append(error)
+    thread = threading.Thread(target=often)
+    thread.start()
+    try:
+        until(lambda: done[0] > 1 or wrong)
+        victim.kill()
+        seen = done[0]
+        until(lambda: done[0] > seen + 3 or wrong)
+    finally:
+        enough.set()
+        thread.join(BOUND)
+    assert not wrong and not thread.is_alive()
+    return done[0]
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_is_killed_while_it_is_fetched(child, victim):
     processes, durl = mirrored(child, 2, SIZE)
@@ -89,28 +114,11 @@ def test_one_is_killed_while_it_is_fetched(child, victim):
         array = trans.remote_array("u8", N, timeout=BOUND)
         array[...] = model
         array.flush()
-        count, wrong, enough = [0], [], threading.Event()
 
-        def fetch():
-            try:
-                while not enough.is_set():
-                    array.refresh()
-                    if not numpy.array_equal(array[::2], model[::2]) or not numpy.array_equal(array[100:2000], model[100:2000]):
-                        wrong.append(count[0])
-                    count[0] += 1
-            except BaseException as error:
-                wrong.append(error)
-        thread = threading.Thread(target=fetch)
-        thread.start()
-        try:
-            until(lambda: count[0] > 1 or wrong)
-            processes[victim].kill()
-            seen = count[0]
-            until(lambda: count[0] > seen + 3 or wrong)
-        finally:
-            enough.set()
-            thread.join(BOUND)
-        assert not wrong and not thread.is_alive()
+        def fetch(_):
+            array.refresh()
+            assert numpy.array_equal(array[::2], model[::2]) and numpy.array_equal(array[100:2000], model[100:2000])
+        goes_on_though_one_is_killed(fetch, processes[victim])
         array.close()
 
 
@@ -121,32 +129,16 @@ def test_one_is_killed_while_it_is_flushed(child, victim):
     with action(durl, heartbeat=1) as made:
         trans = transport(made)
         array = trans.remote_array("u8", N, timeout=BOUND)
-        done, ended, enough = [0], [], threading.Event()
 
-        def write():
-            try:
-                while not enough.is_set():
-                    array[::2] = done[0] + 1
-                    assert array.dirty == N // 2
-                    array.flush()
-                    assert array.dirty == 0
-                    done[0] += 1
-            except BaseException as error:
-                ended.append(error)
-        thread = threading.Thread(target=write)
-        thread.start()
-        try:
-            until(lambda: done[0] > 1 or ended)
-            processes[victim].kill()
-            seen = done[0]
-            until(lambda: done[0] > seen + 2 or ended)
-        finally:
-            enough.set()
-            thread.join(BOUND)
-        assert not ended and not thread.is_alive()
+        def write(done):
+            array[::2] = done + 1
+            assert array.dirty == N // 2
+            array.flush()
+            assert array.dirty == 0
+        done = goes_on_though_one_is_killed(write, processes[victim])
         array.close()
         array = trans.remote_array("u8", N)
-        assert (array[::2] == done[0]).all() and not array[1::2].any()
+        assert (array[::2] == done).all() and not array[1::2].any()
         array.close()
 
 

@@ -81,7 +81,8 @@ def one_that_waits_for_its_turn_takes_no_time():
 
 def one_that_ended_in_time_is_not_late_because_the_launcher_is():
     """Ctrl-Z, say: elements go on, and what they did is looked at before the clock is."""
-    files = {"a.o.py": "#@ limits: {time: 6s}\nimport time\ndef main(params, action):\n    print('up', flush=True)\n    time.sleep(1)\n    return 1\n",
+    files = {"a.o.py": "#@ limits: {time: 6s}\nimport time\ndef main(params, action):\n    print('up', flush=True)\n    time.sleep(1)\n"
+                       "    return 1\n",
              "b.o.py": "#@ parents: [a]\ndef main(params, action):\n    return params['a']\n"}
     with elements.directory(files) as (folder, python):
         p = weft.start("run", folder, *python, env=elements.environment(folder))
@@ -383,7 +384,8 @@ weft.main(a_failing_element_shows_its_traceback, a_program_that_does_not_load_is
           killed_elements_are_told,
           one_that_ends_without_a_word_is_told, one_that_hangs_ends_with_the_time,
           one_that_takes_longer_than_its_time_is_named, one_that_waits_for_its_turn_takes_no_time,
-          one_that_ended_in_time_is_not_late_because_the_launcher_is, a_time_ends_one_whose_output_nobody_reads, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
+          one_that_ended_in_time_is_not_late_because_the_launcher_is,
+          a_time_ends_one_whose_output_nobody_reads, one_that_is_stopped_ends_too, what_elements_start_goes_with_them,
           memory_that_is_killed_ends_the_run, a_replica_that_is_killed_does_not, a_signal_takes_all_down_in_order,
           elements_are_asked_before_they_are_killed, a_second_signal_is_impatient,
           no_descriptors_left_is_told, only_its_own_are_killed, a_reader_that_does_not_read_holds_no_signal_up,
