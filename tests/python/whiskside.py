@@ -1,7 +1,7 @@
 """What the tests of the OpenWhisk runtime share: one as a process, asked over real HTTP, and what it printed.
 
 WEFT_TEST_IMAGE=NAME runs the image of that name (docker/openwhisk/Dockerfile) in a container instead, on the host's network, and every test that
-uses this asks that. What reaches into the process itself is skipped then. WEFT_TEST_DOCKER_RUN is options for `docker run` besides.
+uses this asks that. What reaches into the process itself is skipped then.
 """
 import base64
 import contextlib
@@ -11,7 +11,6 @@ import io
 import json
 import os
 import secrets
-import shlex
 import signal
 import subprocess
 import sys
@@ -63,7 +62,7 @@ class Whisk:
         if patch:
             pytest.skip("a container is as it is")
         self.name = f"weft-test-{os.getpid()}-{secrets.token_hex(4)}"
-        words = shlex.split(os.environ.get("WEFT_TEST_DOCKER_RUN", ""))
+        words = []
         for key, value in env.items():
             words += ["--env", f"{key}={value}"]
             if key == "TMPDIR":
