@@ -5,8 +5,8 @@
  * Three ways to be driven:
  *   WEFT_PROGRESS_CALLER  no thread. Whoever waits, or calls weft_runtime_progress(), drives. Lowest latency. Nothing moves
  *                         unless someone does: of several messages posted in a row the first leaves at once, the others
- *                         may leave together with the next progress. Silence is death to a peer: call progress at least a
- *                         few times per heartbeat bound.
+ *                         may leave together with the next progress. Peers do not lose a program that does not drive:
+ *                         heartbeats come from a thread of the process (see heartbeat_ns).
  *   WEFT_PROGRESS_THREAD  a thread of the runtime's own drives: it spins for spin_ns after the last event, then sleeps
  *                         until the kernel wakes it. Callbacks run on it. An idle runtime uses no CPU.
  *   WEFT_PROGRESS_LOOP    a foreign event loop drives: poll weft_runtime_fd(), call weft_runtime_progress() until it
@@ -41,7 +41,9 @@ typedef struct weft_runtime_opts {
     const char *interfaces;      /* WEFT_INTERFACES: network devices that may be used, comma separated. Default is: all */
     const void *key;             /* WEFT_KEY_FILE: pre-shared key, at least 16 bytes; NULL for none. Copied, wiped on close. */
     size_t key_len;
-    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s */
+    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s. Heartbeats are sent by one thread
+                                    of the process, whatever the program does: a process that runs is not lost, and one that was killed
+                                    or stopped, or whose host is cut off, is */
     uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: Default is: 10 s */
     uint64_t close_timeout_ns;   /* WEFT_CLOSE_TIMEOUT: a graceful close that takes longer is forced. Default is: 10 s */
     size_t recv_window;          /* WEFT_RECV_WINDOW: bytes of messages nobody asked for yet that one peer may leave here.
@@ -54,6 +56,9 @@ typedef struct weft_runtime_opts {
     uint64_t am_hold_ns;         /* WEFT_AM_HOLD: how long the payload of one may wait at its sender to be pulled. Default is: 30 s */
     bool trusted;                /* WEFT_TRUSTED: the fabric under UCX is trusted: peers that proved the key, which is needed, may use its one-sided
                                     operations, which check nothing (docs/design/security.md). Default is: not */
+    bool heartbeat_by_program;   /* WEFT_HEARTBEAT_BY=program: heartbeats of this runtime are sent only while the program drives it, so that
+                                    peers lose a program that hangs. Then drive it a few times per bound, the smaller of both sides'.
+                                    Default is: not */
 } weft_runtime_opts_t;
 
 #define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)

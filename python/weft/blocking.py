@@ -4,9 +4,9 @@
         ep.send(b"hello", tag=1)
         data = ep.recv(tag=2, timeout=5)
 
-A runtime here has a thread of its own that keeps connections alive (progress="thread"), or is driven by whoever waits (progress="caller"):
-that answers sooner, and must be called several times within the heartbeat bound, or peers take it for dead. Any thread may use any
-object. Functions that receive active messages, and on_close of endpoints, are called in threads of their own.
+A runtime here has a thread of its own (progress="thread"), or is driven by whoever waits (progress="caller"):
+that answers sooner, and nothing moves while nobody waits. Peers do not lose such a program: heartbeats have a thread of their own. Any
+thread may use any object. Functions that receive active messages, and on_close of endpoints, are called in threads of their own.
 """
 from __future__ import annotations
 

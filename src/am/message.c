@@ -156,7 +156,6 @@ static bool answer_put(weft_ep_t *ep, const am_answer_t *answer)
     rec->word = wefti_flow_piggyback(&am_ep(ep)->flow, REC_ANSWER);
     rec->word.flags = answer->word.flags;
     ep->lane->ops->commit(ep->lane, sizeof *rec);
-    ep->spoke = 1;
     return true;
 }
 
@@ -298,6 +297,8 @@ void wefti_am_withdrawn(wefti_in_t *in)
 static void lose(am_msg_t *m, weft_status_t why, bool alive)
 {
     wefti_in_t *in = m->in;
+    if (!alive)
+        m->confirm = 0; /* its sender has been told that the peer is lost; a new lane may lead to a sender who never asked */
     if (m->at == AT_LENT && !alive && in) {
         in->user = NULL;
         m->in = NULL;

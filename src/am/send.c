@@ -109,8 +109,8 @@ static weft_status_t put_eager(weft_ep_t *ep, weft_op_t *op, bool in_parts, int 
     }
     am_head_t *head = (am_head_t *)(void *)at;
     st = wefti_pieces_gather(&s->payload, at + size - len);
-    if (st) { /* the device failed, and something has to go: still here */
-        head->word = (wefti_word_t){.kind = WEFTI_REC_BEAT};
+    if (st) { /* the device failed, and something has to take the place that was reserved */
+        head->word = (wefti_word_t){.kind = WEFTI_REC_NOTHING};
         ep->lane->ops->commit(ep->lane, sizeof head->word);
         if (confirm) {
             wefti_slots_remove(&e->confirms, s->confirm_id);
@@ -220,7 +220,6 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, int *how)
         st = eager ? put_eager(ep, op, parts, how) : put_announced(ep, op, parts, how);
     if (st)
         return st;
-    ep->spoke = 1;
     wefti_count_up(&e->count.sent, 1);
     wefti_count_up(&e->count.bytes_sent, len + s->header_len);
     return WEFT_OK;
@@ -351,7 +350,6 @@ static inline bool send_at_once(weft_ep_t *ep, uint32_t id, const void *header, 
         memcpy(at, buf, len);
     lane->ops->commit(lane, size);
     wefti_flow_spend(&e->flow, cost);
-    ep->spoke = 1;
     wefti_count_up(&e->count.sent, 1);
     wefti_count_up(&e->count.bytes_sent, len + header_len);
     return true;

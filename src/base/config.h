@@ -28,6 +28,7 @@
     X(key_file,        PATH,   "",        "",                          "file whose bytes are the pre-shared key; must not be readable by others") \
     X(trusted,         CHOICE, "off",     "off on emulated",           "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
     X(heartbeat,       TIME,   "5s",      "100ms 1h",                  "a peer silent for this long is lost") \
+    X(heartbeat_by,    CHOICE, "process", "process program",           "who sends heartbeats: the process, whatever the program does; the program, only while it drives the runtime") \
     X(connect_timeout, TIME,   "10s",     "1ms 1h",                    "how long a connect may take") \
     X(close_timeout,   TIME,   "10s",     "1ms 1h",                    "how long a graceful close may take before it is forced") \
     X(recv_window,     SIZE,   "256k",    "16k 1G",                    "bytes of messages nobody asked for that one peer may leave here") \

@@ -50,10 +50,8 @@ static weft_status_t announce(wefti_out_t *out, wefti_chunk_t *k)
     uint64_t rec[3] = {WEFTI_REC_CHUNK, out->asked_by, k->offset};
     k->x.done = chunk_done;
     weft_status_t st = lane->ops->announce(lane, rec, sizeof rec, k->iov, k->n, k->len, &k->x);
-    if (!st) {
+    if (!st)
         k->state = WEFTI_CHUNK_BUSY;
-        out->ep->spoke = 1;
-    }
     return st;
 }
 

@@ -177,7 +177,7 @@ static __attribute__((noinline)) void own_record(wefti_link_t *link, const void 
             return;
         }
         break;
-    case WEFTI_REC_BEAT:
+    case WEFTI_REC_NOTHING:
         if (link->state >= WEFTI_LINK_UP)
             return;
         break;
@@ -300,6 +300,8 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
     if (link->state == WEFTI_LINK_UP) {
         if (why == WEFT_ERR_PROTOCOL)
             wefti_link_lost(link, why, "the wire carried bytes that are not ours");
+        else if (why == WEFT_ERR_TIMEOUT)
+            wefti_link_lost(link, WEFT_ERR_PEER, "it has been silent for the heartbeat bound");
         else
             wefti_ep_dying(link->ep);
         return;
@@ -345,7 +347,7 @@ static void room_shutdown(weft_runtime_t *rt)
             if (link->state == WEFTI_LINK_LINGER)
                 wefti_link_drop(link);
         }
-    if (wefti_list_empty(&conn->eps))
+    if (wefti_list_empty(&conn->links))
         wefti_timer_stop(rt, &conn->beat);
     work_run(conn);
 }

@@ -17,7 +17,7 @@
 
 enum {
     WEFTI_REC_UP = 0x01,        /* conn: the lane works in this direction */
-    WEFTI_REC_BEAT = 0x02,      /* conn: still here */
+    WEFTI_REC_NOTHING = 0x02,   /* conn: passed over; in place of a record that was reserved and is not wanted after all */
     WEFTI_REC_CLOSE = 0x03,     /* conn: nothing follows; carries how many messages were sent */
     WEFTI_REC_CLOSE_ACK = 0x04, /* conn: carries how many of them were not received yet */
     WEFTI_REC_STAGED = 0x05,    /* conn, payload.h */
@@ -70,7 +70,6 @@ struct weft_ep {
     void *traffic[WEFTI_TRAFFIC_N];
     weft_ep_id_t id;
     _Atomic uint32_t state;      /* weft_ep_state_t; written by the driver */
-    uint32_t spoke;              /* set by whoever commits a record: spares a heartbeat */
     uint32_t heard;              /* set by conn for every record that arrives */
     uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
     weft_status_t why;           /* of FAILED and GONE */

@@ -80,7 +80,7 @@ struct wefti_conn {
     bool shut;              /* the runtime closes: nothing new begins */
     uint64_t shut_at;
     wefti_timer_t beat;
-    uint64_t beat_ns, beat_last; /* tick length in force (0: not ticking), when it last ticked */
+    uint64_t beat_ns;       /* length of its ticks; 0: it does not tick */
     uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
     uint64_t n_failed, n_reconnects;
     weft_listener_t *own;   /* behind weft_runtime_address() */
@@ -159,6 +159,7 @@ struct wefti_link {
     weft_listener_t *listener; /* while it counts against the backlog of one */
     uint64_t close_count;      /* of CLOSE, while owed */
     uint64_t ack_count;
+    uint64_t beat_ns;          /* between two heartbeats; 0: none yet */
     wefti_timer_t timer;       /* end of patience: hello, connect, linger */
     wefti_list_t all;          /* conn->links or conn->dead */
     char *where;               /* the peer's address as a URI */
@@ -177,7 +178,6 @@ void wefti_link_close_lane(wefti_link_t *link);
 /* Send one of conn's own records now or as soon as there is room. */
 void wefti_link_owe(wefti_link_t *link, uint8_t what);
 void wefti_link_flush(wefti_link_t *link);
-bool wefti_link_beat(wefti_link_t *link); /* false: no room, which the peer sees as little as we */
 void wefti_link_free_now(wefti_link_t *link); /* the work's */
 
 /* --- handshake ------------------------------------------------------------------------------------------------------------- */
@@ -237,13 +237,11 @@ struct wefti_epx {
     _Atomic(wefti_peer_t *) peer;
     weft_ep_hooks_t hooks;
     uint64_t reconnect_ns, until;
-    uint64_t beat_ns, last_heard, last_spoke; /* tick this endpoint wants; times of ticks */
     uint64_t resume_id;                    /* dialler: what the listener calls us */
     uint64_t close_len;
     uint8_t cookie[WEFTI_COOKIE_SIZE];
     weft_status_t close_status, doom;      /* doom: fail with this at the next work */
     uint8_t close_stage;
-    uint8_t excused;   /* times the heartbeat's count began anew without a word from the peer */
     bool has_cookie;
     bool starting;     /* opened on another thread; the driver has not begun */
     bool closed_early; /* closed while starting; closed_hard: aborted */
@@ -306,7 +304,8 @@ void wefti_reconnect_timer(wefti_epx_t *ep);
 wefti_epx_t *wefti_reconnect_find(wefti_link_t *link, bool *wait_out);
 
 /* beat.c */
-weft_status_t wefti_beat_begin(wefti_epx_t *ep, uint64_t peer_heartbeat_ns);
+weft_status_t wefti_beat_begin(wefti_link_t *link); /* the lane is connected: heartbeats are sent from now on */
+void wefti_beat_watch(wefti_link_t *link);          /* it is up: the peer's are missed from now on */
 
 /* cache.c: keys are canonical. */
 weft_status_t wefti_cache_key(const char *uris, const char *source, const uint8_t *uuid, char **key_out);

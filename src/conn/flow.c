@@ -58,7 +58,6 @@ void wefti_flow_return(weft_ep_t *ep, wefti_flow_t *f)
     else
         f->peer_told = true;
     ep->lane->ops->commit(ep->lane, sizeof *word);
-    ep->spoke = 1;
 }
 
 void wefti_flow_up(weft_ep_t *ep, wefti_flow_t *f)
@@ -96,7 +95,6 @@ bool wefti_flow_starved(weft_ep_t *ep, wefti_flow_t *f)
         return false;
     *word = wefti_flow_piggyback(f, f->kind->rec_starved);
     ep->lane->ops->commit(ep->lane, sizeof *word);
-    ep->spoke = 1;
     f->starving = true;
     return true;
 }

@@ -199,6 +199,18 @@ static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
     join_next(link);
 }
 
+/* The lane is connected on our side: say so over it, and let the peer hear us from now on. */
+static void rise(wefti_link_t *link)
+{
+    weft_status_t st = wefti_beat_begin(link);
+    if (st) {
+        wefti_link_lost(link, st, "there is no thread or memory for heartbeats");
+        return;
+    }
+    link->state = WEFTI_LINK_RISING;
+    wefti_link_owe(link, WEFTI_OWE_UP);
+}
+
 static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
 {
     wefti_epx_t *ep = link->ep;
@@ -220,8 +232,7 @@ static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
     ep->has_cookie = true;
     ep->resume_id = l.id;
     memcpy(ep->cookie, l.cookie, sizeof ep->cookie);
-    link->state = WEFTI_LINK_RISING;
-    wefti_link_owe(link, WEFTI_OWE_UP);
+    rise(link);
 }
 
 static void got_retry(wefti_link_t *link, const void *bytes, size_t n)
@@ -360,9 +371,8 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
         return;
     }
     memcpy(l.cookie, link->ep->cookie, sizeof l.cookie);
-    link->state = WEFTI_LINK_RISING;
     if (say(link, buf, wefti_lane_msg_encode(&l, buf, sizeof buf)))
-        wefti_link_owe(link, WEFTI_OWE_UP);
+        rise(link);
 }
 
 void wefti_shake_unheld(wefti_link_t *link)
@@ -440,10 +450,7 @@ void wefti_shake_rise(wefti_link_t *link)
     if (link->state != WEFTI_LINK_RISING || !link->got_up || (link->owed & WEFTI_OWE_UP))
         return;
     wefti_epx_t *ep = link->ep;
-    uint64_t heartbeat = link->shake->peer.heartbeat_ns;
     weft_status_t st = wefti_ep_know_peer(ep, link);
-    if (!st)
-        st = wefti_beat_begin(ep, heartbeat);
     if (st) {
         wefti_link_lost(link, st, "no memory for a connection");
         return;
@@ -458,5 +465,6 @@ void wefti_shake_rise(wefti_link_t *link)
     }
     link->state = WEFTI_LINK_UP;
     link->deliver = true;
+    wefti_beat_watch(link);
     wefti_ep_went_up(ep);
 }

@@ -166,8 +166,6 @@ static bool send_record(wefti_link_t *link, uint8_t kind, uint64_t count, size_t
     if (n == 16)
         memcpy(rec + 8, &count, sizeof count);
     link->lane->ops->commit(link->lane, n);
-    if (link->ep)
-        link->ep->pub.spoke = 1;
     return true;
 }
 
@@ -189,9 +187,4 @@ void wefti_link_flush(wefti_link_t *link)
         link->owed &= (uint8_t)~WEFTI_OWE_CLOSE;
     if ((link->owed & WEFTI_OWE_ACK) && send_record(link, WEFTI_REC_CLOSE_ACK, link->ack_count, 16))
         link->owed &= (uint8_t)~WEFTI_OWE_ACK;
-}
-
-bool wefti_link_beat(wefti_link_t *link)
-{
-    return send_record(link, WEFTI_REC_BEAT, 0, 8);
 }

@@ -141,7 +141,6 @@ static bool send_words(wefti_epx_t *ep, const uint64_t *words, size_t n)
         return false;
     memcpy(rec, words, n * sizeof *words);
     lane->ops->commit(lane, n * sizeof *words);
-    ep->pub.spoke = 1;
     return true;
 }
 
@@ -203,7 +202,6 @@ weft_status_t wefti_out_announce(wefti_out_t *out, void *rec, size_t n)
         return st;
     }
     wefti_list_push_back(&ep->payloads.outs, &out->link);
-    out->ep->spoke = 1;
     return WEFT_OK;
 }
 

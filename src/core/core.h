@@ -149,14 +149,15 @@ struct weft_runtime {
     wefti_list_t own;              /* operations of core under way: timers, groups, scope closes; through opx->link */
     weft_op_t *linking;            /* LINKED, and its post function has not posted it yet */
     const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
-    uint32_t calls;                /* weft_runtime_progress() */
-    int64_t coarse_tick;           /* coarse clock when a caller's progress last looked at everything */
+    uint32_t busy;                 /* rounds and deliveries that may have taken long */
+    int64_t coarse_tick;           /* coarse clock when it was last read */
     bool virtual_time;             /* the fabric has no fd to sleep on: its clock is read every time */
 
     /* the rest */
     void *thread;                  /* core's */
     wefti_config_t config;
     uint64_t spin_ns, heartbeat_ns, connect_timeout_ns, close_timeout_ns;
+    bool beats_by_program;         /* heartbeats are sent only while it is driven */
     size_t recv_window, am_window;
     uint32_t am_messages;
     uint64_t am_hold_ns;

@@ -4,10 +4,12 @@
 #ifndef WEFTI_CORE_LOCAL_H
 #define WEFTI_CORE_LOCAL_H
 
+#include <time.h>
+
 #include "core/core.h"
 
-/* Enough quiet calls that the fabric may take its time; also set to make it look at everything. */
-enum { WEFTI_QUIET_LONG = 256, WEFTI_QUIET_MANY = 1u << 30 };
+/* How many rounds or deliveries that did something go by between two looks at the coarse clock; enough quiet calls that the fabric may take its time; also set to make it look at everything. */
+enum { WEFTI_BUSY_LOOK = 8, WEFTI_QUIET_LONG = 256, WEFTI_QUIET_MANY = 1u << 30 };
 /* A sleep ends after this long even if nobody calls: a lost wake-up costs a quarter of a second and shows in rescued_wakeups. */
 #define WEFTI_SAFETY_NS (250 * WEFT_MILLISECOND)
 
@@ -30,10 +32,29 @@ static inline bool wefti_op_state_done(uint32_t state)
     return state == WEFTI_OP_DONE || state == WEFTI_OP_IDLE;
 }
 
+/* Has the coarse clock moved since it was last asked? */
+static inline bool wefti_ticked(weft_runtime_t *rt)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    int64_t tick = (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+    bool moved = tick != rt->coarse_tick;
+    rt->coarse_tick = tick;
+    return moved && !rt->virtual_time;
+}
+/* Something was done that may have taken long: every few times see whether it did. True: timers are due to be looked at. */
+static inline bool wefti_did(weft_runtime_t *rt)
+{
+    if (++rt->busy % WEFTI_BUSY_LOOK || !wefti_ticked(rt))
+        return false;
+    rt->until_clock = 0;
+    return true;
+}
+
 /* op.c */
 /* Ask an operation to end: as weft_op_cancel(), for any reason. */
 void wefti_op_ask(weft_op_t *op, weft_status_t why);
-/* Deliver up to `most` completed operations; how many. */
+/* Deliver up to `most` completed operations, or fewer if their callbacks take long; how many. */
 unsigned wefti_deliver(weft_runtime_t *rt, unsigned most);
 /* Make DONE of an operation that is not to be touched after this; `queued`: WEFTI_OP_QUEUED or 0. */
 void wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued);

@@ -140,8 +140,11 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
 unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
 {
     unsigned n = 0;
-    for (wefti_list_t *l; n < most && (l = wefti_list_pop(&rt->ready)); n++)
+    unsigned ticks = 0; /* one may be the end of what was there before */
+    for (wefti_list_t *l; n < most && ticks < 2 && (l = wefti_list_pop(&rt->ready)); n++) {
         deliver(rt, wefti_op_of_link(l));
+        ticks += wefti_did(rt);
+    }
     return n;
 }
 

@@ -100,6 +100,7 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     if ((st = merge_text(config, o.progress ? mode_names[o.progress] : NULL, &config->progress)) ||
         (st = merge_text(config, o.name, &config->name)) || (st = merge_text(config, o.transports, &config->transports)) ||
         (st = merge_text(config, o.interfaces, &config->interfaces)) ||
+        (st = merge_text(config, o.heartbeat_by_program ? "program" : NULL, &config->heartbeat_by)) ||
         (st = merge_text(config, o.trusted && !wefti_trusted(config) ? "on" : NULL, &config->trusted)))
         return st;
     return WEFT_OK;
@@ -181,6 +182,7 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
     rt->mode = mode_of(c->progress);
     rt->spin_ns = c->spin != UINT64_MAX ? c->spin : rt->mode == WEFT_PROGRESS_THREAD ? SPIN_THREAD : SPIN_CALLER;
     rt->heartbeat_ns = c->heartbeat;
+    rt->beats_by_program = c->heartbeat_by && !strcmp(c->heartbeat_by, "program");
     rt->connect_timeout_ns = c->connect_timeout;
     rt->close_timeout_ns = c->close_timeout;
     rt->recv_window = (size_t)c->recv_window;

@@ -7,15 +7,15 @@
  * fd readable before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would have
  * woken the loop. The next progress disarms.
  *
- * A caller may progress a million times or once a second. Counting calls is enough for the first; for the second, a call that
- * finds nothing looks at the coarse clock (5 ns, no cycle counter), and if it has ticked, at everything.
+ * A round may take 50 ns, or as long as a callback computes or a payload is copied. Reading the clock in each would cost too much, so
+ * idle rounds are counted, and every few rounds that found something and every few deliveries look at the coarse clock (5 ns, no cycle
+ * counter): if it has ticked, timers run. A caller may also progress once a second: a call of its own that finds nothing looks at the coarse clock too,
+ * and if it has ticked, at everything.
  *
  * tests/unit/core_loop.c and core_timer.c hold us to this. */
-#include <time.h>
-
 #include "core/local.h"
 
-enum { DELIVER_MOST = 256, BUSY_LOOK = 4 };
+enum { DELIVER_MOST = 256 };
 
 static inline unsigned look(weft_runtime_t *rt, bool idle)
 {
@@ -50,6 +50,20 @@ static void tell_loop(weft_runtime_t *rt)
         rt->leave_due |= WEFTI_DUE_POKE;
 }
 
+/* Is it time to read the clock and run timers, after a round that found n things? */
+static inline bool timers_due(weft_runtime_t *rt, unsigned n)
+{
+    uint32_t step = n ? 1 : 4;
+    if (n)
+        wefti_did(rt);
+    if (!rt->timers.n)
+        return false;
+    if (rt->until_clock <= step)
+        return true;
+    rt->until_clock -= step;
+    return false;
+}
+
 unsigned wefti_progress(weft_runtime_t *rt)
 {
     if (__builtin_expect(rt->delivering || rt->armed, 0)) {
@@ -59,13 +73,8 @@ unsigned wefti_progress(weft_runtime_t *rt)
     }
     rt->delivering = true;
     unsigned n = look(rt, rt->quiet > WEFTI_QUIET_LONG);
-    if (rt->timers.n) {
-        uint32_t step = n ? 1 : 4;
-        if (rt->until_clock <= step)
-            n += wefti_timers_run(rt);
-        else
-            rt->until_clock -= step;
-    }
+    if (timers_due(rt, n))
+        n += wefti_timers_run(rt);
     if (!wefti_list_empty(&rt->ready)) {
         if (rt->leave_due & WEFTI_DUE_WAKE)
             wefti_wake_waiters(rt); /* callbacks may take long */
@@ -82,27 +91,16 @@ unsigned wefti_progress(weft_runtime_t *rt)
 
 /* --- callers and loops ----------------------------------------------------------------------------------------------------- */
 
-static inline int64_t coarse_tick(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 unsigned weft_runtime_progress(weft_runtime_t *rt)
 {
     weft_runtime_t *was;
     if (!rt || wefti_forked(rt) || wefti_driven == rt || !wefti_enter(rt, &was))
         return 0;
     unsigned n = wefti_progress(rt);
-    if ((!n || !(++rt->calls & (BUSY_LOOK - 1))) && !rt->virtual_time) {
-        int64_t tick = coarse_tick();
-        if (tick != rt->coarse_tick) {
-            rt->coarse_tick = tick;
-            rt->quiet = WEFTI_QUIET_MANY;
-            rt->until_clock = 1;
-            n += wefti_progress(rt);
-        }
+    if (!n && wefti_ticked(rt)) {
+        rt->quiet = WEFTI_QUIET_MANY;
+        rt->until_clock = 1;
+        n += wefti_progress(rt);
     }
     wefti_leave(rt, was);
     return n;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "core/local.h"
 
-enum { IDLE_LOOK = 64, BUSY_LOOK = 256, ASIDE_SPIN_NS = 10000, VIRTUAL_MOST = 4096 };
+enum { IDLE_LOOK = 64, ASIDE_SPIN_NS = 10000, VIRTUAL_MOST = 4096 };
 
 /* --- what can be waited for ------------------------------------------------------------------------------------------------ */
 
@@ -87,7 +87,8 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
                                                                  uint64_t timeout)
 {
     uint64_t deadline = WEFT_FOREVER, spins_since = 0, completed = rt->ops_completed;
-    uint32_t idle = 0, busy = 0, nothing = 0;
+    uint32_t idle = 0, nothing = 0;
+    int64_t tick = rt->coarse_tick;
     bool timed = timeout != WEFT_FOREVER;
     for (;;) {
         unsigned n = wefti_progress(rt);
@@ -97,8 +98,9 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
         if (n) {
             idle = 0;
             spins_since = 0;
-            if (timeout && ++busy % BUSY_LOOK)
+            if (timeout && tick == rt->coarse_tick && !rt->virtual_time)
                 continue;
+            tick = rt->coarse_tick;
         } else if (timeout && ++idle % IDLE_LOOK) {
             continue;
         }

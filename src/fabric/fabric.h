@@ -56,8 +56,9 @@ typedef struct wefti_fabric_up {
     void (*wire_accepted)(void *post_user, wefti_wire_t *wire, const char *from);
     void (*wire_opened)(void *wire_user);                                  /* a dialled wire is connected */
     void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
-    /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), bytes that are
-     * not ours (PROTOCOL). The wire is gone when this returns: do not close it. Once per wire not closed by us. */
+    /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), the peer was
+     * silent for the bound of wire_watch() (TIMEOUT), bytes that are not ours (PROTOCOL). The wire is gone when this returns: do not
+     * close it. Once per wire not closed by us. */
     void (*wire_closed)(void *wire_user, weft_status_t why);
 
     /* lanes */
@@ -112,6 +113,15 @@ typedef struct wefti_fabric_ops {
     /* Close after what was queued is written, as far as that goes without waiting. No upcall follows. */
     void (*wire_close)(wefti_wire_t *wire);
 
+    /* Heartbeats on an open wire. They go on whatever the program does: a thread of the process sends them, reads the peer's, and ends
+     * the wire of a peer that fell silent (fabric/pulse.h). Messages may still be sent and received beside them. */
+    /* Send one every `every_ns` from now on: the smaller of both sides' bounds, divided by WEFTI_BEATS. `by_hand`: only wire_beat_once() sends. Once per wire.
+     * WEFT_ERR_NOMEM, _LIMIT (no thread). */
+    weft_status_t (*wire_beat)(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);
+    /* From now on the peer counts as lost if it is silent for bound_ns. After wire_beat(). */
+    void (*wire_watch)(wefti_wire_t *wire, uint64_t bound_ns);
+    void (*wire_beat_once)(wefti_wire_t *wire);
+
     /* Memory. All of it from any thread; NULL where the fabric has no use for it. */
     /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read payloads out of
      * it, all of it. It stays so, and fd open, until unshare(), which the caller does before it unmaps the range, and when no payload in it
@@ -124,6 +134,7 @@ typedef struct wefti_fabric_ops {
 } wefti_fabric_ops_t;
 
 #define WEFTI_WIRE_MAX 65536
+#define WEFTI_BEATS 8 /* heartbeats in the smaller of both sides' bounds */
 
 struct wefti_wire {
     wefti_fabric_t *fabric;

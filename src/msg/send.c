@@ -67,7 +67,7 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
             return WEFT_ERR_AGAIN;
         weft_status_t st = wefti_pieces_gather(&msg_send(op)->payload, (uint8_t *)(head + 1));
         if (st) { /* the device failed, and something has to go: still here */
-            head->word = (wefti_word_t){.kind = WEFTI_REC_BEAT};
+            head->word = (wefti_word_t){.kind = WEFTI_REC_NOTHING};
             lane->ops->commit(lane, sizeof head->word);
             return st;
         }
@@ -85,7 +85,6 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
         wefti_flow_starved(ep, f);
         return WEFT_ERR_AGAIN;
     }
-    ep->spoke = 1;
     wefti_count_up(&m->count.sent, 1);
     wefti_count_up(&m->count.bytes_sent, len);
     return WEFT_OK;
@@ -196,7 +195,6 @@ static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint
         memcpy(head + 1, buf, len);
     lane->ops->commit(lane, sizeof *head + len);
     m->flow.credit -= MSG_COST + len;
-    ep->spoke = 1;
     wefti_count_up(&m->count.sent, 1);
     wefti_count_up(&m->count.bytes_sent, len);
     return true;

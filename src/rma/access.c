@@ -183,7 +183,7 @@ static weft_status_t put_record(weft_ep_t *ep, rma_acc_t *acc)
         weft_status_t st = acc->len ? wefti_rma_gather(acc, 0, at + head, acc->len) : WEFT_OK;
         if (st) { /* the device failed, and something has to go: still here */
             memset(at, 0, 8);
-            *at = WEFTI_REC_BEAT;
+            *at = WEFTI_REC_NOTHING;
             lane->ops->commit(lane, 8);
             return st;
         }
@@ -296,7 +296,6 @@ static weft_status_t put(weft_ep_t *ep, rma_acc_t *acc)
         acc->id = 0;
         return st;
     }
-    ep->spoke = 1;
     e->n_asked++;
     e->asked_bytes += cost(acc);
     acc->state = big ? ACC_OUT : ACC_ASKED;

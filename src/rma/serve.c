@@ -150,7 +150,6 @@ static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t l
         serve_free(s);
         reply_status(ep, id, st);
     } else {
-        ep->spoke = 1;
         wefti_count_up(&rma_state(ep->rt)->served, 1);
     }
 }
@@ -200,7 +199,6 @@ static void read_short(weft_ep_t *ep, const rma_grant_t *grant, const uint8_t *a
         owed->n = (uint32_t)n;
     } else {
         lane->ops->commit(lane, n);
-        ep->spoke = 1;
     }
     if (!st)
         wefti_count_up(&rma_state(ep->rt)->served, 1);
@@ -477,8 +475,6 @@ void wefti_rma_replies_flush(weft_ep_t *ep)
             st = read_announce(read);
             if (st == WEFT_ERR_AGAIN)
                 return;
-            if (!st)
-                ep->spoke = 1;
         } else if (!wefti_rma_put(ep, owed->rec, owed->n)) {
             return;
         }

@@ -303,7 +303,6 @@ static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
         return false;
     memcpy(at, rec, n);
     ep->lane->ops->commit(ep->lane, n);
-    ep->spoke = 1;
     return true;
 }
 

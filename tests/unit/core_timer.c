@@ -229,3 +229,56 @@ TEST(a_waiting_caller_is_late_by_less_than_a_scheduling_delay)
     CHECK(best < 50 * WEFT_MILLISECOND);
     CHECK_OK(weft_runtime_close(rt));
 }
+
+/* A callback that takes five milliseconds and posts itself again, so that every round of progress finds something. */
+typedef struct slow {
+    weft_runtime_t *rt;
+    unsigned ran;
+    bool stop;
+} slow_t;
+
+static void takes_its_time(weft_op_t *op, void *user)
+{
+    slow_t *s = user;
+    for (uint64_t end = wefti_clock_ns() + 5 * WEFT_MILLISECOND; wefti_clock_ns() < end;)
+        ;
+    s->ran++;
+    if (!s->stop)
+        CHECK_OK(fake_post(s->rt, FAKE_AT_ONCE, op));
+}
+
+/* Timers do not depend on how many rounds there are, but on the clock: a round may take milliseconds. */
+TEST(a_timer_is_late_by_a_few_rounds_however_long_each_of_them_takes)
+{
+    enum { ROUNDS = 40 }; /* 200 ms of them; the clock is looked at every few */
+    for (int waiting = 0; waiting < 2; waiting++) {
+        slow_t s = {.rt = fake_open(0, 0)};
+        weft_op_t slow = {.fn = takes_its_time, .user = &s}, timer = WEFT_OP_INIT;
+        CHECK_OK(weft_timer_start(s.rt, 20 * WEFT_MILLISECOND, &timer));
+        CHECK_OK(fake_post(s.rt, FAKE_AT_ONCE, &slow));
+        if (waiting)
+            CHECK_OK(weft_op_wait(&timer, 60 * WEFT_SECOND));
+        else
+            while (!weft_op_done(&timer))
+                weft_runtime_progress(s.rt);
+        CHECK(s.ran < ROUNDS);
+        s.stop = true;
+        CHECK_OK(weft_op_wait(&slow, WEFT_SECOND));
+        CHECK_OK(weft_runtime_close(s.rt));
+    }
+}
+
+/* The same for the time that a wait is given. */
+TEST(a_wait_runs_out_by_the_clock_however_long_each_round_takes)
+{
+    slow_t s = {.rt = fake_open(0, 0)};
+    weft_op_t slow = {.fn = takes_its_time, .user = &s}, never = WEFT_OP_INIT;
+    CHECK_OK(fake_post(s.rt, FAKE_WAITS, &never));
+    CHECK_OK(fake_post(s.rt, FAKE_AT_ONCE, &slow));
+    CHECK_EQ(weft_op_wait(&never, 20 * WEFT_MILLISECOND), WEFT_ERR_TIMEOUT);
+    CHECK(s.ran < 60);
+    s.stop = true;
+    weft_op_cancel(&never);
+    CHECK_EQ(weft_op_wait(&never, WEFT_SECOND), WEFT_ERR_CANCELLED);
+    CHECK_OK(weft_runtime_close(s.rt));
+}

@@ -148,7 +148,7 @@ bool wefti_sim_ready(wefti_fabric_t *f)
 
 static bool is_wire_event(const sim_event_t *ev)
 {
-    return ev->kind <= SIM_EV_DIAL_END;
+    return ev->kind <= SIM_EV_WIRE_END;
 }
 
 static void run_event(sim_event_t *ev)
@@ -156,6 +156,8 @@ static void run_event(sim_event_t *ev)
     wefti_list_remove(&ev->link);
     if (is_wire_event(ev))
         wefti_sim_wire_event(ev);
+    else if (ev->kind == SIM_EV_TICK || ev->kind == SIM_EV_BEAT)
+        wefti_sim_beat_event(ev);
     else if (ev->kind == SIM_EV_ROOM || ev->kind == SIM_EV_LANE_FAIL)
         wefti_sim_lane_event(ev);
     else

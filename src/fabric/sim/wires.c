@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "fabric/sim/world.h"
 
-static sim_wire_t *wire_of(wefti_wire_t *base, const char *what)
+sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what)
 {
     sim_wire_t *wire = wefti_container_of(base, sim_wire_t, base);
     if (wire->state == SIM_WIRE_GONE)
@@ -134,7 +134,7 @@ static void wire_gone(sim_wire_t *wire)
 }
 
 /* The other end learns, after everything that is still on its way, that this one is no more. */
-static void end_peer(sim_wire_t *wire, weft_status_t why)
+void wefti_sim_wire_end_peer(sim_wire_t *wire, weft_status_t why)
 {
     if (!wire->peer || wire->peer->state == SIM_WIRE_GONE)
         return;
@@ -167,7 +167,7 @@ weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, con
     bool lost = sim_chance(w, w->faults.unreachable);
     sim_event_t *ev;
     if (!target || lost) {
-        ev = wefti_sim_event(w, h, NULL, SIM_EV_DIAL_END, w->now + sim_below(w, lost ? WEFT_SECOND : WEFT_MILLISECOND));
+        ev = wefti_sim_event(w, h, NULL, SIM_EV_WIRE_END, w->now + sim_below(w, lost ? WEFT_SECOND : WEFT_MILLISECOND));
         ev->status = !lost ? WEFT_ERR_ADDRESS : sim_below(w, 2) ? WEFT_ERR_UNREACHABLE : WEFT_ERR_TIMEOUT;
     } else {
         ev = wefti_sim_event(w, NULL, NULL, SIM_EV_SYN, w->now + wefti_sim_delay(h, target));
@@ -184,14 +184,14 @@ static void break_wire(sim_wire_t *wire)
         return; /* its end is on the way already, and must not be lost */
     wefti_sim_channel_lose_tail(&wire->in);
     wefti_sim_channel_lose_tail(&peer->in);
-    end_peer(wire, WEFT_ERR_PEER);
-    end_peer(peer, WEFT_ERR_PEER);
+    wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
+    wefti_sim_wire_end_peer(peer, WEFT_ERR_PEER);
 }
 
 weft_status_t wefti_sim_wire_send(wefti_wire_t *base, const void *bytes, size_t n)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_OK};
-    sim_wire_t *wire = wire_of(base, "send");
+    sim_wire_t *wire = wefti_sim_wire_of(base, "send");
     sim_host_t *h = wire->host;
     wefti_sim_t *w = h->world;
     if (!n || n > WEFTI_WIRE_MAX)
@@ -216,13 +216,13 @@ weft_status_t wefti_sim_wire_send(wefti_wire_t *base, const void *bytes, size_t 
 
 void wefti_sim_wire_close(wefti_wire_t *base)
 {
-    sim_wire_t *wire = wire_of(base, "close");
+    sim_wire_t *wire = wefti_sim_wire_of(base, "close");
     wefti_sim_t *w = wire->host->world;
     wefti_sim_trace(w, wire->host, SIM_T_WIRE_CLOSE, wire->id, 0);
     if (wire->peer && wire->peer->state != SIM_WIRE_GONE && !wire->host->dead) {
         if (sim_chance(w, w->faults.wire_tail_lost))
             wefti_sim_channel_lose_tail(&wire->peer->in);
-        end_peer(wire, WEFT_ERR_PEER);
+        wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
     }
     wire_gone(wire);
 }
@@ -233,7 +233,7 @@ void wefti_sim_wire_close(wefti_wire_t *base)
 static void dial_ends(sim_wire_t *wire, sim_host_t *via, weft_status_t status)
 {
     wefti_sim_t *w = wire->host->world;
-    sim_event_t *ev = wefti_sim_event(w, wire->host, via, SIM_EV_DIAL_END, w->now + (via ? wefti_sim_delay(via, wire->host) : 0));
+    sim_event_t *ev = wefti_sim_event(w, wire->host, via, SIM_EV_WIRE_END, w->now + (via ? wefti_sim_delay(via, wire->host) : 0));
     ev->wire = wire;
     ev->status = status;
     wefti_sim_trace(w, wire->host, SIM_T_SYN, wire->id, (uint64_t)(int64_t)status);
@@ -293,7 +293,7 @@ static void accept_wire(sim_wire_t *wire)
     wefti_post_t *post = wire->post;
     post->pending--;
     if (post->gone) {
-        end_peer(wire, WEFT_ERR_PEER);
+        wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
         wire_gone(wire);
         return;
     }
@@ -350,13 +350,13 @@ void wefti_sim_wires_die(sim_host_t *h)
         sim_wire_t *wire = wefti_container_of(it, sim_wire_t, link);
         if (wire->peer && wire->peer->state != SIM_WIRE_GONE) {
             wefti_sim_channel_lose_tail(&wire->peer->in);
-            end_peer(wire, WEFT_ERR_PEER);
+            wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);
         }
     }
     wefti_list_each(it, &h->events) {
         sim_event_t *ev = wefti_container_of(it, sim_event_t, link);
         if (ev->kind == SIM_EV_ACCEPT && ev->wire->state == SIM_WIRE_PENDING) {
-            end_peer(ev->wire, WEFT_ERR_PEER);
+            wefti_sim_wire_end_peer(ev->wire, WEFT_ERR_PEER);
             wire_gone(ev->wire);
         }
     }

@@ -18,6 +18,7 @@
 #include <pthread.h>
 
 #include "base/list.h"
+#include "fabric/pulse.h"
 #include "fabric/sim/sim.h"
 
 typedef struct sim_host sim_host_t;
@@ -44,6 +45,7 @@ typedef struct sim_map sim_map_t;
     X(WIRE_SEND,    "wire a sends b bytes") \
     X(WIRE_MSG,     "wire a gets b bytes") \
     X(WIRE_END,     "wire a ended, status b") \
+    X(SILENT,       "wire a: its peer has been silent for its bound") \
     X(WIRE_CLOSE,   "wire a closed here") \
     X(LANE_NEW,     "lane a made") \
     X(LANE_JOIN,    "lane a joined to lane b") \
@@ -115,7 +117,8 @@ typedef struct sim_channel {
 } sim_channel_t;
 
 enum {
-    SIM_EV_SYN, SIM_EV_ACCEPT, SIM_EV_OPENED, SIM_EV_DIAL_END, /* wires */
+    SIM_EV_SYN, SIM_EV_ACCEPT, SIM_EV_OPENED, SIM_EV_WIRE_END, /* wires */
+    SIM_EV_TICK, SIM_EV_BEAT,                                  /* heartbeats of wires: the kernel's, whoever runs */
     SIM_EV_ROOM, SIM_EV_LANE_FAIL,                             /* lanes */
     SIM_EV_PULL, SIM_EV_ACK                                    /* offers */
 };
@@ -201,6 +204,10 @@ struct sim_wire {
     uint32_t id;
     uint8_t state;
     bool told_opened;
+    wefti_pulse_t pulse;
+    bool beats, by_hand; /* the pulse ticks; only wire_beat_once() sends */
+    bool heard;          /* a beat arrived since the last tick */
+    bool beat_flying;    /* one of ours is on its way */
 };
 
 enum { SIM_LANE_NEW, SIM_LANE_JOINED, SIM_LANE_CLOSING, SIM_LANE_GONE };
@@ -314,6 +321,12 @@ weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, con
                                   wefti_wire_t **wire_out);
 weft_status_t wefti_sim_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
 void wefti_sim_wire_close(wefti_wire_t *wire);
+weft_status_t wefti_sim_wire_beat(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);
+void wefti_sim_wire_watch(wefti_wire_t *wire, uint64_t bound_ns);
+void wefti_sim_wire_beat_once(wefti_wire_t *wire);
+void wefti_sim_beat_event(sim_event_t *ev);
+sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what); /* a violation if it is closed */
+void wefti_sim_wire_end_peer(sim_wire_t *wire, weft_status_t why);   /* the other end learns that this one is no more */
 void wefti_sim_wire_event(sim_event_t *ev);
 void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk);
 void wefti_sim_wires_die(sim_host_t *h);

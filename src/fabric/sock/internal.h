@@ -5,6 +5,7 @@
  *   resolve.c names, looked up on a thread of their own
  *   dial.c    a wire's way to being connected
  *   wire.c    messages on a connected wire
+ *   beat.c    heartbeats on a connected wire, and the thread that sends and reads them
  *   post.c    listening and accepting */
 #ifndef WEFTI_SOCK_INTERNAL_H
 #define WEFTI_SOCK_INTERNAL_H
@@ -14,10 +15,12 @@
 #include <sys/un.h>
 
 #include "base/list.h"
+#include "fabric/pulse.h"
 #include "fabric/sock/sock.h"
 
 #define SOCK_MAGIC 0x31544657u       /* "WFT1", as a little-endian number */
 #define SOCK_HEAD 8
+#define SOCK_BEAT 'B'                /* a heartbeat: one byte where a message could begin */
 #define SOCK_OUT_MAX (1u << 20)      /* bytes a peer may leave unread before it is given up */
 #define SOCK_ADDR_TEXT 320
 
@@ -60,6 +63,16 @@ typedef struct sock_wire {
     size_t in_n, in_cap;
     uint8_t *out;           /* bytes the socket has not taken yet */
     size_t out_at, out_n, out_cap;
+
+    /* heartbeats: under the lock of beat.c from wefti_sock_wire_beat() on, as are fd, in_n and out_n from then on */
+    wefti_list_t beat_link; /* of all wires that beat */
+    wefti_pulse_t pulse;
+    bool beats;             /* it is, or was, on that list */
+    bool by_hand;           /* the thread does not send */
+    bool reading;           /* the driver is delivering what it read */
+    bool heard;             /* the driver read something since the last tick */
+    bool quiet;             /* the peer beats: the thread reads it, and the driver waits for its end only */
+    weft_status_t verdict;  /* why the thread shut the socket down, or the driver ended the wire */
 } sock_wire_t;
 
 /* One bound address of a post. */
@@ -81,6 +94,7 @@ struct wefti_sock {
     wefti_list_t todo;      /* wires with an end or a retry */
     wefti_list_t dead, dead_listeners; /* to free after the batch */
     uint64_t paused_until;  /* 0: no listener is paused (post.c) */
+    bool beats;             /* it holds the thread of beat.c */
     uint8_t scratch[SOCK_HEAD + WEFTI_WIRE_MAX];
 };
 
@@ -110,6 +124,18 @@ weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_ad
 /* dial.c */
 void wefti_dial_event(sock_wire_t *w);
 void wefti_dial_next(sock_wire_t *w);
+
+/* beat.c */
+/* Heartbeats of this runtime's wires end: the last one joins the thread. */
+void wefti_beats_drop(wefti_sock_t *s);
+/* Around what the driver does to the socket or to the buffers of a wire that beats; free for others. */
+void wefti_beat_lock(sock_wire_t *w);
+void wefti_beat_unlock(sock_wire_t *w);
+void wefti_beat_stop(sock_wire_t *w);
+/* The driver read something, n beats of it. Under the lock. */
+void wefti_beat_heard(sock_wire_t *w, size_t n);
+/* What epoll should watch for on a wire that has nothing to write. */
+uint32_t wefti_beat_events(const sock_wire_t *w);
 
 /* wire.c */
 void wefti_wire_event(wefti_watch_t *watch, uint32_t events);

@@ -80,6 +80,7 @@ sock_wire_t *wefti_wire_new(wefti_sock_t *s)
     w->sock = s;
     w->fd = -1;
     wefti_list_init(&w->todo_link);
+    wefti_list_init(&w->beat_link);
     wefti_list_push_back(&s->wires, &w->link);
     return w;
 }
@@ -89,7 +90,11 @@ void wefti_wire_end(sock_wire_t *w, weft_status_t why)
     if (w->end || w->state == WIRE_DEAD)
         return;
     w->end = why;
+    wefti_beat_lock(w);
+    if (!w->verdict)
+        w->verdict = why; /* the thread leaves it alone from here on */
     wefti_wire_want(w, 0);
+    wefti_beat_unlock(w);
     if (!wefti_list_linked(&w->todo_link))
         wefti_list_push_back(&w->sock->todo, &w->todo_link);
 }
@@ -104,6 +109,7 @@ void wefti_wire_kill(sock_wire_t *w)
         wefti_lookup_drop(w->job);
     }
     w->job = NULL;
+    wefti_beat_stop(w);
     wefti_sock_close_fd(w->sock, w->fd);
     w->fd = -1;
     wefti_list_remove(&w->todo_link);
@@ -166,6 +172,7 @@ void wefti_sock_close(wefti_sock_t *s)
     while ((it = wefti_list_first(&s->posts)))
         wefti_sock_post_close(wefti_post_of_link(it));
     sweep_dead(s);
+    wefti_beats_drop(s);
     if (s->spare_fd >= 0)
         close(s->spare_fd);
     wefti_free(s);

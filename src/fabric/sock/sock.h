@@ -31,5 +31,8 @@ void wefti_sock_post_close(wefti_post_t *post);
 weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
 weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
 void wefti_sock_wire_close(wefti_wire_t *wire);
+weft_status_t wefti_sock_wire_beat(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);
+void wefti_sock_wire_watch(wefti_wire_t *wire, uint64_t bound_ns);
+void wefti_sock_wire_beat_once(wefti_wire_t *wire);
 
 #endif

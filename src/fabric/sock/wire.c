@@ -1,7 +1,8 @@
 /* fabric/sock/wire.c - messages on a connected wire.
  *
- * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. The first byte that cannot be that ends the wire: a port scan or
- * a browser gets nothing from us and costs one line at level info.
+ * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. Between two messages there may be heartbeats, a byte each
+ * (beat.c). The first byte that cannot be either ends the wire: a port scan or a browser gets nothing from us and costs one line at level
+ * info.
  *
  * Reads go into one buffer of the whole; only a message that has arrived in part takes memory of its own wire, so that ten thousand
  * silent wires cost nothing. Writes that the socket does not take wait here, up to SOCK_OUT_MAX. */
@@ -28,8 +29,7 @@ void wefti_wire_socket_options(int fd, int family)
 
 /* --- out -------------------------------------------------------------------------------------------------------------------- */
 
-/* Write what waits, as far as the socket takes it. */
-void wefti_wire_flush(sock_wire_t *w)
+static void flush_locked(sock_wire_t *w)
 {
     while (w->out_n) {
         ssize_t n = send(w->fd, w->out + w->out_at, w->out_n, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -48,12 +48,20 @@ void wefti_wire_flush(sock_wire_t *w)
         w->out_n -= (size_t)n;
     }
     w->out_at = 0;
-    wefti_wire_want(w, EPOLLIN);
+    wefti_wire_want(w, wefti_beat_events(w));
     if (w->out_cap > 4 * WEFTI_WIRE_MAX) {
         wefti_free(w->out);
         w->out = NULL;
         w->out_cap = 0;
     }
+}
+
+/* Write what waits, as far as the socket takes it. */
+void wefti_wire_flush(sock_wire_t *w)
+{
+    wefti_beat_lock(w);
+    flush_locked(w);
+    wefti_beat_unlock(w);
 }
 
 static bool out_room(sock_wire_t *w, size_t n)
@@ -97,9 +105,11 @@ weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t
     memcpy(at + 4, &len, 4);
     if (n)
         memcpy(at + SOCK_HEAD, bytes, n);
+    wefti_beat_lock(w);
     w->out_n += SOCK_HEAD + n;
     if (w->state == WIRE_OPEN)
-        wefti_wire_flush(w);
+        flush_locked(w);
+    wefti_beat_unlock(w);
     return WEFT_OK;
 }
 
@@ -159,10 +169,16 @@ static bool keep_part(sock_wire_t *w, const uint8_t *at, size_t n, size_t size)
     return true;
 }
 
-/* Deliver the whole messages of [at, at + n); what is left is kept. False when the wire is over. */
-static bool deliver(sock_wire_t *w, const uint8_t *at, size_t n)
+/* Deliver the whole messages of [at, at + n); what is left is kept. Beats are counted. False when the wire is over. */
+static bool deliver(sock_wire_t *w, const uint8_t *at, size_t n, size_t *n_beats)
 {
     while (n) {
+        if (*at == SOCK_BEAT) {
+            at++;
+            n--;
+            ++*n_beats;
+            continue;
+        }
         size_t size = message_size(at, n);
         if (size == SIZE_MAX) {
             not_ours(w, "its bytes are not Weft's");
@@ -187,23 +203,32 @@ static bool deliver(sock_wire_t *w, const uint8_t *at, size_t n)
 static void wire_read(sock_wire_t *w)
 {
     uint8_t *scratch = w->sock->scratch;
-    size_t had = w->in_n;
+    size_t had = w->in_n, n_beats = 0;
     if (had)
         memcpy(scratch, w->in, had);
+    wefti_beat_lock(w);
     ssize_t n = recv(w->fd, scratch + had, sizeof w->sock->scratch - had, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+    int err = errno;
+    weft_status_t verdict = w->verdict;
+    w->reading = n > 0;
+    wefti_beat_unlock(w);
+    if (n < 0 && (err == EAGAIN || err == EWOULDBLOCK || err == EINTR))
         return;
     if (n <= 0) {
-        wefti_debug("sock: a wire ends: %s", n ? strerror(errno) : "the peer closed it");
-        wefti_wire_end(w, WEFT_ERR_PEER);
+        wefti_debug("sock: a wire ends: %s", verdict ? "the peer fell silent" : n ? strerror(err) : "the peer closed it");
+        wefti_wire_end(w, verdict ? verdict : WEFT_ERR_PEER);
         return;
     }
     w->in_n = 0;
-    if (deliver(w, scratch, had + (size_t)n) && !w->in_n) {
+    if (deliver(w, scratch, had + (size_t)n, &n_beats) && !w->in_n) {
         wefti_free(w->in);
         w->in = NULL;
         w->in_cap = 0;
     }
+    wefti_beat_lock(w);
+    w->reading = false;
+    wefti_beat_heard(w, n_beats);
+    wefti_beat_unlock(w);
 }
 
 void wefti_wire_event(wefti_watch_t *watch, uint32_t events)
@@ -215,7 +240,7 @@ void wefti_wire_event(wefti_watch_t *watch, uint32_t events)
         wefti_dial_event(w);
         return;
     }
-    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
         wire_read(w);
     if (events & EPOLLOUT && w->state == WIRE_OPEN && !w->end)
         wefti_wire_flush(w);

@@ -23,9 +23,10 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define DIAL_NS 300000000u    /* for one address in the first round */
-#define ANSWER_NS 2000000000u /* where there are other addresses to try */
-#define ROUND_NS 100000000u   /* before the next round */
+enum { KEEP_IDLE = 60, KEEP_PAUSE = 10, KEEP_TRIES = 6 }; /* seconds, and how often */
+#define DIAL_NS 300000000u                                /* for one address in the first round */
+#define ANSWER_NS 2000000000u                             /* where there are other addresses to try */
+#define ROUND_NS 100000000u                               /* before the next round */
 #define FOLLOW_NS 250000000u
 #define TRIES 4
 
@@ -96,9 +97,13 @@ void wefti_tp_conn_drop(tp_conn_t *c)
 
 void wefti_tp_options(int fd)
 {
-    int on = 1;
+    int on = 1, idle = KEEP_IDLE, pause = KEEP_PAUSE, tries = KEEP_TRIES;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    /* Heartbeats go over the wire: an idle lane is kept in the tables of routers, and found dead, by the kernel. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause, sizeof pause);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
 }
 
 int wefti_tp_socket(int family)

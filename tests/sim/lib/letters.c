@@ -306,7 +306,8 @@ static void check_letter(model_t *m, letter_t *g)
         break;
     case WEFT_ERR_CANCELLED:
     case WEFT_ERR_TIMEOUT:
-        if (g->pulled && g->known && !g->here && g->len && !g->confirm && !hurt && !e->closed)
+        /* where the receiver closed, the word that it was pulled may be lost */
+        if (g->pulled && g->known && !g->here && g->len && !g->confirm && !hurt && !e->closed && !peer_closed(m, g))
             sim_bad(&m->net, "letter %d was pulled, and its send said %s", number(g), weft_status_name(g->status));
         break;
     case WEFT_ERR_AGAIN:

@@ -54,9 +54,11 @@ static void tell(const char *what, uint32_t id, const access_t *a)
                (unsigned long long)a->generation, a->epoch, a->first, a->first + a->n, a->region, ends[a->how]);
 }
 
+/* The highest byte is a check of the two that number the write: a word that is torn between two writes is never a third one's. */
 static uint64_t word_of(uint32_t write, int region, uint32_t at)
 {
-    return (uint64_t)write << 40 | (uint64_t)(unsigned)region << 32 | at;
+    uint8_t check = (uint8_t)((write & 255) * 151 + (write >> 8) * 89);
+    return (uint64_t)check << 56 | (uint64_t)write << 40 | (uint64_t)(unsigned)region << 32 | at;
 }
 
 uint32_t words_write(int region, int remote, uint64_t generation, uint32_t first, uint32_t n, bool checked, uint32_t epoch)
@@ -225,7 +227,7 @@ static const access_t torn; /* the writer of what is of two */
 static const access_t *writer(const access_t *r, uint32_t i)
 {
     uint64_t v = r->words[i];
-    uint32_t id = (uint32_t)(v >> 40), at = r->first + i;
+    uint32_t id = (uint32_t)(v >> 40 & 0xffff), at = r->first + i;
     const access_t *w = &writes[id < n_writes ? id : 0];
     if (!v)
         return NULL;
