@@ -121,6 +121,8 @@ int tool_element(int argc, char **argv);
 void tool_element_help(FILE *f);
 int tool_info(int argc, char **argv);
 void tool_info_help(FILE *f);
+int tool_key(int argc, char **argv);
+void tool_key_help(FILE *f);
 int tool_mem(int argc, char **argv);
 void tool_mem_help(FILE *f);
 int tool_perf(int argc, char **argv);

@@ -17,6 +17,7 @@ static const command_t commands[] = {
     {"element", "weft element", "be an element of a program: started by weft run, or by OpenWhisk", tool_element,
      tool_element_help},
     {"info", "weft info", "what this build, this machine and this configuration are", tool_info, tool_info_help},
+    {"key", "weft key", "make a key with which processes know each other", tool_key, tool_key_help},
     {"mem", "weft mem", "serve memory, and put, get, list and remove blocks of it", tool_mem, tool_mem_help},
     {"perf", "weft perf", "measure latency, bandwidth and message rate between two processes", tool_perf, tool_perf_help},
     {"run", "weft run", "run a program in elements: a directory of them, on this machine", tool_run, tool_run_help},

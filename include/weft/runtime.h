@@ -39,7 +39,9 @@ typedef struct weft_runtime_opts {
     const char *transports;      /* WEFT_TRANSPORTS: "all", "shm", "tcp", or a list of those and of UCX transport names.
                                     Default is: all */
     const char *interfaces;      /* WEFT_INTERFACES: network devices that may be used, comma separated. Default is: all */
-    const void *key;             /* WEFT_KEY_FILE: pre-shared key, at least 16 bytes; NULL for none. Copied, wiped on close. */
+    const void *key;             /* WEFT_KEY_FILE: pre-shared key, 16 to 65536 bytes; NULL for none. What is written as "weft key new" writes it
+                                    is used as it is; anything else counts as typed by a person, and is stretched with Argon2id, which takes
+                                    60 ms and 32 MiB once per process (docs/design/security.md). Copied, wiped on close. */
     size_t key_len;
     uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s. Heartbeats are sent by one thread
                                     of the process, whatever the program does: a process that runs is not lost, and one that was killed
@@ -59,6 +61,7 @@ typedef struct weft_runtime_opts {
     bool heartbeat_by_program;   /* WEFT_HEARTBEAT_BY=program: heartbeats of this runtime are sent only while the program drives it, so that
                                     peers lose a program that hangs. Then drive it a few times per bound, the smaller of both sides'.
                                     Default is: not */
+    bool key_random;             /* `key` is 32 random bytes of the program's own: they are used as they are. Both sides must say so */
 } weft_runtime_opts_t;
 
 #define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)
@@ -67,8 +70,8 @@ typedef struct weft_runtime_opts {
  *
  * Owns:    *rt_out is yours until weft_runtime_close(). Everything in opts is copied.
  * Threads: any.
- * Fails:   WEFT_ERR_INVALID (a value out of range, a malformed variable: weft_last_error() names it), WEFT_ERR_NOMEM,
- *          WEFT_ERR_LIMIT (no file descriptors), WEFT_ERR_SYSTEM. *rt_out is untouched. */
+ * Fails:   WEFT_ERR_INVALID (a value out of range, a malformed variable: weft_last_error() names it), WEFT_ERR_NOMEM
+ *          (also for stretching the key), WEFT_ERR_LIMIT (no file descriptors), WEFT_ERR_SYSTEM. *rt_out is untouched. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_open(const weft_runtime_opts_t *opts, weft_runtime_t **rt_out);
 
 /* Close a runtime: forces every endpoint and listener that is still open down, completes every operation that is still under

@@ -25,7 +25,7 @@
     X(spin,            TIME,   "auto",    "0ns 1s",                    "how long to spin before sleeping; auto: 50us on a runtime's own thread, 2ms in a caller's wait") \
     X(transports,      TEXT,   "all",     "",                          "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
     X(interfaces,      TEXT,   "all",     "",                          "network devices that may be used, comma separated") \
-    X(key_file,        PATH,   "",        "",                          "file whose bytes are the pre-shared key; must not be readable by others") \
+    X(key_file,        PATH,   "",        "",                          "file with the pre-shared key, as \"weft key new\" makes it; must not be readable by others") \
     X(trusted,         CHOICE, "off",     "off on emulated",           "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
     X(heartbeat,       TIME,   "5s",      "100ms 1h",                  "a peer silent for this long is lost") \
     X(heartbeat_by,    CHOICE, "process", "process program",           "who sends heartbeats: the process, whatever the program does; the program, only while it drives the runtime") \

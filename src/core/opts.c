@@ -1,21 +1,18 @@
-/* core/opts.c - what a runtime is told: options over configuration, the key, the name.
+/* core/opts.c - what a runtime is told: options over configuration, and its name.
  *
  * Options beat environment and file. Zero means "as configured", so an options struct from an older caller (a smaller size) is
  * one with zeros at its end, and one from a newer caller is accepted if what we do not know is zero.
  *
- * The key is hashed at once; neither its bytes nor the hash reach the log, and both are wiped. tests/unit/core_opts.c holds us to
- * this. */
+ * The bytes of the key become the key at once (key.c); neither reaches the log, and both are wiped. tests/unit/core_opts.c holds us
+ * to this. */
 #include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/key.h"
 #include "core/local.h"
-
-enum { KEY_LEAST = 16, KEY_FILE_MOST = 65536 };
 
 #define SPIN_THREAD (50 * WEFT_MICROSECOND)
 #define SPIN_CALLER (2 * WEFT_MILLISECOND)
@@ -65,8 +62,14 @@ static weft_status_t check_key(const weft_runtime_opts_t *o)
 {
     if (!o->key && o->key_len)
         return wefti_fail(WEFT_ERR_INVALID, "the key is NULL, but its length %zu", o->key_len);
-    if (o->key && o->key_len < KEY_LEAST)
-        return wefti_fail(WEFT_ERR_INVALID, "the key has %zu bytes, but should have at least %d", o->key_len, (int)KEY_LEAST);
+    if (o->key && (o->key_len < WEFTI_KEY_LEAST || o->key_len > WEFTI_KEY_MOST))
+        return wefti_fail(WEFT_ERR_INVALID, "the key has %zu bytes, but should have %d to %d", o->key_len, (int)WEFTI_KEY_LEAST,
+                          (int)WEFTI_KEY_MOST);
+    if (o->key_random && !o->key)
+        return wefti_fail(WEFT_ERR_INVALID, "key_random is set, but there is no key in the options");
+    if (o->key_random && o->key_len != WEFTI_KEY_SIZE)
+        return wefti_fail(WEFT_ERR_INVALID, "the key has %zu bytes, but key_random is set: a random key has %d", o->key_len,
+                          (int)WEFTI_KEY_SIZE);
     return WEFT_OK;
 }
 
@@ -104,60 +107,6 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
         (st = merge_text(config, o.trusted && !wefti_trusted(config) ? "on" : NULL, &config->trusted)))
         return st;
     return WEFT_OK;
-}
-
-/* --- the key --------------------------------------------------------------------------------------------------------------- */
-
-static void set_key(weft_runtime_t *rt, const void *bytes, size_t n)
-{
-    crypto_generichash(rt->key, sizeof rt->key, (const unsigned char *)bytes, n, NULL, 0);
-    rt->has_key = true;
-}
-
-static weft_status_t read_key_file(weft_runtime_t *rt, const char *path)
-{
-    unsigned char bytes[KEY_FILE_MOST + 1];
-    struct stat info;
-    size_t n = 0;
-    weft_status_t st = WEFT_ERR_INVALID;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0)
-        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : st, "the key file \"%s\" cannot be opened: %s",
-                          path, strerror(errno));
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
-        wefti_fail(st, "the key file \"%s\" is not a regular file", path);
-        goto err_fd;
-    }
-    if (info.st_mode & S_IRWXO) {
-        wefti_fail(st, "the key file \"%s\" has mode %03o; others must not have access to it", path,
-                   (unsigned)info.st_mode & 0777);
-        goto err_fd;
-    }
-    while (n < sizeof bytes) {
-        ssize_t got = read(fd, bytes + n, sizeof bytes - n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0) {
-            st = wefti_fail(WEFT_ERR_SYSTEM, "the key file \"%s\" cannot be read: %s", path, strerror(errno));
-            goto err_bytes;
-        }
-        if (!got)
-            break;
-        n += (size_t)got;
-    }
-    if (n < KEY_LEAST || n > KEY_FILE_MOST) {
-        wefti_fail(st, "the key file \"%s\" has %s%zu bytes, but should have %d to %d", path,
-                   n > KEY_FILE_MOST ? "at least " : "", n, (int)KEY_LEAST, (int)KEY_FILE_MOST);
-        goto err_bytes;
-    }
-    set_key(rt, bytes, n);
-    st = WEFT_OK;
-
-err_bytes:
-    sodium_memzero(bytes, n);
-err_fd:
-    close(fd);
-    return st;
 }
 
 /* --- all of it ------------------------------------------------------------------------------------------------------------- */
@@ -199,10 +148,12 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
         snprintf(rt->name, sizeof rt->name, "%.100s-%d", program_invocation_short_name, (int)getpid());
     if (sodium_init() < 0)
         return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot start: there is no randomness");
-    if (o.key)
-        set_key(rt, o.key, o.key_len);
-    else if (c->key_file && *c->key_file && (st = read_key_file(rt, c->key_file)))
+    bool in_file = !o.key && c->key_file && *c->key_file;
+    if (o.key && (st = wefti_key_make("the key", o.key, o.key_len, o.key_random, rt->key)))
         return st;
+    if (in_file && (st = wefti_key_read(c->key_file, rt->key)))
+        return st;
+    rt->has_key = o.key || in_file;
     if (wefti_trusted(c) && !rt->has_key)
         return wefti_fail(WEFT_ERR_INVALID,
                           "WEFT_TRUSTED is %s, but there is no key that peers could prove: set WEFT_KEY_FILE, or "

@@ -147,3 +147,19 @@ def test_keys_must_agree(run):
             ep = await good.connect(listener.uri)
             assert ep.info["authenticated"]
     run(body())
+
+
+def test_a_random_key_as_bytes_and_as_the_line_of_its_file_is_the_same(run):
+    async def body():
+        key = bytes(range(100, 132))
+        line = b"weft-key-1 " + key.hex().encode() + b"\n"
+        async with weft.Runtime(key=key, key_random=True) as right, weft.Runtime(key=line) as left, weft.Runtime(key=key) as typed:
+            listener = right.listen("tcp://127.0.0.1:0")
+            assert (await left.connect(listener.uri)).info["authenticated"]
+            with pytest.raises(weft.AuthError):
+                await typed.connect(listener.uri)
+        with pytest.raises(weft.InvalidError, match="31 bytes"):
+            weft.Runtime(key=key[:31], key_random=True)
+        with pytest.raises(weft.InvalidError, match="weft key new"):
+            weft.Runtime(key=line[:30])
+    run(body())

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include <fcntl.h>
+#include <sodium.h>
 #include <sys/stat.h>
 
 #include "fake_fabric.h"
@@ -69,6 +70,11 @@ TEST(values_out_of_range_are_refused_by_name)
     REFUSED(name, long_name, "199 bytes");
     REFUSED(key, "short", "0 bytes");
     REFUSED(key_len, 5, "NULL");
+    REFUSED(key_random, true, "no key");
+    o.key = "0123456789abcdef";
+    o.key_len = 16;
+    REFUSED(key_random, true, "16 bytes");
+    REFUSED(key_len, 65537, "65537 bytes");
 }
 
 TEST(an_older_callers_shorter_struct_is_one_with_zeros_at_its_end_and_a_newer_ones_longer_needs_them)
@@ -158,6 +164,31 @@ TEST(a_key_file_and_the_same_bytes_in_the_options_make_the_same_key)
     CHECK_OK(weft_runtime_close(a));
     CHECK_OK(weft_runtime_close(b));
     CHECK_OK(weft_runtime_close(c));
+}
+
+TEST(random_bytes_of_the_program_are_the_key)
+{
+    weft_runtime_t *rt;
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    opts.key = "0123456789abcdef0123456789abcdef";
+    opts.key_len = 32;
+    opts.key_random = true;
+    CHECK_OK(open_with(&opts, NULL, &rt));
+    CHECK(rt->has_key && !memcmp(rt->key, opts.key, 32));
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(a_typed_key_is_more_than_a_fast_hash_of_it)
+{
+    weft_runtime_t *rt;
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    uint8_t fast[32];
+    opts.key = "0123456789abcdef";
+    opts.key_len = 16;
+    CHECK_OK(open_with(&opts, NULL, &rt));
+    crypto_generichash(fast, sizeof fast, (const uint8_t *)"0123456789abcdef", 16, NULL, 0);
+    CHECK(memcmp(rt->key, fast, sizeof fast));
+    CHECK_OK(weft_runtime_close(rt));
 }
 
 TEST(key_files_that_others_can_read_are_too_short_or_missing_are_refused)

@@ -106,22 +106,25 @@ static weft_status_t close_it(weftpy_runtime_t *run);
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
-    static char *words[] = {"progress",        "loop",          "name",        "transports", "interfaces", "key", "heartbeat",
-                            "connect_timeout", "close_timeout", "recv_window", "spin",       "am_hold",    NULL};
+    static char *words[] = {
+        "progress",        "loop",          "name",        "transports", "interfaces", "key",        "heartbeat",
+        "connect_timeout", "close_timeout", "recv_window", "spin",       "am_hold",    "key_random", NULL};
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
     const char *progress = "loop";
     PyObject *loop = NULL, *heartbeat = NULL, *connect = NULL, *closing = NULL, *window = NULL, *spin = NULL, *hold = NULL;
     Py_buffer key = {0};
     uint64_t recv_window = 0;
+    int key_random = 0;
     int result = -1;
     if (opened(run))
         return -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOOO:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
-                                     &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin, &hold))
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "|$sOzzzz*OOOOOOp:Runtime", words, &progress, &loop, &opts.name, &opts.transports,
+                                     &opts.interfaces, &key, &heartbeat, &connect, &closing, &window, &spin, &hold, &key_random))
         return -1;
     opts.key = key.buf;
     opts.key_len = (size_t)key.len;
+    opts.key_random = key_random;
     if (mode_of(run, progress, &opts.progress) || weftpy_ns(heartbeat, "heartbeat", &opts.heartbeat_ns) ||
         weftpy_ns(connect, "connect_timeout", &opts.connect_timeout_ns) ||
         weftpy_ns(closing, "close_timeout", &opts.close_timeout_ns) || weftpy_ns(spin, "spin", &opts.spin_ns) ||

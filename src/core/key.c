@@ -1,0 +1,250 @@
+/* core/key.c - the pre-shared key: what was typed is stretched, what is random is taken as it is.
+ *
+ * Whoever records a hello can try keys against it. A key that a person chose would not last long against that, so it goes through
+ * Argon2id: 32 MiB and three passes, about 60 ms, which is what each guess costs as well. Both sides must come to the same, so the
+ * salt is a constant: the hash of a label.
+ *
+ * 32 random bytes cannot be guessed, and need none of it. They are known by what is written before them: "weft-key-1 " and 64 hex
+ * digits, as `weft key new` writes them to a file. Whatever begins with "weft-key-" and is not that is refused: half a key must not
+ * become another key. A program that makes keys itself says so (opts.key_random).
+ *
+ * A process stretches a key once: the result is kept, for the runtimes that are opened later. What is kept is no key by itself: it is
+ * XORed with a keyed hash of the bytes it came from, so that only who has these gets it back. It is wiped at exit and in a forked
+ * child. The lock is held while one thread stretches, so that the others do not do it too.
+ *
+ * Promise: the same bytes make the same key in every process, other bytes another one. tests/unit/core_key.c. */
+#include "core/key.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Both sides must agree on all of these: changed, they make another key. */
+#define SALT_LABEL "weft pre-shared key 1"
+#define PASSES 3
+#define MEMORY ((size_t)32 << 20)
+
+#define STACK_USED 16384 /* by crypto_pwhash(), and more */
+
+#define MARK "weft-key-"
+#define VERSION "1 "
+enum { MARK_LEN = sizeof MARK - 1, HEAD_LEN = MARK_LEN + sizeof VERSION - 1, HEX_LEN = 2 * WEFTI_KEY_SIZE };
+
+/* --- what was stretched before ------------------------------------------------------------------------------------------------ */
+
+enum { KEPT = 8, ID_LEN = 16 };
+
+typedef struct kept {
+    bool used;
+    uint8_t id[ID_LEN];
+    uint8_t sealed[WEFTI_KEY_SIZE];
+} kept_t;
+
+/* What is known of typed bytes without stretching them, and only here: `secret` is random and of this process. */
+typedef struct print {
+    uint8_t id[ID_LEN];
+    uint8_t seal[WEFTI_KEY_SIZE];
+} print_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool keeping; /* the child of a fork will forget: written once */
+static uint8_t secret[crypto_generichash_KEYBYTES];
+static kept_t kept[KEPT];
+static unsigned next_kept;
+static uint64_t stretches;
+
+static void forget(void)
+{
+    sodium_memzero(secret, sizeof secret);
+    sodium_memzero(kept, sizeof kept);
+}
+
+/* A thread that is not here may have held the lock, and been in the middle of writing. */
+static void in_child(void)
+{
+    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    lock = fresh;
+    forget();
+}
+
+static void begin(void)
+{
+    keeping = !pthread_atfork(NULL, NULL, in_child); /* without, every runtime stretches its key */
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+    if (pthread_mutex_trylock(&lock))
+        return; /* a thread that is still opening a runtime does not hold up the exit */
+    forget();
+    pthread_mutex_unlock(&lock);
+}
+
+static void print_of(const void *bytes, size_t n, print_t *print)
+{
+    if (sodium_is_zero(secret, sizeof secret))
+        randombytes_buf(secret, sizeof secret);
+    crypto_generichash((uint8_t *)print, sizeof *print, bytes, n, secret, sizeof secret);
+}
+
+static void mix(uint8_t *to, const uint8_t *a, const uint8_t *b)
+{
+    for (size_t i = 0; i < WEFTI_KEY_SIZE; i++)
+        to[i] = a[i] ^ b[i];
+}
+
+static bool recall(const print_t *print, uint8_t *key_out)
+{
+    for (int i = 0; i < KEPT; i++)
+        if (kept[i].used && !sodium_memcmp(kept[i].id, print->id, ID_LEN)) {
+            mix(key_out, kept[i].sealed, print->seal);
+            return true;
+        }
+    return false;
+}
+
+static void keep(const print_t *print, const uint8_t *key)
+{
+    kept_t *k = &kept[next_kept++ % KEPT];
+    memcpy(k->id, print->id, ID_LEN);
+    mix(k->sealed, key, print->seal);
+    k->used = true;
+}
+
+/* --- stretching ------------------------------------------------------------------------------------------------------------ */
+
+static weft_status_t stretch(const char *whose, const void *bytes, size_t n, uint8_t *key_out)
+{
+    uint8_t salt[crypto_pwhash_SALTBYTES];
+    crypto_generichash(salt, sizeof salt, (const uint8_t *)SALT_LABEL, sizeof SALT_LABEL - 1, NULL, 0);
+    stretches++;
+    int failed = crypto_pwhash(key_out, WEFTI_KEY_SIZE, bytes, n, salt, PASSES, MEMORY, crypto_pwhash_ALG_ARGON2ID13);
+    sodium_stackzero(STACK_USED); /* it leaves a copy of the key there */
+    if (failed)
+        return wefti_fail(WEFT_ERR_NOMEM,
+                          "no memory to stretch %s, which takes %zu MiB for a moment; a key made by \"weft key new FILE\" is not "
+                          "stretched",
+                          whose, MEMORY >> 20);
+    return WEFT_OK;
+}
+
+static weft_status_t stretch_once(const char *whose, const void *bytes, size_t n, uint8_t *key_out)
+{
+    print_t print;
+    weft_status_t st = WEFT_OK;
+    (void)pthread_once(&once, begin);
+    pthread_mutex_lock(&lock);
+    print_of(bytes, n, &print);
+    if (!keeping || !recall(&print, key_out)) {
+        st = stretch(whose, bytes, n, key_out);
+        if (!st && keeping)
+            keep(&print, key_out);
+    }
+    pthread_mutex_unlock(&lock);
+    sodium_memzero(&print, sizeof print);
+    return st;
+}
+
+uint64_t wefti_key_stretches(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = stretches;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+/* --- what bytes mean --------------------------------------------------------------------------------------------------------- */
+
+static size_t without_line_end(const char *text, size_t n)
+{
+    if (n && text[n - 1] == '\n')
+        n--;
+    if (n && text[n - 1] == '\r')
+        n--;
+    return n;
+}
+
+static weft_status_t read_random(const char *whose, const char *text, size_t n, uint8_t *key_out)
+{
+    uint8_t key[WEFTI_KEY_SIZE];
+    size_t got = 0;
+    const char *end = NULL;
+    n = without_line_end(text, n);
+    bool good = n == HEAD_LEN + HEX_LEN && !memcmp(text, MARK VERSION, HEAD_LEN) &&
+                !sodium_hex2bin(key, sizeof key, text + HEAD_LEN, HEX_LEN, NULL, &got, &end) && got == sizeof key &&
+                end == text + n;
+    if (good)
+        memcpy(key_out, key, sizeof key);
+    sodium_memzero(key, sizeof key);
+    return good ? WEFT_OK
+                : wefti_fail(WEFT_ERR_INVALID,
+                             "%s begins with \"" MARK "\", but is not one line of \"" MARK VERSION
+                             "\" and %d hex digits as \"weft key new FILE\" writes it",
+                             whose, (int)HEX_LEN);
+}
+
+weft_status_t wefti_key_make(const char *whose, const void *bytes, size_t n, bool random, uint8_t key_out[WEFTI_KEY_SIZE])
+{
+    if (sodium_init() < 0)
+        return wefti_fail(WEFT_ERR_SYSTEM, "libsodium cannot start: there is no randomness");
+    if (random) {
+        memcpy(key_out, bytes, WEFTI_KEY_SIZE);
+        return WEFT_OK;
+    }
+    if (n >= MARK_LEN && !memcmp(bytes, MARK, MARK_LEN))
+        return read_random(whose, bytes, n, key_out);
+    return stretch_once(whose, bytes, n, key_out);
+}
+
+/* --- files ------------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_key_read(const char *path, uint8_t key_out[WEFTI_KEY_SIZE])
+{
+    unsigned char bytes[WEFTI_KEY_MOST + 1];
+    char whose[300];
+    struct stat info;
+    size_t n = 0;
+    weft_status_t st = WEFT_ERR_INVALID;
+    snprintf(whose, sizeof whose, "the key file \"%.250s\"", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : st, "%s cannot be opened: %s", whose,
+                          strerror(errno));
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        wefti_fail(st, "%s is not a regular file", whose);
+        goto err_fd;
+    }
+    if (info.st_mode & S_IRWXO) {
+        wefti_fail(st, "%s has mode %03o; others must not have access to it", whose, (unsigned)info.st_mode & 0777);
+        goto err_fd;
+    }
+    while (n < sizeof bytes) {
+        ssize_t got = read(fd, bytes + n, sizeof bytes - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            st = wefti_fail(WEFT_ERR_SYSTEM, "%s cannot be read: %s", whose, strerror(errno));
+            goto err_bytes;
+        }
+        if (!got)
+            break;
+        n += (size_t)got;
+    }
+    if (n < WEFTI_KEY_LEAST || n > WEFTI_KEY_MOST) {
+        wefti_fail(st, "%s has %s%zu bytes, but should have %d to %d", whose, n > WEFTI_KEY_MOST ? "at least " : "", n,
+                   (int)WEFTI_KEY_LEAST, (int)WEFTI_KEY_MOST);
+        goto err_bytes;
+    }
+    st = wefti_key_make(whose, bytes, n, false, key_out);
+
+err_bytes:
+    sodium_memzero(bytes, n);
+err_fd:
+    close(fd);
+    return st;
+}

@@ -1,0 +1,100 @@
+"""weft key new makes a random key for its owner alone, never replaces a file, and commands that have it talk to each other."""
+import os
+import re
+import resource
+import signal
+import stat
+import subprocess
+
+from lib import weft
+
+
+def refused(*args, says):
+    done = weft.run("key", *args, timeout=20)
+    assert done.returncode == 2, f"weft key {' '.join(args)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert len(done.stderr.splitlines()) == 1 and says in done.stderr, done.stderr
+
+
+def read(path):
+    with open(path, encoding="ascii") as f:
+        return f.read()
+
+
+def a_new_key_is_random_and_its_owners_alone():
+    with weft.scratch() as folder:
+        keys = []
+        for name in ("a", "b"):
+            path = os.path.join(folder, name)
+            old = os.umask(0)
+            try:
+                said = weft.must("key", "new", path)
+            finally:
+                os.umask(old)
+            assert path in said and "--key-file" in said, said
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, oct(os.stat(path).st_mode)
+            text = read(path)
+            assert re.fullmatch(r"weft-key-1 [0-9a-f]{64}\n", text), "not the one line it should be"
+            assert text[11:-1] not in said, "the key is shown"
+            keys.append(text)
+        assert keys[0] != keys[1], "twice the same key"
+
+
+def a_file_that_is_there_is_not_replaced():
+    with weft.scratch() as folder:
+        path, link = os.path.join(folder, "key"), os.path.join(folder, "link")
+        weft.must("key", "new", path)
+        before = read(path)
+        os.symlink(os.path.join(folder, "elsewhere"), link)
+        for there in (path, link):
+            done = weft.run("key", "new", there)
+            assert done.returncode == 1 and "is there already" in done.stderr and there in done.stderr, done.stderr
+        assert read(path) == before and not os.path.exists(os.path.join(folder, "elsewhere"))
+        done = weft.run("key", "new", os.path.join(folder, "no", "such", "folder"))
+        assert done.returncode == 1 and "No such file" in done.stderr, done.stderr
+
+
+def a_file_that_cannot_be_written_is_not_left_behind():
+    def no_bytes_for_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    with weft.scratch() as folder:
+        path = os.path.join(folder, "key")
+        done = subprocess.run([weft.command(), "key", "new", path], env=weft.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60, check=False, preexec_fn=no_bytes_for_files)
+        assert done.returncode == 1 and path in done.stderr, f"exit status {done.returncode}\n{done.stderr}"
+        assert not os.path.exists(path), "half a key is left"
+
+
+def what_is_wrong_is_said():
+    refused(says="weft key new FILE")
+    refused("new", says="which file")
+    refused("nwe", "x", says='"new"')
+    refused("new", "a", "b", says='"b"')
+    refused("--qqq", says="--qqq")
+    assert "weft key new FILE" in weft.must("key", "--help") and "weft key new FILE" in weft.must("help", "key")
+
+
+def with_the_key_a_call_is_answered_and_without_it_is_not():
+    with weft.scratch() as folder:
+        key, other, typed, half = (os.path.join(folder, name) for name in ("key", "other", "typed", "half"))
+        weft.must("key", "new", key)
+        weft.must("key", "new", other)
+        for path, text in ((typed, "typed by a person"), (half, read(key)[:40])):
+            with open(path, "w", encoding="ascii") as f:
+                f.write(text)
+            os.chmod(path, 0o600)
+        for ours, wrong in ((key, other), (typed, key)):
+            server, said = weft.serve_calls("--no-registry", "--listen", "tcp://127.0.0.1:0", "--key-file", ours)
+            try:
+                uri = said["listening"][0] + "/calc/add"
+                assert weft.must("call", uri, "25", "17", "--key-file", ours) == "42\n"
+                done = weft.run("call", uri, "25", "17", "--key-file", wrong)
+                assert done.returncode != 0 and done.stdout == "", done.stdout
+                done = weft.run("call", uri, "25", "17", "--key-file", half)
+                assert done.returncode != 0 and "weft key new" in done.stderr and read(half)[12:] not in done.stderr, done.stderr
+            finally:
+                weft.end(server)
+
+
+weft.main(a_new_key_is_random_and_its_owners_alone, a_file_that_is_there_is_not_replaced, a_file_that_cannot_be_written_is_not_left_behind,
+          what_is_wrong_is_said, with_the_key_a_call_is_answered_and_without_it_is_not)
