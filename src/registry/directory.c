@@ -39,30 +39,40 @@ typedef struct directory {
     dev_t dev;
     ino_t ino;
     int inotify, wake_fd;
-    int trouble; /* the errno the log has heard of; 0: all is well */
+    wefti_rarely_t *rarely; /* the registry's */
     uint8_t bytes[REG_BYTES_MAX + 1];
     char path[];
 } directory_t;
 
 /* --- trouble ---------------------------------------------------------------------------------------------------------------- */
 
-/* What a system call came to, in our words; the log hears of each once, until all is well again. */
+/* What a system call came to, in our words. */
 static weft_status_t trouble(directory_t *d, int err, const char *what)
 {
     if (err == ENOMEM)
         return WEFT_ERR_NOMEM;
-    if (d->trouble != err)
-        wefti_warn("the registry dir://%s: cannot %s: %s; it is tried again every second", d->path, what, strerror(err));
-    d->trouble = err;
+    wefti_warn_rarely(d->rarely, (uint64_t)err, "the registry dir://%s: cannot %s: %s; it is tried again every second", d->path,
+                      what, strerror(err));
     return err == ENOSPC || err == EDQUOT || err == EFBIG || err == EMFILE || err == ENFILE ? WEFT_ERR_LIMIT
                                                                                             : WEFT_ERR_UNREACHABLE;
 }
 
-static weft_status_t refuse(directory_t *d, const char *why)
+/* Is it another user's? In a directory that all may write to, such as /tmp, whoever is first has the name. */
+static bool is_anothers(const struct stat *st)
 {
-    if (d->trouble != EPERM)
-        wefti_warn("the registry dir://%s is not used: %s", d->path, why);
-    d->trouble = EPERM;
+    return st->st_uid != geteuid() && st->st_uid != 0;
+}
+
+static weft_status_t refuse(directory_t *d, const struct stat *st)
+{
+    if (is_anothers(st))
+        wefti_warn_rarely(d->rarely, UINT64_MAX,
+                          "the registry dir://%s is not used: it belongs to another user (uid %u); have it removed, or give all "
+                          "who are to find each other a directory of their own: WEFT_REGISTRY=dir:///PATH",
+                          d->path, (unsigned)st->st_uid);
+    else
+        wefti_warn_rarely(d->rarely, UINT64_MAX - 1,
+                          "the registry dir://%s is not used: others may write to it; take that away (chmod go-w)", d->path);
     return WEFT_ERR_UNREACHABLE;
 }
 
@@ -96,8 +106,11 @@ static weft_status_t ensure(directory_t *d)
         d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (d->fd >= 0)
             break;
-        if (errno != ENOENT || tries == TRIES)
-            return trouble(d, errno, "open it");
+        int err = errno;
+        if (err != ENOENT && !fstatat(AT_FDCWD, d->path, &st, AT_SYMLINK_NOFOLLOW) && is_anothers(&st))
+            return refuse(d, &st);
+        if (err != ENOENT || tries == TRIES)
+            return trouble(d, err, "open it");
         if (mkdir(d->path, 0700) && errno != EEXIST)
             return trouble(d, errno, "make it");
     }
@@ -106,12 +119,9 @@ static weft_status_t ensure(directory_t *d)
         shut(d);
         return trouble(d, err, "look at it");
     }
-    const char *why = st.st_uid != geteuid() && st.st_uid != 0 ? "it belongs to another user"
-                      : st.st_mode & 022                       ? "others may write to it; take that away (chmod go-w)"
-                                                               : NULL;
-    if (why) {
+    if (is_anothers(&st) || (st.st_mode & 022)) {
         shut(d);
-        return refuse(d, why);
+        return refuse(d, &st);
     }
     d->dev = st.st_dev;
     d->ino = st.st_ino;
@@ -170,6 +180,7 @@ static weft_status_t directory_open(weft_registry_t *registry, const char *rest,
     memcpy(d->path, path, n);
     d->fd = d->inotify = -1;
     d->wake_fd = registry->wake_fd;
+    d->rarely = &registry->rarely;
     *backend_out = d;
     return WEFT_OK;
 }
@@ -203,7 +214,7 @@ static sight_t see(directory_t *d, const char *name, reg_entry_t **entry_out, in
         *err_out = errno;
         return errno == ENOENT ? GONE : errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO ? FAILED : STRANGE;
     }
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_uid != geteuid() && st.st_uid != 0) || st.st_size > REG_BYTES_MAX)
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || is_anothers(&st) || st.st_size > REG_BYTES_MAX)
         goto out;
     for (ssize_t got; n < sizeof d->bytes && (got = read(fd, d->bytes + n, sizeof d->bytes - n)) != 0;) {
         if (got < 0 && errno == EINTR)
@@ -318,8 +329,6 @@ static weft_status_t directory_list(void *backend, reg_found_t *found)
     closedir(dir);
     if (err)
         st = trouble(d, err, "list it");
-    if (!st)
-        d->trouble = 0;
     return st;
 }
 
@@ -383,7 +392,9 @@ static weft_status_t take_name(directory_t *d, const char *from, const char *to)
         case GONE:
             break;
         case STRANGE:
-            wefti_warn("the registry dir://%s has a file \"%s\" that is no entry; remove it, or use another name", d->path, to);
+            wefti_warn_rarely(d->rarely, wefti_rarely_text(to),
+                              "the registry dir://%s has a file \"%s\" that is no entry; remove it, or use another name", d->path,
+                              to);
             return WEFT_ERR_STATE;
         case FAILED:
             return trouble(d, err, "read an entry");
@@ -425,7 +436,6 @@ static weft_status_t directory_enter(void *backend, reg_own_t *own)
     }
     own->held = h;
     wefti_reg_hold_drop(old);
-    d->trouble = 0;
     return WEFT_OK;
 }
 
@@ -474,6 +484,7 @@ static bool directory_wait(void *backend, uint64_t ns)
 
 const reg_backend_t wefti_reg_directory = {
     .scheme = "dir",
+    .noisy = true,
     .open = directory_open,
     .enter = directory_enter,
     .leave = directory_leave,

@@ -61,6 +61,7 @@ typedef struct etcd {
     reg_http_t *http;
     int wake_fd;
     const char *name;                   /* for people */
+    wefti_rarely_t *rarely;             /* the registry's */
     char *hosts[ETCD_HOSTS_MAX];        /* "http://host:port" */
     unsigned n_hosts, at;
 
@@ -100,7 +101,7 @@ weft_status_t wefti_etcd_ask(etcd_t *e, const char *path, size_t n, uint64_t ns,
                              bool *fresh_out);
 /* All entries as they are now, and as of which revision. */
 weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out);
-/* The log hears of each trouble once, until requests of that kind succeed again. Gives st. */
+/* The log hears of each trouble, rarely; and when requests of that kind succeed again. Gives st. */
 weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why);
 
 extern const char wefti_etcd_path_range[];

@@ -60,9 +60,8 @@ typedef struct redis {
 
     redis_link_t link, ear; /* to ask, to listen */
     uint64_t retry_at, delay;
-    bool nudged;                                 /* wait() has said that it is time to try again */
-    weft_status_t status;                        /* while there is no link: why */
-    char trouble[REDIS_WHY], refusal[REDIS_WHY]; /* what the log was told last: of the link, of entering. "": all is well */
+    bool nudged;          /* wait() has said that it is time to try again */
+    weft_status_t status; /* while there is no link: why */
 
     bool fresh, left; /* nothing was renewed over this link yet; everything of ours is gone */
     uint64_t renewed_at, listened_at;
@@ -131,12 +130,10 @@ static const char lua_list[] =
 
 /* --- trouble ---------------------------------------------------------------------------------------------------------------- */
 
-/* The log hears of each trouble once, until all is well again. */
-static void complain(redis_t *b, char *last, const char *why)
+static void complain(redis_t *b, const char *why)
 {
-    if (strcmp(last, why) != 0)
-        wefti_warn("the registry %s: %s; it is tried again", b->registry->uri, why);
-    snprintf(last, REDIS_WHY, "%s", why);
+    wefti_warn_rarely(&b->registry->rarely, wefti_rarely_text(why), "the registry %s: %s; it is tried again", b->registry->uri,
+                      why);
 }
 
 static void hang_up(redis_t *b)
@@ -155,7 +152,7 @@ static weft_status_t broken(redis_t *b, weft_status_t st, const char *why)
     b->status = st == WEFT_ERR_LIMIT ? st : WEFT_ERR_UNREACHABLE;
     if (st == WEFT_ERR_NOMEM)
         return st;
-    complain(b, b->trouble, why);
+    complain(b, why);
     return b->status;
 }
 
@@ -171,12 +168,12 @@ static void quote(const redisReply *r, char text[REDIS_WHY])
     snprintf(text, REDIS_WHY, password ? "it wants another password (%.90s); write redis://:PASSWORD@HOST" : "it says: %s", said);
 }
 
-static weft_status_t refused(redis_t *b, const redisReply *r, char *last)
+static weft_status_t refused(redis_t *b, const redisReply *r)
 {
     char text[REDIS_WHY] = "it answers something else than was asked";
     if (r->type == REDIS_REPLY_ERROR)
         quote(r, text);
-    complain(b, last, text);
+    complain(b, text);
     return r->type == REDIS_REPLY_ERROR && !strncmp(r->str, "OOM", 3) ? WEFT_ERR_LIMIT : WEFT_ERR_UNREACHABLE;
 }
 
@@ -281,16 +278,15 @@ static weft_status_t redis_enter(void *backend, reg_own_t *own)
     if (r->type == REDIS_REPLY_INTEGER) {
         st = r->integer == 1 ? WEFT_OK : WEFT_ERR_STATE;
     } else if (r->type == REDIS_REPLY_ERROR && strstr(r->str, "WRONGTYPE")) {
-        wefti_warn("the registry %s has a key " PREFIX "%s that is no entry; remove it, or use another name", b->registry->uri,
-                   name);
+        wefti_warn_rarely(&b->registry->rarely, wefti_rarely_text(name),
+                          "the registry %s has a key " PREFIX "%s that is no entry; remove it, or use another name",
+                          b->registry->uri, name);
         st = WEFT_ERR_STATE;
     } else {
-        st = refused(b, r, b->refusal);
+        st = refused(b, r);
     }
     if (st == WEFT_ERR_STATE)
         own->held = NULL;
-    if (!st)
-        *b->refusal = *b->trouble = 0;
     wefti_redis_forget(r);
     return st;
 }
@@ -356,7 +352,7 @@ static weft_status_t renew_some(redis_t *b, bool renew, size_t n, reg_own_t **ow
     if (st || !n)
         return st;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != n)
-        st = refused(b, r, b->refusal);
+        st = refused(b, r);
     for (size_t i = 0; !st && i < n; i++)
         if (r->element[i]->type != REDIS_REPLY_INTEGER || r->element[i]->integer != 1)
             owns[i]->held = NULL;
@@ -430,7 +426,7 @@ static weft_status_t list_names(redis_t *b, redis_known_t *now)
     if (st)
         return st;
     if (r->type != REDIS_REPLY_ARRAY)
-        st = refused(b, r, b->trouble);
+        st = refused(b, r);
     for (size_t i = 0; !st && i + 1 < r->elements; i += 2) {
         const redisReply *name = r->element[i], *head = r->element[i + 1];
         if (name->type == REDIS_REPLY_STRING && head->type == REDIS_REPLY_STRING &&
@@ -461,8 +457,6 @@ static weft_status_t look(redis_t *b)
     }
     if (n && !st)
         st = fetch(b, n, wanted);
-    if (!st)
-        *b->trouble = 0;
     /* who keeps trying keeps believing, however long it takes */
     b->known.asked_at = !st || (b->known.asked_at && time - b->known.asked_at < REDIS_GRACE_NS) ? wefti_clock_ns() : 0;
     return st;

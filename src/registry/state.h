@@ -12,6 +12,7 @@
 #include <weft/registry.h>
 
 #include "base/alloc.h"
+#include "base/rarely.h"
 #include "core/core.h"
 
 #define REG_LEASE_NS (10 * WEFT_SECOND)
@@ -76,13 +77,16 @@ typedef struct reg_own {
     reg_entry_t *entry;
     void *held;           /* the backend's: what makes others believe in it. NULL: it is not there */
     bool stale;           /* what is held is not `entry` yet */
-    weft_status_t status; /* of the last attempt to make it, so that the log hears of each trouble once */
+    weft_status_t status; /* of the last attempt to make it */
+    uint64_t again_at;    /* it failed, and is not tried before */
 } reg_own_t;
 
 /* What a place must be able to do. Everything but open() runs on the registry's thread and may block, for a while. A status that is none of
  * WEFT_ERR_STATE and _NOMEM is what the registry's state becomes; whoever decides it has logged why. */
 typedef struct reg_backend {
     const char *scheme;
+    /* An attempt to enter changes the place even if it fails, so that all who watch look again: it is made once a second, not after every change. */
+    bool noisy;
     /* It never blocks, and calls wefti_reg_wake() when something has changed: so it can do without a thread, on a simulated network. */
     bool instant;
     /* Check `rest` (what follows "scheme://") and make the backend; does not touch the place. Of `registry` there are rt, ops, uri, lease_ns and
@@ -177,6 +181,7 @@ struct weft_registry {
 
     /* the thread's */
     wefti_list_t ours;
+    wefti_rarely_t rarely;   /* what the log was told of this registry */
     reg_found_t *last;
 
     /* the driver's */

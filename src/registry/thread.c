@@ -126,6 +126,7 @@ static weft_status_t enter(weft_registry_t *r, reg_entry_t *entry)
     own->entry = wefti_reg_entry_ref(entry);
     own->stale = true;
     own->status = r->ops->enter(r->backend, own);
+    own->again_at = wefti_clock_ns() + r->look_ns;
     weft_status_t st = own->status;
     note(r, st);
     own->stale = st != WEFT_OK;
@@ -143,6 +144,22 @@ static weft_status_t leave(weft_registry_t *r, const char *service, const char *
     return WEFT_OK;
 }
 
+static weft_status_t keep_one(weft_registry_t *r, reg_own_t *own)
+{
+    if (r->ops->noisy && own->status && wefti_clock_ns() < own->again_at)
+        return own->status;
+    weft_status_t st = own->stale ? r->ops->enter(r->backend, own) : r->ops->keep(r->backend, own);
+    if (!st)
+        own->stale = false;
+    if (st == WEFT_ERR_STATE && own->status != st)
+        wefti_warn_rarely(&r->rarely, wefti_rarely_text(own->entry->service) ^ wefti_rarely_text(own->entry->instance),
+                          "the registry %s: another process has taken %s@%s while it was out of reach", r->uri,
+                          own->entry->service, own->entry->instance);
+    own->status = st;
+    own->again_at = wefti_clock_ns() + r->look_ns;
+    return st;
+}
+
 static weft_status_t keep(weft_registry_t *r)
 {
     weft_status_t worst = r->ops->renew ? r->ops->renew(r->backend, &r->ours) : WEFT_OK;
@@ -150,13 +167,7 @@ static weft_status_t keep(weft_registry_t *r)
         return worst;
     wefti_list_each(l, &r->ours) {
         reg_own_t *own = wefti_container_of(l, reg_own_t, link);
-        weft_status_t st = own->stale ? r->ops->enter(r->backend, own) : r->ops->keep(r->backend, own);
-        if (!st)
-            own->stale = false;
-        if (st == WEFT_ERR_STATE && own->status != st)
-            wefti_warn("the registry %s: another process has taken %s@%s while it was out of reach", r->uri, own->entry->service,
-                       own->entry->instance);
-        own->status = st;
+        weft_status_t st = keep_one(r, own);
         if (st && st != WEFT_ERR_STATE && st != WEFT_ERR_NOMEM)
             worst = st;
     }

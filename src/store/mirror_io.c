@@ -133,8 +133,8 @@ static bool came(mir_piece_t *p, mir_member_t *mb)
     weft_mirror_t *m = p->m;
     if (!m->checksums || wefti_mirror_good(p->bytes, p->block))
         return true;
-    wefti_warn("mirror %s: block %llu does not match its checksum at member %u", m->name, (unsigned long long)p->block,
-               mir_index(mb));
+    wefti_warn_rarely(&m->rarely, mir_index(mb), "mirror %s: block %llu does not match its checksum at member %u", m->name,
+                      (unsigned long long)p->block, mir_index(mb));
     p->bad |= mir_bit(mb);
     return false;
 }

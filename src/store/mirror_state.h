@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 
+#include "base/rarely.h"
 #include "store/mirror_layout.h"
 #include "store/replica.h"
 #include "store/state.h"
@@ -120,6 +121,7 @@ struct weft_mirror {
     wefti_call_t close_call;     /* where nobody waits for it */
     _Atomic bool called;         /* it is on its way to the driver */
     weft_status_t close_status;
+    wefti_rarely_t rarely;       /* copies that were changed, by member */
 
     /* a reader's members: mirror_find.c */
     uint8_t listed[WEFT_MIRROR_MAX][WEFT_STORE_ID]; /* in the record of `accepted` */

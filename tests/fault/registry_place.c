@@ -2,6 +2,7 @@
  * ctest: timeout=300 */
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -11,12 +12,14 @@
 #include "test.h"
 
 static char said[512];
+static _Atomic unsigned lines; /* said by whatever thread */
 
 static void note_line(weft_log_level_t level, const char *line, void *user)
 {
     (void)level;
     (void)user;
     snprintf(said, sizeof said, "%s", line);
+    lines++;
 }
 
 TEST(a_directory_that_is_removed_is_made_again_with_what_is_ours)
@@ -107,9 +110,52 @@ TEST(a_directory_of_another_user_is_not_used)
     CHECK(!chown(uri + 6, 65534, 65534));
     place_open(&a, uri, WEFT_PROGRESS_CALLER);
     CHECK_EQ(place_count(&a, NULL), WEFT_ERR_UNREACHABLE);
-    CHECK(strstr(said, "belongs to another user") != NULL);
+    CHECK(strstr(said, "belongs to another user (uid 65534)") != NULL);
     place_close(&a);
     place_remove(uri);
+}
+
+/* Nobody's: a user who has no directory in /run. */
+enum { US = 4242, THEM = 4243 };
+
+static void what_is_said_of(const char *what)
+{
+    place_t a;
+    said[0] = 0;
+    place_open(&a, "dir://", WEFT_PROGRESS_CALLER);
+    CHECK_EQ(place_count(&a, NULL), WEFT_ERR_UNREACHABLE);
+    CHECK_EQ(place_enter(&a, "s", "x", 0), WEFT_ERR_UNREACHABLE);
+    if (!strstr(said, "dir:///tmp/weft-4242 ") || !strstr(said, "another user (uid 4243)") ||
+        !strstr(said, "WEFT_REGISTRY=dir:///PATH"))
+        FAIL("of %s is said: %s", what, said);
+    place_close(&a);
+}
+
+TEST(who_finds_the_default_place_taken_by_another_is_told_by_whom_and_where_else_it_could_be)
+{
+    place_t a;
+    if (geteuid() || unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", "/tmp", "tmpfs", 0, "size=1m,mode=1777"))
+        SKIP("only root can be another user and have a /tmp of its own");
+    weft_log_set_sink(note_line, NULL);
+    unsetenv("XDG_RUNTIME_DIR");
+    CHECK(!mkdir("/tmp/weft-4242", 0700) && !chown("/tmp/weft-4242", THEM, THEM));
+    CHECK(!mkdir("/tmp/run", 0700) && !chown("/tmp/run", US, US));
+    CHECK(!setresgid(US, US, US) && !setresuid(US, US, 0)); /* the saved one: to change the scene below */
+    what_is_said_of("a directory that only its owner may open");
+    CHECK(!setresuid(0, 0, 0) && !chmod("/tmp/weft-4242", 0755) && !setresuid(US, US, 0));
+    what_is_said_of("a directory that all may read");
+    CHECK(!setresuid(0, 0, 0) && !rmdir("/tmp/weft-4242") && !symlink("/tmp/run", "/tmp/weft-4242") &&
+          !lchown("/tmp/weft-4242", THEM, THEM) && !setresuid(US, US, 0));
+    what_is_said_of("a link");
+
+    setenv("XDG_RUNTIME_DIR", "/tmp/run", 1); /* this comes first */
+    lines = 0;
+    place_open(&a, "dir://", WEFT_PROGRESS_CALLER);
+    CHECK_OK(place_enter(&a, "s", "x", 0));
+    CHECK(!access("/tmp/run/weft/s@x", F_OK));
+    CHECK_EQ(lines, 0);
+    place_close(&a);
 }
 
 TEST(a_directory_that_may_not_be_written_says_so)
@@ -160,6 +206,54 @@ TEST(a_full_disk_says_so_and_the_entry_is_made_when_there_is_room)
     CHECK_EQ(place_count(&a, NULL), 0);
     CHECK(!unlink(path));
     PLACE_UNTIL(&a, place_count(&a, NULL) == 1, 20);
+    place_close(&a);
+    CHECK(!umount(uri + 6));
+    CHECK(!rmdir(uri + 6));
+}
+
+TEST(a_full_disk_is_told_of_once_a_minute_and_tried_once_a_second)
+{
+    static seen_t s;
+    static char rubbish[1 << 16];
+    char uri[128], path[160], events[4096];
+    place_t a;
+    weft_watch_t *w;
+    unsigned tries = 0;
+    place_new(uri);
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", uri + 6, "tmpfs", 0, "size=16k,mode=0700")) {
+        place_remove(uri);
+        SKIP("nothing may be mounted here");
+    }
+    weft_log_set_sink(note_line, NULL);
+    snprintf(path, sizeof path, "%s/rubbish", uri + 6);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    CHECK(fd >= 0);
+    while (write(fd, rubbish, sizeof rubbish) > 0)
+        ;
+    close(fd);
+    int witness = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    CHECK(witness >= 0 && inotify_add_watch(witness, uri + 6, IN_CREATE) >= 0);
+    double began = test_now();
+    place_open(&a, uri, WEFT_PROGRESS_CALLER);
+    CHECK_OK(weft_registry_watch(a.registry, NULL, seen_change, &s, &w)); /* who watches hears of every attempt */
+    CHECK_EQ(place_enter(&a, "s", "x", 0), WEFT_ERR_LIMIT);
+    while (test_now() < began + 4) {
+        weft_runtime_progress(a.rt);
+        usleep(1000);
+    }
+    for (ssize_t n; (n = read(witness, events, sizeof events)) > 0;)
+        for (ssize_t at = 0; at < n; tries++)
+            at += (ssize_t)(sizeof(struct inotify_event) + ((struct inotify_event *)(void *)(events + at))->len);
+    CHECK(tries >= 2);
+    if (tries > (test_now() - began) + 2)
+        FAIL("%u attempts in %.1f s", tries, test_now() - began);
+    CHECK_EQ(lines, 1);
+    CHECK_EQ(weft_registry_state(a.registry), WEFT_ERR_LIMIT);
+    CHECK(!unlink(path));
+    PLACE_UNTIL(&a, s.there == 1, 20);
+    CHECK_EQ(weft_registry_state(a.registry), WEFT_OK);
+    close(witness);
     place_close(&a);
     CHECK(!umount(uri + 6));
     CHECK(!rmdir(uri + 6));
