@@ -168,7 +168,7 @@ WEFT_API weft_status_t weft_scope_free(weft_scope_t *scope);
  * completion. Pop from one thread at a time. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out);
 /* Take up to n completed operations, waiting up to timeout_ns for the first (0: do not wait). Returns how many; drives
- * progress on a caller-driven runtime. */
+ * progress on a caller-driven runtime. 0 in a forked child, where the queue is the parent's. */
 WEFT_API size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64_t timeout_ns);
 /* The event fd, or a negative status. Yours to poll, not to read or close. */
 WEFT_API int weft_queue_fd(weft_queue_t *queue);

@@ -4,8 +4,15 @@
  * (`taken`), linked through opx->inbox_next, which nobody else needs once an operation is complete. An operation in a queue is
  * DONE and QUEUED: complete for whoever asks, but not to be posted again before it is popped.
  *
- * The event fd is written when the first of a burst is pushed (`lit` turns 1) and read by the pop that finds nothing left (`lit`
- * turns 0, then one more look, since a push in between relied on it).
+ * The event fd is written when the first of a burst is pushed, and read by the pop that finds nothing left:
+ *
+ *     DARK --a push, which writes--> LIGHTING --it has written--> LIT --a pop that finds nothing reads--> DARK, then one more look,
+ *     since a push in between relied on it
+ *
+ * A pop that finds nothing while it is LIGHTING leaves it: then the fd is readable once with nothing there, and the next pop darkens
+ * it. Nobody ever waits for a byte that another may have read.
+ *
+ * A forked child has a copy of the queue, but the same fd: so there it gives nothing and touches nothing.
  *
  * Promise: each completion is popped once, in the order of completion; the fd is readable while something is there.
  * tests/unit/core_queue.c holds us to it. */
@@ -18,12 +25,15 @@
 #include "base/alloc.h"
 #include "core/local.h"
 
+enum { DARK, LIGHTING, LIT };
+
 struct weft_queue {
     weft_runtime_t *_Atomic rt;  /* NULL once the runtime is closed */
+    uint32_t fork_generation;    /* of the process that made it */
     _Atomic(weft_op_t *) pushed; /* newest first */
     _Atomic(weft_op_t *) taken;  /* oldest first; only the popping thread changes it */
     _Atomic uint32_t waited;     /* a popper sleeps */
-    _Atomic uint32_t lit;        /* the fd is readable, or about to be */
+    _Atomic uint32_t lit;        /* DARK, LIGHTING, LIT: the fd is not readable, is about to be, is */
     _Atomic int fd;              /* -1 before weft_queue_fd() */
     _Atomic int64_t under_way;   /* posted with this queue and not popped */
     _Atomic uint32_t pushing;    /* the driver is in wefti_queue_push() */
@@ -45,24 +55,32 @@ static bool has_some(const weft_queue_t *queue)
     return atomic_load(&queue->taken) || atomic_load(&queue->pushed);
 }
 
+static bool is_inherited(const weft_queue_t *queue)
+{
+    return queue->fork_generation != wefti_fork_generation;
+}
+
 static void light(weft_queue_t *queue)
 {
     int fd = atomic_load(&queue->fd);
+    uint32_t dark = DARK;
     uint64_t one = 1;
-    if (fd >= 0 && !atomic_exchange(&queue->lit, 1))
-        while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
-            ;
+    if (fd < 0 || !atomic_compare_exchange_strong(&queue->lit, &dark, LIGHTING))
+        return;
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+    atomic_store(&queue->lit, LIT);
 }
 
 static void darken(weft_queue_t *queue)
 {
     uint64_t count;
-    if (!atomic_load(&queue->lit))
+    if (atomic_load(&queue->lit) != LIT)
         return;
-    /* nothing to read: whoever turned it on is just about to write */
-    while (read(atomic_load(&queue->fd), &count, sizeof count) < 0 && (errno == EINTR || errno == EAGAIN))
-        sched_yield();
-    atomic_store(&queue->lit, 0);
+    /* nothing to read: the program has read it, which it should not */
+    while (read(atomic_load(&queue->fd), &count, sizeof count) < 0 && errno == EINTR)
+        ;
+    atomic_store(&queue->lit, DARK);
     if (has_some(queue))
         light(queue);
 }
@@ -130,11 +148,11 @@ static bool mark(void *arg)
 
 size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64_t timeout_ns)
 {
-    if (!queue || !ops_out || !n)
+    if (!queue || !ops_out || !n || is_inherited(queue))
         return 0;
     size_t got = take(queue, ops_out, n);
     weft_runtime_t *rt = wefti_queue_runtime(queue);
-    if (got || !rt || wefti_driven || wefti_forked(rt))
+    if (got || !rt || wefti_driven)
         return got; /* inside a callback there is no waiting, only looking */
     const wefti_wait_t what = {some_there, mark, queue};
     weft_status_t st = wefti_wait(rt, &what, timeout_ns);
@@ -146,8 +164,7 @@ int weft_queue_fd(weft_queue_t *queue)
 {
     if (!queue)
         return wefti_fail(WEFT_ERR_INVALID, "the queue is NULL");
-    weft_runtime_t *rt = wefti_queue_runtime(queue);
-    if (rt && wefti_forked(rt))
+    if (is_inherited(queue))
         return wefti_fail_forked();
     int fd = atomic_load(&queue->fd), none = -1;
     if (fd >= 0)
@@ -180,6 +197,8 @@ static void unlock(weft_runtime_t *rt)
 
 void wefti_queues_cut(weft_runtime_t *rt)
 {
+    if (wefti_forked(rt))
+        return; /* a thread that is not here may have the lock; and none of them looks at the runtime any more */
     lock(rt);
     for (wefti_list_t *l; (l = wefti_list_pop(&rt->queues));)
         atomic_store(&wefti_container_of(l, weft_queue_t, link)->rt, NULL);
@@ -196,6 +215,7 @@ weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out)
     if (!queue)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a queue");
     queue->rt = rt;
+    queue->fork_generation = wefti_fork_generation;
     queue->fd = -1;
     lock(rt);
     wefti_list_push_back(&rt->queues, &queue->link);
@@ -208,9 +228,9 @@ weft_status_t weft_queue_free(weft_queue_t *queue)
 {
     if (!queue)
         return WEFT_OK;
-    weft_runtime_t *rt = wefti_queue_runtime(queue);
-    if (rt && wefti_forked(rt))
+    if (is_inherited(queue))
         return wefti_fail_forked();
+    weft_runtime_t *rt = wefti_queue_runtime(queue);
     int64_t under_way = atomic_load_explicit(&queue->under_way, memory_order_acquire);
     if (under_way)
         return wefti_fail(WEFT_ERR_STATE, "%lld operations of the queue are under way or were not popped", (long long)under_way);

@@ -188,3 +188,128 @@ TEST(popping_drives_a_caller_driven_runtime)
 {
     run_consumer(WEFT_PROGRESS_CALLER, false);
 }
+
+/* --- the fd, and who else has it ----------------------------------------------------------------------------------------------- */
+
+typedef struct lit {
+    weft_runtime_t *rt;
+    weft_queue_t *q;
+    weft_op_t op;
+    int fd;
+} lit_t;
+
+/* A queue with a completion in it, and a readable fd. */
+static void lit_open(lit_t *l)
+{
+    *l = (lit_t){.rt = fake_open(0, 0)};
+    CHECK_OK(weft_queue_new(l->rt, &l->q));
+    l->fd = weft_queue_fd(l->q);
+    CHECK(l->fd >= 0);
+    l->op.queue = l->q;
+    CHECK_OK(fake_post(l->rt, FAKE_AT_ONCE, &l->op));
+    CHECK_OK(weft_op_wait(&l->op, WEFT_SECOND));
+    CHECK(readable(l->fd));
+}
+
+/* It goes on as ever. */
+static void lit_goes_on(lit_t *l)
+{
+    weft_op_t *got;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(fake_post(l->rt, FAKE_AT_ONCE, &l->op));
+        CHECK_OK(weft_op_wait(&l->op, WEFT_SECOND));
+        CHECK(readable(l->fd));
+        CHECK_EQ(weft_queue_pop(l->q, &got, 1, 0), 1);
+        CHECK_EQ(weft_queue_pop(l->q, &got, 1, 0), 0);
+        CHECK(!readable(l->fd));
+    }
+    CHECK_OK(weft_queue_free(l->q));
+    CHECK_OK(weft_runtime_close(l->rt));
+}
+
+TEST(a_forked_child_pops_nothing_and_leaves_the_fd_alone)
+{
+    lit_t l;
+    weft_op_t *got;
+    int status;
+    alarm(60);
+    lit_open(&l);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        alarm(20);
+        CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 0);
+        CHECK_EQ(weft_queue_pop(l.q, &got, 1, WEFT_FOREVER), 0);
+        CHECK_EQ(weft_queue_fd(l.q), WEFT_ERR_FORKED);
+        CHECK_EQ(weft_queue_free(l.q), WEFT_ERR_FORKED);
+        CHECK_EQ(weft_runtime_close(l.rt), WEFT_ERR_FORKED);
+        CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 0); /* of a runtime that is gone, too */
+        CHECK_EQ(weft_queue_free(l.q), WEFT_ERR_FORKED);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    CHECK(readable(l.fd));
+    CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 1);
+    CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 0);
+    CHECK(!readable(l.fd));
+    lit_goes_on(&l);
+}
+
+TEST(a_child_forked_after_the_runtime_closed_leaves_the_fd_alone_too)
+{
+    lit_t l;
+    weft_op_t *got;
+    int status;
+    alarm(60);
+    lit_open(&l);
+    CHECK_OK(weft_runtime_close(l.rt));
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        alarm(20);
+        CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 0);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    CHECK(readable(l.fd));
+    CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 1);
+    CHECK(!readable(l.fd));
+    CHECK_OK(weft_queue_free(l.q));
+}
+
+TEST(a_program_that_reads_the_fd_itself_holds_nobody_up)
+{
+    lit_t l;
+    weft_op_t *got;
+    uint64_t count;
+    alarm(60);
+    lit_open(&l);
+    CHECK_EQ(read(l.fd, &count, sizeof count), sizeof count);
+    CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 1);
+    CHECK_EQ(weft_queue_pop(l.q, &got, 1, 0), 0);
+    lit_goes_on(&l);
+}
+
+TEST(a_child_of_a_thread_that_held_the_list_of_queues_can_close)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    weft_queue_t *q;
+    int status;
+    alarm(60);
+    CHECK_OK(weft_queue_new(rt, &q));
+    atomic_store(&rt->queues_lock, 1); /* as a thread has it that makes a queue just now */
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        alarm(20);
+        CHECK_EQ(weft_runtime_close(rt), WEFT_ERR_FORKED);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    atomic_store(&rt->queues_lock, 0);
+    CHECK_OK(weft_queue_free(q));
+    CHECK_OK(weft_runtime_close(rt));
+}
