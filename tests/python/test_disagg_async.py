@@ -1,6 +1,9 @@
 """Reads and writes that an event loop awaits, beside threads that wait: results, failures, cancelling, many at once, loops that end too soon."""
 import asyncio
 import gc
+import os
+import random
+import subprocess
 import threading
 import weakref
 
@@ -10,6 +13,7 @@ import weft
 from weft import _core, _later
 
 from elementside import BOUND, action, memory, pair, until
+from program import PYTHON, environment
 
 
 @pytest.fixture(params=["mapped", "tcp"])
@@ -234,6 +238,58 @@ def test_a_loop_that_ends_too_soon_leaves_nothing(run):
         gc.collect()
         assert not [r for r in kept if r() is not None]
         assert sum(desk.under_way for _, desk in _later._all) == 0 and len(_later._all) <= 2
+
+
+def test_a_desk_is_there_until_the_thread_that_rings_it_is_done():
+    late = os.path.join(os.path.dirname(_core.__file__), "..", "..", "tests", "late", "liblate.so")
+    if not os.path.exists(late):
+        pytest.skip("the eventfd_write() that takes its time is not built")
+    preload = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), os.path.abspath(late))))
+    here = os.path.dirname(os.path.abspath(__file__))
+    child = subprocess.run([*PYTHON, os.path.join(here, "late_desk.py"), "5"], env=environment(LD_PRELOAD=preload, LATE_MS="200"), timeout=BOUND,
+                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert child.returncode == 0, child.stdout
+
+
+def test_desks_come_and_go_while_threads_ring_them():
+    """Loops that end with operations under way, in several threads, while others end them: for the sanitizer."""
+    failed, over = [], threading.Event()
+
+    def storm(seed):
+        chance = random.Random(seed)
+        try:
+            for _ in range(20):
+                with action("mem;rdma_tcp;") as made:
+                    trans = made.get_transport("mem", "rdma")
+                    trans.reg(8)
+
+                    async def leave():
+                        waits = [trans.read_async(4, 0) for _ in range(chance.randrange(1, 6))]
+                        waits[0].cancel()
+                        if chance.random() < 0.5:
+                            made.terminate()
+                        if chance.random() < 0.5:
+                            await asyncio.sleep(0)
+                    asyncio.run(leave())
+                    made.terminate()
+        except BaseException as error:
+            failed.append(error)
+
+    def sweep():
+        async def begin():
+            _later.begin()
+        while not over.is_set():
+            asyncio.run(begin())
+    threads = [threading.Thread(target=storm, args=(seed,)) for seed in range(3)]
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND)
+    over.set()
+    sweeper.join(BOUND)
+    assert not failed and not any(thread.is_alive() for thread in (*threads, sweeper))
 
 
 def test_futures_and_what_they_hold_are_freed(run):

@@ -3,20 +3,36 @@
  * A runtime with a thread of its own completes operations there, without the GIL. It puts them on the desk of the loop that awaits them, and
  * rings an event fd if the desk was empty: once per burst. The loop reads the fd and calls drain(), which has the GIL.
  *
- * There is one per event loop (weft/_later.py). Operations hold their desk, so that it is there when they are over.
+ * There is one per event loop (weft/_later.py). Operations hold their desk, so that it is there when they are over. But as soon as one is on the desk
+ * another thread may drain it and let go of the desk, before the fd was rung. So list and fd are on a board of their own, which whoever puts
+ * something holds too, until it has rung.
  *
- * Promise: what was put is drained once. tests/python/test_disagg_async.py holds us to it. */
+ * Promise: what was put is drained once, and nothing is rung that is gone. tests/python/test_disagg_async.py holds us to it. */
 #include "elements.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-typedef struct desk {
-    PyObject_HEAD _Atomic(weftpy_posted_t *) head; /* the last that was put */
-    Py_ssize_t under_way;                          /* will be put, or were and are not drained */
+typedef struct board {
+    _Atomic uint32_t holders;        /* the desk, and those who are putting something */
+    _Atomic(weftpy_posted_t *) head; /* the last that was put */
     int fd;
+} board_t;
+
+typedef struct desk {
+    PyObject_HEAD board_t *board;
+    Py_ssize_t under_way; /* will be put, or were and are not drained */
 } desk_t;
+
+static void let_go(board_t *board)
+{
+    if (atomic_fetch_sub_explicit(&board->holders, 1, memory_order_acq_rel) != 1)
+        return;
+    close(board->fd);
+    free(board);
+}
 
 void weftpy_desk_begin(PyObject *self)
 {
@@ -25,13 +41,15 @@ void weftpy_desk_begin(PyObject *self)
 
 void weftpy_desk_put(PyObject *self, weftpy_posted_t *posted)
 {
-    desk_t *desk = (desk_t *)self;
-    weftpy_posted_t *head = atomic_load_explicit(&desk->head, memory_order_relaxed);
+    board_t *board = ((desk_t *)self)->board;
+    weftpy_posted_t *head = atomic_load_explicit(&board->head, memory_order_relaxed);
+    atomic_fetch_add_explicit(&board->holders, 1, memory_order_relaxed); /* from here on not by way of `posted` and `self` */
     do
         posted->next = head;
-    while (!atomic_compare_exchange_weak_explicit(&desk->head, &head, posted, memory_order_release, memory_order_relaxed));
-    if (!head && eventfd_write(desk->fd, 1))
-        return; /* it cannot be full: drain() empties it */
+    while (!atomic_compare_exchange_weak_explicit(&board->head, &head, posted, memory_order_release, memory_order_relaxed));
+    if (!head)
+        (void)eventfd_write(board->fd, 1); /* it cannot be full: drain() empties it */
+    let_go(board);
 }
 
 static PyObject *empty(PyObject *self, bool tell)
@@ -39,9 +57,9 @@ static PyObject *empty(PyObject *self, bool tell)
     desk_t *desk = (desk_t *)self;
     eventfd_t rings;
     unsigned long n = 0;
-    Py_INCREF(self);                      /* the last of them may be all that keeps it */
-    (void)eventfd_read(desk->fd, &rings); /* before the desk is looked at: what comes after that rings again */
-    weftpy_posted_t *all = atomic_exchange_explicit(&desk->head, NULL, memory_order_acquire), *in_order = NULL;
+    Py_INCREF(self);                             /* the last of them may be all that keeps it */
+    (void)eventfd_read(desk->board->fd, &rings); /* before the desk is looked at: what comes after that rings again */
+    weftpy_posted_t *all = atomic_exchange_explicit(&desk->board->head, NULL, memory_order_acquire), *in_order = NULL;
     while (all) {
         weftpy_posted_t *next = all->next;
         all->next = in_order;
@@ -74,22 +92,29 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     static char *words[] = {NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kw, ":_Desk", words))
         return NULL;
-    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (fd < 0)
-        return PyErr_SetFromErrno(PyExc_OSError);
-    desk_t *desk = (desk_t *)PyType_GenericAlloc(type, 0);
-    if (!desk) {
-        close(fd);
+    board_t *board = calloc(1, sizeof *board);
+    if (!board)
+        return PyErr_NoMemory();
+    atomic_init(&board->holders, 1);
+    board->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (board->fd < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        free(board);
         return NULL;
     }
-    desk->fd = fd;
+    desk_t *desk = (desk_t *)PyType_GenericAlloc(type, 0);
+    if (!desk) {
+        let_go(board);
+        return NULL;
+    }
+    desk->board = board;
     return (PyObject *)desk;
 }
 
 static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    close(((desk_t *)self)->fd);
+    let_go(((desk_t *)self)->board);
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     free_it(self);
     Py_DECREF(type);
@@ -98,7 +123,7 @@ static void dealloc(PyObject *self)
 static PyObject *get_fd(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyLong_FromLong(((desk_t *)self)->fd);
+    return PyLong_FromLong(((desk_t *)self)->board->fd);
 }
 
 static PyObject *get_under_way(PyObject *self, void *unused)
