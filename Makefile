@@ -12,7 +12,7 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build bench lint install sim coverage clean
+.PHONY: help demo test build bench lint install sim soak coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ install: build ## into PREFIX (default /usr/local); DESTDIR is honoured
 
 sim: with-build-test ## SEEDS seeds (default 1000000) of every simulation, from FIRST on
 	@scripts/sim
+
+soak: build ## servers, clients and elements for MINUTES (default 30), while processes are killed and stopped at random, by SEED
+	@scripts/soak
 
 coverage: with-build-test ## which lines the tests run, per room
 	@scripts/coverage
