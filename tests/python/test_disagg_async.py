@@ -3,6 +3,7 @@ import asyncio
 import gc
 import os
 import random
+import select
 import subprocess
 import threading
 import weakref
@@ -249,6 +250,29 @@ def test_a_desk_is_there_until_the_thread_that_rings_it_is_done():
     child = subprocess.run([*PYTHON, os.path.join(here, "late_desk.py"), "5"], env=environment(LD_PRELOAD=preload, LATE_MS="200"), timeout=BOUND,
                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     assert child.returncode == 0, child.stdout
+
+
+def test_a_forked_child_leaves_the_desks_of_its_parent_alone(run):
+    with action("mem;rdma_tcp;") as made:
+        trans = made.get_transport("mem", "rdma")
+        trans.reg(8)
+
+        async def leave():
+            trans.read_async(4, 0)
+        run(leave())  # whose loop ends too soon
+        desk = _later._all[-1][1]
+        made.terminate()
+        until(lambda: select.select([desk.fd], [], [], 0)[0], "the end of the operation")
+        pid = os.fork()
+        if not pid:
+            wrong = 1
+            try:
+                wrong = 2 * bool(desk.drain()) + 4 * bool(desk.forget()) + 8 * bool(desk.under_way)
+            finally:
+                os._exit(wrong)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert select.select([desk.fd], [], [], 0)[0], "the child has read what was the parent's"
+        assert desk.under_way == 1 and desk.forget() == 1
 
 
 def test_desks_come_and_go_while_threads_ring_them():

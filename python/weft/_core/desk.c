@@ -24,6 +24,7 @@ typedef struct board {
 typedef struct desk {
     PyObject_HEAD board_t *board;
     Py_ssize_t under_way; /* will be put, or were and are not drained */
+    pid_t pid;            /* a forked child has the same fd: what is read there is missing here */
 } desk_t;
 
 static void let_go(board_t *board)
@@ -57,6 +58,10 @@ static PyObject *empty(PyObject *self, bool tell)
     desk_t *desk = (desk_t *)self;
     eventfd_t rings;
     unsigned long n = 0;
+    if (desk->pid != getpid()) {
+        desk->under_way = 0; /* they are the parent's, as is what they hold */
+        return PyLong_FromUnsignedLong(0);
+    }
     Py_INCREF(self);                             /* the last of them may be all that keeps it */
     (void)eventfd_read(desk->board->fd, &rings); /* before the desk is looked at: what comes after that rings again */
     weftpy_posted_t *all = atomic_exchange_explicit(&desk->board->head, NULL, memory_order_acquire), *in_order = NULL;
@@ -108,6 +113,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
         return NULL;
     }
     desk->board = board;
+    desk->pid = getpid();
     return (PyObject *)desk;
 }
 
