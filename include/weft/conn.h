@@ -56,7 +56,8 @@ typedef struct weft_listen_opts {
  *
  * Owns:    *listener_out is yours until weft_listener_close().
  * Fails:   WEFT_ERR_INVALID (malformed uri), WEFT_ERR_ADDRESS (in use, not of this machine, no such device),
- *          WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. *listener_out is untouched and nothing stays bound. */
+ *          WEFT_ERR_LIMIT, WEFT_ERR_NOMEM, WEFT_ERR_STATE (inside a callback of another runtime), WEFT_ERR_CLOSED. *listener_out is
+ *          untouched and nothing stays bound. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen_opts_t *opts,
                                                    weft_listener_t **listener_out);
 
@@ -165,7 +166,8 @@ WEFT_API weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *inf
 /* How a peer can reach this runtime without knowing a listener: an opaque blob of at most *len bytes is written to buf and its
  * length to *len; with buf NULL only the length. The first call starts to listen on this machine's addresses that
  * WEFT_INTERFACES allows. Endpoints that come this way go to `opts->accept`; later calls ignore opts.
- * Fails: WEFT_ERR_LIMIT (buf too small, *len says how much), WEFT_ERR_INVALID (no accept callback on the first call). */
+ * Fails: WEFT_ERR_LIMIT (buf too small, *len says how much), WEFT_ERR_INVALID (no accept callback on the first call), WEFT_ERR_STATE (inside
+ * a callback of another runtime), WEFT_ERR_CLOSED. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t *opts, void *buf, size_t *len);
 
 #ifdef __cplusplus

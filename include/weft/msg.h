@@ -65,7 +65,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, w
                                                            weft_op_t *op);
 
 /* Look for a message that has arrived and that no receive has matched: WEFT_OK and its envelope, or WEFT_ERR_NOTFOUND. Drives a
- * caller-driven runtime once. ep NULL: any endpoint. The message stays. */
+ * caller-driven runtime once. ep NULL: any endpoint. The message stays. Inside a callback of another
+ * runtime: WEFT_ERR_STATE. */
 typedef struct weft_msg_envelope {
     uint64_t tag;
     uint64_t len;

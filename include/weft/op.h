@@ -125,6 +125,7 @@ typedef enum weft_group_mode {
 /* Make `group` complete as a function of its members. Members are added before or after they are posted and before
  * the group is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The
  * group never completes before all of its members have (a cancelled member still has to let go of its buffers).
+ * A member belongs to the library until the group is complete: neither free it nor post it again before.
  * op->len of the group is the number of members that succeeded; with ANY, op->tag is the index of the winner. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);
@@ -134,7 +135,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft
 typedef weft_status_t (*weft_post_fn)(weft_op_t *op, void *user);
 
 /* Run `post` for `next` when `first` (posted already, neither fn nor queue set) succeeds. If first fails, next is never
- * posted and completes with first's status. Cancelling next cancels first while that runs. */
+ * posted and completes with first's status. Cancelling next cancels first while that runs. first belongs to the library until
+ * next was posted or is complete. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn post, void *user,
                                                     weft_op_t *next);
 

@@ -76,7 +76,12 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_open(const weft_runtime_opts
 
 /* Close a runtime: forces every endpoint and listener that is still open down, completes every operation that is still under
  * way (WEFT_ERR_CLOSED), delivers those completions, stops the thread, and frees it. Close endpoints first to lose nothing.
- * NULL is allowed. WEFT_ERR_STATE from inside a callback; in a forked child it frees what it can and returns WEFT_ERR_FORKED. */
+ *
+ * Threads: any, while others use it: their waits end, with WEFT_ERR_CLOSED where nothing better came, and their calls return
+ *          WEFT_ERR_CLOSED. Objects of the runtime that are used after that say the same, until some more runtimes were closed.
+ * Fails:   WEFT_ERR_STATE inside a callback of any runtime, and if a callback of another thread does not return for ten seconds: then it
+ *          is open as before. WEFT_ERR_CLOSED: it is closed, or another thread closes it. In a forked child it frees what it can and
+ *          returns WEFT_ERR_FORKED. NULL is allowed. */
 WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
 
 /* Drive a caller-driven or loop-driven runtime once; how many events it handled (0: nothing to do). Any thread; if
@@ -110,7 +115,8 @@ typedef struct weft_runtime_stats {
     uint64_t rma_served, rma_refused;          /* accesses of peers to regions here that were checked: done, and refused */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
-WEFT_API void weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);
+/* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime), _CLOSED, _FORKED. *stats_out is untouched then. */
+WEFT_API weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);
 
 #ifdef __cplusplus
 }

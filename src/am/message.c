@@ -365,10 +365,7 @@ static void hand_in(am_msg_t *m, uint32_t work)
     am_state_t *as = m->as;
     if (atomic_fetch_or(&m->work, work))
         return; /* it is on its way already */
-    am_msg_t *head = atomic_load_explicit(&as->handed_in, memory_order_relaxed);
-    do
-        m->next = head;
-    while (!atomic_compare_exchange_weak_explicit(&as->handed_in, &head, m, memory_order_release, memory_order_relaxed));
+    wefti_mpsc_push(&as->handed_in, &m->handed);
     if (!atomic_exchange(&as->called, true))
         wefti_call_on_driver(as->rt, &as->call);
 }
@@ -377,15 +374,14 @@ void wefti_am_handed_in(wefti_call_t *call)
 {
     am_state_t *as = wefti_container_of(call, am_state_t, call);
     atomic_store(&as->called, false);
-    am_msg_t *m = atomic_exchange_explicit(&as->handed_in, NULL, memory_order_acquire);
-    while (m) {
-        am_msg_t *next = m->next;
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&as->handed_in), *next; at; at = next) {
+        am_msg_t *m = wefti_container_of(at, am_msg_t, handed);
+        next = wefti_mpsc_next(at);
         uint32_t work = atomic_exchange(&m->work, 0);
         if (work & WORK_REJECT)
             wefti_am_turn_down(m, m->reason);
         if (work & WORK_RELEASE)
             wefti_am_unref(m);
-        m = next;
     }
 }
 

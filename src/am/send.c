@@ -479,7 +479,7 @@ weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_
             !ep || id == WEFT_AM_ANY_ID || (!header && header_len) || (!buf && len) || header_len > WEFT_AM_HEADER_MAX, 0))
         return check(ep, id, header, header_len, buf, len);
     weft_runtime_t *rt = ep->rt;
-    if (__builtin_expect((op ? wefti_op_plain(rt, op) : !rt->closing && !wefti_forked(rt)) && wefti_enter(rt, &was), 1)) {
+    if (__builtin_expect((op ? wefti_op_plain(rt, op) : !rt->closing && !wefti_gone(rt)) && wefti_enter(rt, &was), 1)) {
         bool sent = wefti_may_pass_inbox(rt, was) && send_at_once(ep, id, header, (uint32_t)header_len, buf, len);
         if (sent && op) {
             op->len = len;

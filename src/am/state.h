@@ -95,7 +95,7 @@ typedef struct am_state {
     bool draining;
 
     _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
-    _Atomic(am_msg_t *) handed_in;   /* messages with work from other threads, newest first */
+    wefti_mpsc_t handed_in;          /* messages with work from other threads */
     _Atomic bool called;
     wefti_call_t call;
     wefti_count_t gone;              /* of endpoints that are no more */
@@ -162,7 +162,8 @@ struct am_msg {
     bool kept;                /* the program has it; not while a handler looks at it that has not kept it */
     _Atomic uint32_t refs;    /* the program's, and one per operation on it that was posted */
     _Atomic uint32_t work;    /* WORK_*: any thread */
-    am_msg_t *next;           /* handed_in, or spare */
+    wefti_mpsc_node_t handed; /* as->handed_in */
+    am_msg_t *next;           /* spare */
     wefti_list_t all_link, port_link;
     am_port_t *port;          /* while it waits */
     wefti_timer_t hold;       /* until when its payload may wait */

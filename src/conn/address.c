@@ -254,7 +254,7 @@ static weft_status_t listen_own(wefti_conn_t *conn, const weft_listen_opts_t *o)
 }
 
 typedef struct address_call {
-    wefti_conn_t *conn;
+    weft_runtime_t *rt;
     const weft_listen_opts_t *opts;
     void *buf;
     size_t cap, need;
@@ -265,9 +265,10 @@ typedef struct address_call {
 static void address_run(void *arg)
 {
     address_call_t *c = arg;
-    wefti_conn_t *conn = c->conn;
+    wefti_conn_t *conn = wefti_conn_of(c->rt);
     if (!conn->own) {
-        c->st = c->opts->accept
+        c->st = wefti_closing(c->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
+                : c->opts->accept
                     ? listen_own(conn, c->opts)
                     : wefti_fail(WEFT_ERR_INVALID, "the first weft_runtime_address() needs opts->accept for what comes");
         if (c->st) {
@@ -283,15 +284,13 @@ weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t 
     weft_listen_opts_t o;
     if (!rt || !len)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "len" : "rt");
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
-    if (rt->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_listen_opts_t");
     if (st)
         return st;
-    address_call_t c = {.conn = wefti_conn_of(rt), .opts = &o, .buf = buf, .cap = buf ? *len : 0};
-    wefti_conn_call(rt, address_run, &c);
+    address_call_t c = {.rt = rt, .opts = &o, .buf = buf, .cap = buf ? *len : 0};
+    st = wefti_ask(rt, address_run, &c);
+    if (st)
+        return st;
     if (c.st)
         return wefti_fail(c.st, "%s", c.detail);
     size_t cap = *len;

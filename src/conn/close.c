@@ -295,8 +295,8 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
     if (!pub)
         return wefti_fail(WEFT_ERR_INVALID, "there is no endpoint to close: ep is NULL");
     rt = pub->rt;
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the endpoint belongs to the parent process");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     wefti_epx_t *ep = wefti_epx(pub);
     if (op) {
         st = wefti_op_prepare(rt, op, &close_kind);

@@ -10,7 +10,6 @@
  * tests/wire/conn_hooks.c closes everything from everywhere; tests/sim does it millions of times. */
 #include "conn/conn.h"
 
-#include <semaphore.h>
 #include <sodium.h>
 #include <string.h>
 
@@ -83,7 +82,7 @@ bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was)
 {
     if (!wefti_enter(rt, was))
         return false;
-    if (*was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed))
+    if (*was == rt || wefti_mpsc_seems_empty(&rt->inbox))
         return true;
     wefti_leave(rt, *was); /* starts what is in the inbox, our own earlier posts perhaps */
     return wefti_enter(rt, was);
@@ -122,42 +121,10 @@ weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what)
         wefti_free(p);
         return st;
     }
-    wefti_op_inbox(&p->op); /* not by a call, which might overtake what lies there */
-    return WEFT_OK;
-}
-
-typedef struct wait_call {
-    wefti_call_t call;
-    void (*fn)(void *arg);
-    void *arg;
-    sem_t done;
-} wait_call_t;
-
-static void wait_call_run(wefti_call_t *call)
-{
-    wait_call_t *w = wefti_container_of(call, wait_call_t, call);
-    w->fn(w->arg);
-    sem_post(&w->done);
-}
-
-void wefti_conn_call(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
-{
-    weft_runtime_t *was;
-    if (wefti_enter(rt, &was)) {
-        fn(arg);
-        wefti_leave(rt, was);
-        return;
-    }
-    wait_call_t w;
-    memset(&w, 0, sizeof w);
-    w.call.fn = wait_call_run;
-    w.fn = fn;
-    w.arg = arg;
-    sem_init(&w.done, 0, 0);
-    wefti_call_on_driver(rt, &w.call);
-    while (sem_wait(&w.done))
-        ; /* a signal handler of the program's ran */
-    sem_destroy(&w.done);
+    st = wefti_op_inbox(&p->op); /* not by a call, which might overtake what lies there */
+    if (st)
+        wefti_free(p);
+    return st;
 }
 
 /* --- upcalls: lanes --------------------------------------------------------------------------------------------------------- */

@@ -296,8 +296,8 @@ weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_op
     char *uris = NULL, *key = NULL;
     if (!rt || !ep_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "ep_out" : "rt");
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (rt->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     wefti_conn_t *conn = wefti_conn_of(rt);

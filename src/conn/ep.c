@@ -350,7 +350,7 @@ weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
 
 weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id)
 {
-    if (!rt || wefti_forked(rt))
+    if (!rt || wefti_gone(rt))
         return NULL;
     wefti_conn_t *conn = wefti_conn_of(rt);
     pthread_mutex_lock(&conn->lock);
@@ -363,8 +363,8 @@ weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
 {
     if (!ep || !info_out || info_out->size < offsetof(weft_ep_info_t, peer_name))
         return wefti_fail(WEFT_ERR_INVALID, "weft_ep_info_t.size is not set: use WEFT_EP_INFO_INIT");
-    if (wefti_forked(ep->rt))
-        return WEFT_ERR_FORKED;
+    if (wefti_gone(ep->rt))
+        return wefti_fail_gone(ep->rt);
     wefti_epx_t *x = wefti_epx(ep);
     const wefti_peer_t *p = atomic_load(&x->peer);
     weft_ep_info_t info = WEFT_EP_INFO_INIT;

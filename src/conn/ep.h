@@ -110,9 +110,6 @@ typedef struct wefti_conn_post {
     bool force, ran;
 } wefti_conn_post_t;
 weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what);
-/* Run fn(arg) on the driver and wait for it: directly if this thread is the driver or can be. Never from another runtime's
- * point of no return: the driver must be free to reach its inbox. */
-void wefti_conn_call(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
 
 /* --- links ----------------------------------------------------------------------------------------------------------------- */
 

@@ -207,7 +207,7 @@ void wefti_listener_free(weft_listener_t *l)
 /* --- the calls ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct listen_call {
-    wefti_conn_t *conn;
+    weft_runtime_t *rt;
     const char *uri;
     const weft_listen_opts_t *opts;
     weft_listener_t *listener;
@@ -218,7 +218,8 @@ typedef struct listen_call {
 static void listen_run(void *arg)
 {
     listen_call_t *c = arg;
-    c->st = wefti_listener_open(c->conn, c->uri, c->opts, &c->listener);
+    c->st = wefti_closing(c->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
+                                 : wefti_listener_open(wefti_conn_of(c->rt), c->uri, c->opts, &c->listener);
     if (c->st) {
         strncpy(c->detail, weft_last_error(), sizeof c->detail - 1);
         c->detail[sizeof c->detail - 1] = 0;
@@ -230,15 +231,13 @@ weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen
     weft_listen_opts_t o;
     if (!rt || !uri || !listener_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !uri ? "uri" : "listener_out");
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
-    if (rt->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_listen_opts_t");
     if (st)
         return st;
-    listen_call_t c = {.conn = wefti_conn_of(rt), .uri = uri, .opts = &o};
-    wefti_conn_call(rt, listen_run, &c);
+    listen_call_t c = {.rt = rt, .uri = uri, .opts = &o};
+    st = wefti_ask(rt, listen_run, &c);
+    if (st)
+        return st;
     if (c.st)
         return wefti_fail(c.st, "%s", c.detail);
     *listener_out = c.listener;
@@ -332,8 +331,8 @@ weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
     if (!l)
         return wefti_fail(WEFT_ERR_INVALID, "there is no listener to close: it is NULL");
     weft_runtime_t *rt = l->rt;
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the listener belongs to the parent process");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (op) {
         st = wefti_op_prepare(rt, op, &close_kind);
         if (st)

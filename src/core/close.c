@@ -1,16 +1,16 @@
 /* core/close.c - the end of a runtime.
  *
- * Closing runs on the driver (the runtime's own thread where there is one). From the first step on nothing can be posted. Each
- * round forces the rooms down from the top, completes what is core's own (timers, scope closes, groups) with WEFT_ERR_CLOSED, and
+ * Closing runs on the driver (the runtime's own thread where there is one): whoever waits and drives is told to leave, and waits beside it
+ * from then on. From the first step on nothing can be posted. Each round forces the rooms down from the top, completes what is core's own (timers, scope closes, groups) with WEFT_ERR_CLOSED, and
  * progresses, until every room says that the fabric can touch nothing any more. A fabric that does not let go within CLOSE_BOUND
- * is left with an error in the log: better a leak than a hang. All completions are delivered before anything is freed.
+ * is left with an error in the log: better a leak than a hang. All completions are delivered before anything is freed. When all is
+ * quiet the inbox is closed, so that nothing can be handed in any more, and whoever is still inside is waited for.
  *
  * In a forked child the fabric and what the rooms made of it belong to the parent: only memory of core is freed.
  *
  * Promise: every operation completes once, and no callback comes after weft_runtime_close() returned. tests/unit/core_close.c
  * holds us to it. */
 #include <sched.h>
-#include <sodium.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -38,13 +38,13 @@ static bool all_idle(weft_runtime_t *rt)
     for (int i = WEFTI_ROOM_N; i-- > 0;)
         if (rt->rooms[i] && rt->rooms[i]->idle && !rt->rooms[i]->idle(rt))
             return false;
-    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && !atomic_load(&rt->inbox);
+    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && wefti_mpsc_close(&rt->inbox);
 }
 
 void wefti_shutdown(weft_runtime_t *rt)
 {
     uint64_t bound = wefti_clock_ns() + CLOSE_BOUND;
-    rt->closing = true;
+    rt->closing = rt->ending = true;
     for (unsigned rounds = 0;; rounds++) {
         for (int i = WEFTI_ROOM_N; i-- > 0;)
             if (rt->rooms[i] && rt->rooms[i]->shutdown)
@@ -56,6 +56,8 @@ void wefti_shutdown(weft_runtime_t *rt)
             return;
         if (rt->virtual_time ? rounds > VIRTUAL_ROUNDS : wefti_clock_ns() > bound) {
             wefti_error("the runtime \"%s\" is closed although its fabric or an operation does not let go", rt->name);
+            while (!wefti_mpsc_close(&rt->inbox))
+                wefti_inbox_drain(rt);
             return;
         }
         if (!n && rounds > 64)
@@ -63,44 +65,72 @@ void wefti_shutdown(weft_runtime_t *rt)
     }
 }
 
-/* Memory of core, and nothing else. */
-static void release(weft_runtime_t *rt)
+/* Take the place of whoever drives a runtime without a thread of its own. False: that one does not leave. */
+static bool take_driver(weft_runtime_t *rt)
 {
-    sodium_memzero(rt->key, sizeof rt->key);
-    wefti_queues_cut(rt);
-    wefti_heap_free(&rt->timers);
-    wefti_config_free(&rt->config);
-    wefti_free(rt);
+    uint64_t bound = wefti_clock_ns() + CLOSE_BOUND;
+    while (atomic_exchange(&rt->driver, 1)) {
+        if (wefti_clock_ns() > bound)
+            return false;
+        wefti_wake_all(rt);
+        sched_yield();
+    }
+    return true;
+}
+
+/* Everything has ended: whoever waited is on the way out, and nobody can come in. */
+static void wait_for_those_inside(weft_runtime_t *rt)
+{
+    atomic_store(&rt->ended, true);
+    while (atomic_load(&rt->inside)) {
+        wefti_wake_all(rt);
+        sched_yield();
+    }
+}
+
+static weft_status_t end_all(weft_runtime_t *rt)
+{
+    if (rt->thread) {
+        wefti_thread_stop(rt);
+        return WEFT_OK;
+    }
+    if (!take_driver(rt)) {
+        atomic_store(&rt->closing, false);
+        return wefti_fail(WEFT_ERR_STATE, "a callback of the runtime \"%s\" runs on another thread, and does not return",
+                          rt->name);
+    }
+    wefti_driven = rt;
+    wefti_shutdown(rt);
+    wefti_driven = NULL;
+    return WEFT_OK;
 }
 
 weft_status_t weft_runtime_close(weft_runtime_t *rt)
 {
     if (!rt)
         return WEFT_OK;
-    if (wefti_forked(rt)) {
-        wefti_free(rt->thread);
-        release(rt);
-        return wefti_fail_forked();
+    if (wefti_gone(rt)) {
+        weft_status_t st = wefti_fail_gone(rt);
+        if (st == WEFT_ERR_FORKED) {
+            wefti_free(rt->thread);
+            wefti_queues_cut(rt);
+            wefti_runtime_release(rt);
+        }
+        return st;
     }
     if (wefti_driven)
         return wefti_fail(WEFT_ERR_STATE, "a runtime cannot be closed inside a callback");
-    if (rt->thread) {
-        wefti_thread_stop(rt);
-    } else {
-        uint64_t bound = wefti_clock_ns() + CLOSE_BOUND;
-        while (atomic_exchange(&rt->driver, 1)) {
-            if (wefti_clock_ns() > bound)
-                return wefti_fail(WEFT_ERR_STATE, "another thread waits on the runtime \"%s\", and did not stop", rt->name);
-            sched_yield();
-        }
-        wefti_driven = rt;
-        wefti_shutdown(rt);
-        wefti_driven = NULL;
-    }
+    if (atomic_exchange(&rt->closing, true))
+        return wefti_fail(WEFT_ERR_CLOSED, "another thread closes the runtime \"%s\"", rt->name);
+    weft_status_t st = end_all(rt);
+    if (st)
+        return st;
+    wefti_queues_cut(rt);
+    wait_for_those_inside(rt);
     for (int i = WEFTI_ROOM_N; i-- > 0;)
         if (rt->rooms[i] && rt->rooms[i]->free)
             rt->rooms[i]->free(rt);
     rt->fabric->ops->close(rt->fabric);
-    release(rt);
+    wefti_runtime_release(rt);
     return WEFT_OK;
 }

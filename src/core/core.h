@@ -5,7 +5,12 @@
  *   - the runtime's own thread (WEFT_PROGRESS_THREAD) holds it for as long as it lives;
  *   - a caller (CALLER, LOOP) takes it for the length of one post, one progress, or one wait;
  *   - a callback runs on a thread that already holds it.
- * A post by a thread that cannot have it at once goes through the inbox, and the driver starts the operation.
+ * A post by a thread that cannot have it at once goes through the inbox, and the driver starts the operation. wefti_ask() is the one way
+ * to have something done there and wait for it.
+ *
+ * The end: weft_runtime_close() takes the driver's place, ends everything, closes the inbox, and waits for whoever is `inside`: threads
+ * that wait or look at tables of the runtime without driving it. The memory of a runtime stays one (base/handle.h), so that a thread
+ * that comes too late finds a closed runtime and not another object. tests/unit/core_close.c.
  *
  * States of an operation (opx->state):
  *
@@ -28,9 +33,11 @@
 #include <weft/runtime.h>
 
 #include "base/config.h"
+#include "base/handle.h"
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/mpsc.h"
 #include "base/rng.h"
 #include "fabric/fabric.h"
 
@@ -69,7 +76,7 @@ typedef struct __attribute__((may_alias)) wefti_opx {
     uint64_t room[17];            /* the room's own state: see wefti_op_room() */
     /* From here on what most operations never touch: with many under way, every line touched is a cache miss. */
     void *watch_arg;
-    _Atomic(weft_op_t *) inbox_next;
+    wefti_mpsc_node_t handed;     /* in the inbox, or in its completion queue */
     wefti_list_t token_link;
     wefti_heap_node_t timer;
 } wefti_opx_t;
@@ -89,6 +96,10 @@ static inline wefti_opx_t *wefti_opx(weft_op_t *op) { return (wefti_opx_t *)(voi
 static inline weft_op_t *wefti_op_of_link(wefti_list_t *link)
 {
     return wefti_container_of(wefti_container_of(link, wefti_opx_t, link), weft_op_t, priv);
+}
+static inline weft_op_t *wefti_op_of_handed(wefti_mpsc_node_t *node)
+{
+    return wefti_container_of(wefti_container_of(node, wefti_opx_t, handed), weft_op_t, priv);
 }
 static inline void *wefti_op_room_at(weft_op_t *op) { return wefti_opx(op)->room; }
 #define wefti_op_room(op, type) ((type *)wefti_op_room_at(op))
@@ -119,18 +130,25 @@ enum {
 };
 
 struct weft_runtime {
-    /* touched by every post and progress */
+    wefti_handle_t handle;
+    /* These outlive the runtime: a thread that comes too late may touch them in its memory's next life. */
+    _Atomic uint32_t inside;       /* threads inside, beside the driver: close waits for them */
+    _Atomic uint32_t done_seq;     /* futex: bumped when a WAITED operation is done and when the driver is handed on */
+    _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one of them was told to take the driver */
+
+    /* touched by every post and progress; the first five outlive it, too */
+    _Alignas(64) _Atomic uint32_t driver; /* 0 free, 1 taken */
+    _Atomic uint32_t fork_generation; /* WEFTI_CLOSED_GENERATION once it is closed */
+    _Atomic uint8_t mode;          /* weft_progress_mode_t */
+    _Atomic bool closing;          /* weft_runtime_close() was called */
+    _Atomic bool ended;            /* and has ended everything: nobody may come in any more */
+    uint32_t quiet;                /* progress calls in a row that found nothing. The first field that begins as zero */
     wefti_fabric_t *fabric;
-    _Atomic uint32_t driver;       /* 0 free, 1 taken */
-    uint32_t fork_generation;
-    weft_progress_mode_t mode;
-    uint32_t quiet;                /* progress calls in a row that found nothing */
     wefti_list_t ready;            /* completed operations to deliver */
     wefti_heap_t timers;           /* nodes of wefti_timer_t and of operations */
     uint64_t now;                  /* fabric time when last read */
     uint32_t until_clock;          /* progress calls until the clock is read again */
     bool delivering;               /* inside wefti_progress() */
-    bool closing;                  /* weft_runtime_close() was called */
     uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
     weft_status_t told;            /* status of the operation whose watch runs */
     uint64_t ops_completed;
@@ -139,15 +157,14 @@ struct weft_runtime {
                                       both would wait for the store of one */
 
     /* touched by other threads */
-    _Alignas(64) _Atomic(weft_op_t *) inbox; /* newest first */
+    _Alignas(64) wefti_mpsc_t inbox;
     _Atomic uint32_t sleeping;     /* the driver is about to sleep or asleep in the kernel */
     _Atomic uint64_t ops_posted;
-    _Alignas(64) _Atomic uint32_t done_seq;  /* futex: bumped when a WAITED operation is done and when the driver is handed on */
-    _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one of them was told to take the driver */
 
     /* core's own, the driver's */
-    wefti_list_t own;              /* operations of core under way: timers, groups, scope closes; through opx->link */
+    _Alignas(64) wefti_list_t own;              /* operations of core under way: timers, groups, scope closes; through opx->link */
     weft_op_t *linking;            /* LINKED, and its post function has not posted it yet */
+    bool ending;                   /* it is in wefti_shutdown() */
     const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
     uint32_t busy;                 /* rounds and deliveries that may have taken long */
     int64_t coarse_tick;           /* coarse clock when it was last read */
@@ -176,10 +193,11 @@ struct weft_runtime {
 
 enum { WEFTI_DUE_WAKE = 1 /* a WAITED operation is done */, WEFTI_DUE_POKE = 2 /* a foreign loop sleeps on the fd */ };
 #define WEFTI_HANDED (1u << 31)
+#define WEFTI_CLOSED_GENERATION UINT32_MAX
 
 /* What this thread drives now, or NULL. */
 extern _Thread_local weft_runtime_t *wefti_driven __attribute__((tls_model("initial-exec")));
-extern uint32_t wefti_fork_generation; /* bumped in every forked child */
+extern uint32_t wefti_fork_generation; /* bumped in every forked child; never WEFTI_CLOSED_GENERATION */
 
 /* Open on a given fabric (taken over, also on error), with opts over config (config is taken over too). src/open.c and tests. */
 weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
@@ -193,13 +211,18 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
 
 /* --- driving ------------------------------------------------------------------------------------------------------------ */
 
+static inline weft_progress_mode_t wefti_mode(const weft_runtime_t *rt)
+{
+    return (weft_progress_mode_t)atomic_load_explicit(&rt->mode, memory_order_relaxed);
+}
+
 /* Become the driver if that is possible without waiting. If true, call wefti_leave() with the same `was` soon. */
 static inline bool wefti_enter(weft_runtime_t *rt, weft_runtime_t **was)
 {
     *was = wefti_driven;
     if (*was == rt)
         return true; /* inside a callback, or the runtime's thread */
-    if (rt->mode == WEFT_PROGRESS_THREAD || atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
+    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD || atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
         return false;
     wefti_driven = rt;
     return true;
@@ -215,18 +238,39 @@ static inline void wefti_leave(weft_runtime_t *rt, weft_runtime_t *was)
     wefti_driven = was;
     /* seq_cst so that an inbox push that saw `driver` taken is seen here, or its pusher sees it free; the same with a waiter */
     atomic_store(&rt->driver, 0);
-    if (__builtin_expect(atomic_load(&rt->inbox) != NULL || atomic_load(&rt->waiters), 0))
+    if (__builtin_expect(!wefti_mpsc_empty(&rt->inbox) || atomic_load(&rt->waiters), 0))
         wefti_leave_slow(rt);
 }
-static inline bool wefti_forked(const weft_runtime_t *rt) { return rt->fork_generation != wefti_fork_generation; }
+/* The runtime is of no use to the caller: it is closed, or this is a forked child. */
+static inline bool wefti_gone(const weft_runtime_t *rt)
+{
+    return atomic_load_explicit(&rt->fork_generation, memory_order_relaxed) != wefti_fork_generation;
+}
+static inline bool wefti_forked(const weft_runtime_t *rt) { return wefti_gone(rt); }
+weft_status_t wefti_fail_gone(const weft_runtime_t *rt); /* WEFT_ERR_CLOSED or _FORKED, with a sentence */
+static inline bool wefti_closing(const weft_runtime_t *rt) { return atomic_load_explicit(&rt->closing, memory_order_relaxed); }
+
+/* For a thread that looks at tables of the runtime (not at what is the driver's) without driving it: the runtime stays until
+ * wefti_part(). WEFT_ERR_CLOSED, _FORKED; the runtime must not be NULL. Short: close waits for it. */
+weft_status_t wefti_join_slow(weft_runtime_t *rt);
+static inline weft_status_t wefti_join(weft_runtime_t *rt)
+{
+    atomic_fetch_add(&rt->inside, 1);
+    return __builtin_expect(atomic_load(&rt->ended) || wefti_gone(rt), 0) ? wefti_join_slow(rt) : WEFT_OK;
+}
+static inline void wefti_part(weft_runtime_t *rt) { atomic_fetch_sub(&rt->inside, 1); }
 
 /* Run call->fn on the driver: now if this thread is or can become it, else through the inbox. *call is kept by the caller until
- * it ran; fn may free it. */
+ * it ran; fn may free it. False: the runtime is closed, and fn will not run. */
 typedef struct wefti_call {
     weft_op_t op; /* an inbox node */
     void (*fn)(struct wefti_call *call);
 } wefti_call_t;
-void wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
+bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
+
+/* Run fn(arg) on the driver and wait until it has run. Inside a callback of the runtime it runs at once; inside one of another runtime
+ * it is refused, since two such callbacks could wait for each other: WEFT_ERR_STATE. Also WEFT_ERR_CLOSED, _FORKED: fn did not run. */
+weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
 
 /* --- posting and completing ----------------------------------------------------------------------------------------------- */
 
@@ -238,7 +282,7 @@ static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, con
 {
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
-    if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || rt->closing || wefti_forked(rt) || op->token ||
+    if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || wefti_closing(rt) || wefti_gone(rt) || op->token ||
                              op->queue,
                          0)) {
         weft_status_t st = wefti_op_prepare_slow(rt, op);
@@ -293,13 +337,14 @@ static inline void wefti_op_unprepare_here(weft_op_t *op)
     wefti_op_unmark(op);
 }
 
-/* Hand a prepared operation to the driver: kind->start runs there. Any thread. */
-void wefti_op_inbox(weft_op_t *op);
+/* Hand a prepared operation to the driver: kind->start runs there. Any thread. WEFT_ERR_CLOSED: the runtime was closed meanwhile, and the
+ * operation is as it was before it was prepared. */
+weft_status_t wefti_op_inbox(weft_op_t *op);
 
 /* A thread whose earlier posts still sit in the inbox must not overtake them. */
 static inline bool wefti_may_pass_inbox(const weft_runtime_t *rt, const weft_runtime_t *was)
 {
-    return was == rt || !atomic_load_explicit(&rt->inbox, memory_order_relaxed);
+    return was == rt || wefti_mpsc_seems_empty(&rt->inbox);
 }
 
 /* Start a prepared operation with `start`: here and now if this thread is or can become the driver, else through the inbox, where kind->start
@@ -308,16 +353,14 @@ static inline weft_status_t wefti_op_go_by(weft_runtime_t *rt, weft_op_t *op, we
 {
     weft_runtime_t *was;
     weft_status_t st = WEFT_OK;
-    if (!wefti_enter(rt, &was)) {
-        wefti_op_inbox(op);
-        return WEFT_OK;
-    }
+    if (!wefti_enter(rt, &was))
+        return wefti_op_inbox(op);
     if (wefti_may_pass_inbox(rt, was)) {
         st = start(op);
         if (st)
             wefti_op_unprepare(op);
     } else {
-        wefti_op_inbox(op);
+        st = wefti_op_inbox(op);
     }
     wefti_leave(rt, was);
     return st;
@@ -368,7 +411,7 @@ static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
-    return (state == WEFTI_OP_IDLE || state == WEFTI_OP_DONE) && !rt->closing && !wefti_forked(rt) && !op->fn && !op->queue &&
+    return (state == WEFTI_OP_IDLE || state == WEFTI_OP_DONE) && !wefti_closing(rt) && !wefti_gone(rt) && !op->fn && !op->queue &&
            !op->token && !x->watch;
 }
 static inline void wefti_op_plain_done(weft_runtime_t *rt, weft_op_t *op)

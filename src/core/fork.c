@@ -26,7 +26,10 @@ void wefti_fork_watch(void)
     pthread_once(&once, install);
 }
 
-weft_status_t wefti_fail_forked(void)
+weft_status_t wefti_fail_gone(const weft_runtime_t *rt)
 {
+    uint32_t generation = atomic_load_explicit(&rt->fork_generation, memory_order_relaxed);
+    if (generation == WEFTI_CLOSED_GENERATION || generation == wefti_fork_generation) /* the latter: in a moment */
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is closed");
     return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
 }

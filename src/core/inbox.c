@@ -1,8 +1,7 @@
 /* core/inbox.c - how threads that do not drive reach the one that does, and how the driver's place changes hands.
  *
- * The inbox is a stack that anyone pushes to with one compare-and-swap and that the driver takes whole and turns round: posts of
- * one thread start in their order. A node is an operation (to be started, or to be cancelled: INBOX_START tells) or a
- * wefti_call_t.
+ * The inbox is a list that anyone pushes to and that the driver takes whole (base/mpsc.h): posts of one thread start in their order. A
+ * node is an operation (to be started, or to be cancelled: INBOX_START tells) or a wefti_call_t. A runtime that is closed has closed it.
  *
  * Nobody is left in it: a pusher wakes a driver that sleeps, or drains it himself if nobody drives; a driver that leaves looks
  * once more (both orders are sequentially consistent, so one of the two sees the other). In the same way a thread that waits for
@@ -20,43 +19,93 @@ const wefti_op_kind_t wefti_call_kind = {"call", NULL, NULL};
 
 /* --- pushing ---------------------------------------------------------------------------------------------------------------- */
 
-void wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node)
+/* One of a burst wakes it. Whoever finds it asleep is inside, so that its fabric stays until it is awake. */
+static void wake_driver(weft_runtime_t *rt)
 {
-    wefti_opx_t *x = wefti_opx(node);
-    weft_op_t *head = atomic_load_explicit(&rt->inbox, memory_order_relaxed);
+    atomic_fetch_add(&rt->inside, 1);
+    if (atomic_exchange(&rt->sleeping, 0))
+        rt->fabric->ops->wake(rt->fabric);
+    wefti_part(rt);
+}
+
+bool wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node)
+{
     weft_runtime_t *was;
-    do
-        atomic_store_explicit(&x->inbox_next, head, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&rt->inbox, &head, node, memory_order_seq_cst, memory_order_relaxed));
-    /* The node may be done and gone from here on. */
+    if (wefti_mpsc_push(&rt->inbox, &wefti_opx(node)->handed) == WEFTI_MPSC_CLOSED)
+        return false;
+    /* The node may be done and gone from here on, and the runtime closed. */
     if (wefti_driven == rt)
-        return; /* drained in the next progress, or on leaving */
-    if (atomic_load(&rt->sleeping) && atomic_exchange(&rt->sleeping, 0))
-        rt->fabric->ops->wake(rt->fabric); /* one of a burst wakes it */
+        return true; /* drained in the next progress, or on leaving */
+    if (atomic_load(&rt->sleeping))
+        wake_driver(rt);
     if (!atomic_load(&rt->driver) && wefti_enter(rt, &was))
         wefti_leave(rt, was); /* drains it */
+    return true;
 }
 
-void wefti_op_inbox(weft_op_t *op)
+weft_status_t wefti_op_inbox(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    if (op->token)
-        weft_token_hold(op->token); /* until it is started */
+    weft_runtime_t *rt = x->rt;
+    weft_token_t *token = op->token;
+    if (token)
+        weft_token_hold(token); /* until it is started */
     x->flags |= WEFTI_OPF_INBOX_START;
     atomic_store_explicit(&x->state, WEFTI_OP_POSTED | WEFTI_OP_INBOX, memory_order_relaxed);
-    wefti_inbox_push(x->rt, op);
+    if (wefti_inbox_push(rt, op))
+        return WEFT_OK;
+    x->flags &= ~(uint32_t)WEFTI_OPF_INBOX_START;
+    wefti_op_unprepare(op);
+    weft_token_drop(token);
+    return wefti_fail_gone(rt);
 }
 
-void wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
+bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
 {
     weft_runtime_t *was;
     if (wefti_enter(rt, &was)) {
-        call->fn(call);
+        bool open = was == rt || !wefti_gone(rt);
+        if (open)
+            call->fn(call);
         wefti_leave(rt, was);
-        return;
+        return open;
     }
     wefti_opx(&call->op)->kind = &wefti_call_kind;
-    wefti_inbox_push(rt, &call->op);
+    return wefti_inbox_push(rt, &call->op);
+}
+
+/* --- asking ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct question {
+    wefti_call_t call;
+    void (*fn)(void *arg);
+    void *arg;
+    _Atomic uint32_t answered;
+} question_t;
+
+static void answer(wefti_call_t *call)
+{
+    question_t *q = wefti_container_of(call, question_t, call);
+    q->fn(q->arg);
+    atomic_store(&q->answered, 1);
+    wefti_futex_wake(&q->answered, 1); /* harmless if it has seen the answer and gone */
+}
+
+weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
+{
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
+    if (wefti_driven && wefti_driven != rt)
+        return wefti_fail(WEFT_ERR_STATE,
+                          "the runtime \"%s\" cannot be asked inside a callback of \"%s\": two callbacks that ask "
+                          "each other's runtimes would wait for ever",
+                          rt->name, wefti_driven->name);
+    question_t q = {.call.fn = answer, .fn = fn, .arg = arg};
+    if (!wefti_call_on_driver(rt, &q.call))
+        return wefti_fail_gone(rt);
+    while (!atomic_load(&q.answered))
+        wefti_futex_wait(&q.answered, 0, WEFTI_SAFETY_NS);
+    return WEFT_OK;
 }
 
 /* --- draining --------------------------------------------------------------------------------------------------------------- */
@@ -109,20 +158,10 @@ static void run(weft_runtime_t *rt, weft_op_t *op)
 
 unsigned wefti_inbox_drain(weft_runtime_t *rt)
 {
-    weft_op_t *newest = atomic_exchange_explicit(&rt->inbox, NULL, memory_order_acquire), *oldest = NULL;
     unsigned n = 0;
-    while (newest) {
-        wefti_opx_t *x = wefti_opx(newest);
-        weft_op_t *older = atomic_load_explicit(&x->inbox_next, memory_order_relaxed);
-        atomic_store_explicit(&x->inbox_next, oldest, memory_order_relaxed);
-        oldest = newest;
-        newest = older;
-    }
-    while (oldest) {
-        weft_op_t *op = oldest;
-        oldest = atomic_load_explicit(&wefti_opx(op)->inbox_next, memory_order_relaxed);
-        run(rt, op);
-        n++;
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rt->inbox), *next; at; at = next, n++) {
+        next = wefti_mpsc_next(at);
+        run(rt, wefti_op_of_handed(at));
     }
     return n;
 }
@@ -151,7 +190,7 @@ void wefti_settle(weft_runtime_t *rt)
 void wefti_hand_on(weft_runtime_t *rt)
 {
     uint32_t waiters = atomic_load(&rt->waiters);
-    if (rt->mode == WEFT_PROGRESS_THREAD || atomic_load(&rt->driver))
+    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD || wefti_closing(rt) || atomic_load(&rt->driver))
         return;
     while (waiters && !(waiters & WEFTI_HANDED))
         if (atomic_compare_exchange_weak(&rt->waiters, &waiters, waiters | WEFTI_HANDED)) {
@@ -164,7 +203,7 @@ void wefti_hand_on(weft_runtime_t *rt)
 void wefti_leave_slow(weft_runtime_t *rt)
 {
     weft_runtime_t *was = wefti_driven;
-    while (atomic_load(&rt->inbox)) {
+    while (!wefti_mpsc_empty(&rt->inbox)) {
         if (atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
             return; /* whoever has it now looks when leaving */
         wefti_driven = rt;
@@ -183,6 +222,21 @@ void wefti_leave_quietly(weft_runtime_t *rt, weft_runtime_t *was)
         return;
     wefti_driven = was;
     atomic_store(&rt->driver, 0);
-    if (atomic_load(&rt->inbox) || atomic_load(&rt->waiters))
+    if (!wefti_mpsc_empty(&rt->inbox) || atomic_load(&rt->waiters))
         wefti_leave_slow(rt);
+}
+
+/* --- who is inside ----------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_join_slow(weft_runtime_t *rt)
+{
+    wefti_part(rt);
+    return wefti_fail_gone(rt);
+}
+
+void wefti_wake_all(weft_runtime_t *rt)
+{
+    wake_driver(rt);
+    atomic_fetch_add(&rt->done_seq, 1);
+    wefti_futex_wake(&rt->done_seq, INT_MAX);
 }

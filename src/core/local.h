@@ -63,10 +63,12 @@ void wefti_op_untrack(weft_op_t *op);
 
 /* inbox.c */
 extern const wefti_op_kind_t wefti_call_kind;
-void wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node); /* any thread */
+bool wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node); /* any thread; false: the runtime is closed */
 unsigned wefti_inbox_drain(weft_runtime_t *rt);
 /* Wake the threads that wait for operations that are done. */
 void wefti_wake_waiters(weft_runtime_t *rt);
+/* Wake the driver if it sleeps, and whoever waits beside it: the runtime closes. Any thread. */
+void wefti_wake_all(weft_runtime_t *rt);
 /* Leave without what is due: for calls that change nothing a sleeping loop would have to know. */
 void wefti_leave_quietly(weft_runtime_t *rt, weft_runtime_t *was);
 /* Wake a thread that waits to drive, if nobody drives and none was woken yet. Any thread. */
@@ -99,7 +101,8 @@ typedef struct wefti_wait {
     bool (*mark)(void *arg);
     void *arg;
 } wefti_wait_t;
-/* WEFT_OK, _TIMEOUT, _STATE (inside a callback), _FORKED, _UNSUPPORTED (virtual time, and nothing comes). Any thread. */
+/* WEFT_OK, _TIMEOUT, _STATE (inside a callback), _FORKED, _CLOSED (and what it waits for did not come), _UNSUPPORTED (virtual time, and
+ * nothing comes). Any thread. */
 weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
 /* Drive until done(arg), spinning and sleeping as configured. For a thread that is the driver. */
 weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
@@ -114,7 +117,7 @@ void wefti_token_part(weft_token_t *token, weft_op_t *op);
 weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue);
 void wefti_queue_count(weft_queue_t *queue, int by); /* operations under way that name it; any thread */
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
-void wefti_queues_cut(weft_runtime_t *rt); /* the runtime goes */
+void wefti_queues_cut(weft_runtime_t *rt); /* the runtime closes: queues are on their own from here on */
 
 /* link.c */
 void wefti_link_step(weft_op_t *next);
@@ -124,6 +127,9 @@ weft_status_t wefti_thread_start(weft_runtime_t *rt);
 /* Stop and join it; the runtime was shut down on it. Not from the thread itself. */
 void wefti_thread_stop(weft_runtime_t *rt);
 
+/* runtime.c */
+void wefti_runtime_release(weft_runtime_t *rt); /* the memory of core, and nothing else: it is closed from here on */
+
 /* close.c */
 void wefti_shutdown(weft_runtime_t *rt);
 
@@ -132,6 +138,5 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
 
 /* fork.c */
 void wefti_fork_watch(void); /* any thread */
-weft_status_t wefti_fail_forked(void);
 
 #endif

@@ -21,12 +21,12 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op)
 {
     uint32_t state = wefti_op_state(op);
     bool step = state == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
-    if (wefti_forked(rt))
-        return wefti_fail_forked();
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step)
         return wefti_fail(WEFT_ERR_STATE, state & WEFTI_OP_QUEUED ? "the operation is complete but still in its queue"
                                                                   : "the operation is under way already");
-    if (rt->closing)
+    if (wefti_closing(rt))
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
     if (op->fn && op->queue)
         return wefti_fail(WEFT_ERR_INVALID, "the operation has both fn and queue; at most one of them is told");
@@ -182,7 +182,7 @@ void weft_op_cancel(weft_op_t *op)
     if ((state & WEFTI_OP_STATE) != WEFTI_OP_POSTED)
         return;
     weft_runtime_t *rt = x->rt;
-    if (wefti_forked(rt))
+    if (wefti_gone(rt))
         return;
     if (wefti_enter(rt, &was)) {
         wefti_op_ask(op, WEFT_ERR_CANCELLED);
@@ -194,7 +194,7 @@ void weft_op_cancel(weft_op_t *op)
         if (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire))
             continue;
         if (!(state & WEFTI_OP_INBOX))
-            wefti_inbox_push(rt, op);
+            (void)wefti_inbox_push(rt, op); /* it is under way, so the runtime is not closed */
         return;
     }
 }

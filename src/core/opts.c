@@ -128,8 +128,8 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
         st = read_opts(opts, &o);
     if (st)
         return st;
-    rt->mode = mode_of(c->progress);
-    rt->spin_ns = c->spin != UINT64_MAX ? c->spin : rt->mode == WEFT_PROGRESS_THREAD ? SPIN_THREAD : SPIN_CALLER;
+    rt->mode = (uint8_t)mode_of(c->progress);
+    rt->spin_ns = c->spin != UINT64_MAX ? c->spin : wefti_mode(rt) == WEFT_PROGRESS_THREAD ? SPIN_THREAD : SPIN_CALLER;
     rt->heartbeat_ns = c->heartbeat;
     rt->beats_by_program = c->heartbeat_by && !strcmp(c->heartbeat_by, "program");
     rt->connect_timeout_ns = c->connect_timeout;

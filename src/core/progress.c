@@ -20,7 +20,7 @@ enum { DELIVER_MOST = 256 };
 static inline unsigned look(weft_runtime_t *rt, bool idle)
 {
     unsigned n = 0;
-    if (__builtin_expect(atomic_load_explicit(&rt->inbox, memory_order_relaxed) != NULL, 0))
+    if (__builtin_expect(!wefti_mpsc_seems_empty(&rt->inbox), 0))
         n = wefti_inbox_drain(rt);
     return n + rt->fabric->ops->progress(rt->fabric, idle);
 }
@@ -94,7 +94,7 @@ unsigned wefti_progress(weft_runtime_t *rt)
 unsigned weft_runtime_progress(weft_runtime_t *rt)
 {
     weft_runtime_t *was;
-    if (!rt || wefti_forked(rt) || wefti_driven == rt || !wefti_enter(rt, &was))
+    if (!rt || wefti_gone(rt) || wefti_driven == rt || !wefti_enter(rt, &was))
         return 0;
     unsigned n = wefti_progress(rt);
     if (!n && wefti_ticked(rt)) {
@@ -110,9 +110,9 @@ int weft_runtime_fd(weft_runtime_t *rt)
 {
     if (!rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
-    if (wefti_forked(rt))
-        return wefti_fail_forked();
-    if (rt->mode == WEFT_PROGRESS_THREAD)
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
+    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD)
         return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a thread of its own; there is nothing to poll", rt->name);
     int fd = rt->fabric->ops->event_fd(rt->fabric);
     return fd >= 0 ? fd : (int)wefti_fail(WEFT_ERR_UNSUPPORTED, "this fabric has no event fd");
@@ -122,14 +122,14 @@ static weft_status_t arm(weft_runtime_t *rt)
 {
     if (rt->armed)
         return WEFT_OK;
-    if (atomic_load(&rt->inbox) || !wefti_list_empty(&rt->ready) || wefti_timers_next(rt) == 0)
+    if (!wefti_mpsc_empty(&rt->inbox) || !wefti_list_empty(&rt->ready) || wefti_timers_next(rt) == 0)
         return WEFT_ERR_AGAIN;
     atomic_store(&rt->sleeping, 1);
-    if (atomic_load(&rt->inbox))
+    if (!wefti_mpsc_empty(&rt->inbox))
         goto err_sleeping;
     if (rt->fabric->ops->arm(rt->fabric))
         goto err_sleeping;
-    if (atomic_load(&rt->inbox))
+    if (!wefti_mpsc_empty(&rt->inbox))
         goto err_armed; /* its wake-up may have come before arm, and be gone */
     rt->armed = 1;
     rt->armed_by = &wefti_driven; /* as good a name for this thread as any */
@@ -149,9 +149,9 @@ weft_status_t weft_runtime_arm(weft_runtime_t *rt)
     weft_runtime_t *was;
     if (!rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
-    if (wefti_forked(rt))
-        return wefti_fail_forked();
-    if (rt->mode == WEFT_PROGRESS_THREAD)
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
+    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD)
         return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a thread of its own", rt->name);
     if (wefti_driven == rt)
         return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" cannot be armed inside its callback", rt->name);
@@ -165,7 +165,7 @@ weft_status_t weft_runtime_arm(weft_runtime_t *rt)
 uint64_t weft_runtime_next_timeout(weft_runtime_t *rt)
 {
     weft_runtime_t *was;
-    if (!rt || wefti_forked(rt) || !wefti_enter(rt, &was))
+    if (!rt || wefti_gone(rt) || !wefti_enter(rt, &was))
         return WEFT_FOREVER; /* whoever drives it looks after its timers */
     uint64_t ns = wefti_timers_next(rt);
     wefti_leave_quietly(rt, was);

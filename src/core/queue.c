@@ -1,8 +1,8 @@
 /* core/queue.c - completion queues.
  *
- * The driver pushes, one thread at a time pops; between them a stack (`pushed`) that the popper takes whole and turns round
- * (`taken`), linked through opx->inbox_next, which nobody else needs once an operation is complete. An operation in a queue is
- * DONE and QUEUED: complete for whoever asks, but not to be posted again before it is popped.
+ * The driver pushes, one thread at a time pops; between them a list (`pushed`, base/mpsc.h) that the popper takes whole (`taken`), through
+ * opx->handed, which nobody else needs once an operation is complete. An operation in a queue is DONE and QUEUED: complete for whoever
+ * asks, but not to be posted again before it is popped.
  *
  * The event fd is written when the first of a burst is pushed, and read by the pop that finds nothing left:
  *
@@ -28,17 +28,20 @@
 enum { DARK, LIGHTING, LIT };
 
 struct weft_queue {
-    weft_runtime_t *_Atomic rt;  /* NULL once the runtime is closed */
-    uint32_t fork_generation;    /* of the process that made it */
-    _Atomic(weft_op_t *) pushed; /* newest first */
-    _Atomic(weft_op_t *) taken;  /* oldest first; only the popping thread changes it */
-    _Atomic uint32_t waited;     /* a popper sleeps */
-    _Atomic uint32_t lit;        /* DARK, LIGHTING, LIT: the fd is not readable, is about to be, is */
-    _Atomic int fd;              /* -1 before weft_queue_fd() */
-    _Atomic int64_t under_way;   /* posted with this queue and not popped */
-    _Atomic uint32_t pushing;    /* the driver is in wefti_queue_push() */
-    wefti_list_t link;           /* rt->queues */
+    wefti_handle_t handle;
+    weft_runtime_t *_Atomic rt; /* NULL once the runtime is closed */
+    uint32_t fork_generation;   /* of the process that made it */
+    wefti_mpsc_t pushed;
+    _Atomic(wefti_mpsc_node_t *) taken; /* oldest first; only the popping thread changes it */
+    _Atomic uint32_t waited;            /* a popper sleeps */
+    _Atomic uint32_t lit;               /* DARK, LIGHTING, LIT: the fd is not readable, is about to be, is */
+    _Atomic int fd;                     /* -1 before weft_queue_fd() */
+    _Atomic int64_t under_way;          /* posted with this queue and not popped */
+    _Atomic uint32_t pushing;           /* the driver is in wefti_queue_push() */
+    wefti_list_t link;                  /* rt->queues */
 };
+
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_queue_t, fork_generation);
 
 weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue)
 {
@@ -52,7 +55,7 @@ void wefti_queue_count(weft_queue_t *queue, int by)
 
 static bool has_some(const weft_queue_t *queue)
 {
-    return atomic_load(&queue->taken) || atomic_load(&queue->pushed);
+    return atomic_load(&queue->taken) || !wefti_mpsc_empty(&queue->pushed);
 }
 
 static bool is_inherited(const weft_queue_t *queue)
@@ -87,44 +90,28 @@ static void darken(weft_queue_t *queue)
 
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op)
 {
-    wefti_opx_t *x = wefti_opx(op);
-    weft_op_t *head = atomic_load_explicit(&queue->pushed, memory_order_relaxed);
     /* The popper may have it, and want to free the queue, as soon as it is in. */
     atomic_store_explicit(&queue->pushing, 1, memory_order_relaxed);
     wefti_op_done(rt, op, WEFTI_OP_QUEUED);
-    do
-        atomic_store_explicit(&x->inbox_next, head, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&queue->pushed, &head, op, memory_order_seq_cst, memory_order_relaxed));
+    wefti_mpsc_push_t how = wefti_mpsc_push(&queue->pushed, &wefti_opx(op)->handed);
     if (atomic_load(&queue->waited))
         rt->leave_due |= WEFTI_DUE_WAKE;
-    if (!head)
+    if (how == WEFTI_MPSC_FIRST)
         light(queue);
     atomic_store_explicit(&queue->pushing, 0, memory_order_release);
 }
 
 static size_t take(weft_queue_t *queue, weft_op_t **ops_out, size_t n)
 {
-    weft_op_t *op = atomic_load_explicit(&queue->taken, memory_order_relaxed);
+    wefti_mpsc_node_t *at = atomic_load_explicit(&queue->taken, memory_order_relaxed);
     size_t got = 0;
-    while (got < n) {
-        if (!op) {
-            weft_op_t *newest = atomic_exchange(&queue->pushed, NULL);
-            while (newest) {
-                wefti_opx_t *x = wefti_opx(newest);
-                weft_op_t *older = atomic_load_explicit(&x->inbox_next, memory_order_relaxed);
-                atomic_store_explicit(&x->inbox_next, op, memory_order_relaxed);
-                op = newest;
-                newest = older;
-            }
-            if (!op)
-                break;
-        }
-        weft_op_t *next = atomic_load_explicit(&wefti_opx(op)->inbox_next, memory_order_relaxed);
+    while (got < n && (at || (at = wefti_mpsc_take(&queue->pushed)))) {
+        weft_op_t *op = wefti_op_of_handed(at);
+        at = wefti_mpsc_next(at);
         atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE, memory_order_release);
         ops_out[got++] = op;
-        op = next;
     }
-    atomic_store(&queue->taken, op);
+    atomic_store(&queue->taken, at);
     if (got)
         atomic_fetch_sub_explicit(&queue->under_way, (int64_t)got, memory_order_acq_rel);
     if (!has_some(queue))
@@ -148,24 +135,36 @@ static bool mark(void *arg)
 
 size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64_t timeout_ns)
 {
-    if (!queue || !ops_out || !n || is_inherited(queue))
+    if (!queue || !ops_out || !n || !wefti_is_open(&queue->handle) || is_inherited(queue))
         return 0;
     size_t got = take(queue, ops_out, n);
     weft_runtime_t *rt = wefti_queue_runtime(queue);
     if (got || !rt || wefti_driven)
         return got; /* inside a callback there is no waiting, only looking */
-    const wefti_wait_t what = {some_there, mark, queue};
-    weft_status_t st = wefti_wait(rt, &what, timeout_ns);
-    atomic_store(&queue->waited, 0);
-    return st ? 0 : take(queue, ops_out, n);
+    atomic_fetch_add(&rt->inside, 1);
+    if (atomic_load(&queue->rt) == rt) { /* else it was closed just now */
+        const wefti_wait_t what = {some_there, mark, queue};
+        wefti_wait(rt, &what, timeout_ns);
+        atomic_store(&queue->waited, 0);
+    }
+    wefti_part(rt);
+    return take(queue, ops_out, n);
+}
+
+static weft_status_t usable(const weft_queue_t *queue)
+{
+    if (!wefti_is_open(&queue->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the queue was freed");
+    return is_inherited(queue) ? wefti_fail(WEFT_ERR_FORKED, "the queue belongs to the parent process") : WEFT_OK;
 }
 
 int weft_queue_fd(weft_queue_t *queue)
 {
     if (!queue)
         return wefti_fail(WEFT_ERR_INVALID, "the queue is NULL");
-    if (is_inherited(queue))
-        return wefti_fail_forked();
+    weft_status_t st = usable(queue);
+    if (st)
+        return st;
     int fd = atomic_load(&queue->fd), none = -1;
     if (fd >= 0)
         return fd;
@@ -197,7 +196,7 @@ static void unlock(weft_runtime_t *rt)
 
 void wefti_queues_cut(weft_runtime_t *rt)
 {
-    if (wefti_forked(rt))
+    if (wefti_gone(rt))
         return; /* a thread that is not here may have the lock; and none of them looks at the runtime any more */
     lock(rt);
     for (wefti_list_t *l; (l = wefti_list_pop(&rt->queues));)
@@ -209,40 +208,56 @@ weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out)
 {
     if (!rt || !queue_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "queue_out" : "the runtime");
-    if (wefti_forked(rt))
-        return wefti_fail_forked();
-    weft_queue_t *queue = wefti_calloc(1, sizeof *queue);
-    if (!queue)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a queue");
-    queue->rt = rt;
-    queue->fork_generation = wefti_fork_generation;
-    queue->fd = -1;
-    lock(rt);
-    wefti_list_push_back(&rt->queues, &queue->link);
-    unlock(rt);
-    *queue_out = queue;
-    return WEFT_OK;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    weft_queue_t *queue = wefti_handle_new(&handles);
+    if (queue) {
+        queue->fork_generation = wefti_fork_generation;
+        queue->fd = -1;
+        lock(rt);
+        if (!wefti_closing(rt)) { /* else it is made without one, as if the runtime had been closed a moment later */
+            queue->rt = rt;
+            wefti_list_push_back(&rt->queues, &queue->link);
+        }
+        unlock(rt);
+        *queue_out = queue;
+    }
+    wefti_part(rt);
+    return queue ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a queue");
+}
+
+/* Leave the list of its runtime, unless that one closes just now and has emptied it. */
+static void unlist(weft_queue_t *queue)
+{
+    weft_runtime_t *rt = wefti_queue_runtime(queue);
+    if (!rt)
+        return;
+    atomic_fetch_add(&rt->inside, 1);
+    if (atomic_load(&queue->rt) == rt) {
+        lock(rt);
+        if (wefti_list_linked(&queue->link))
+            wefti_list_remove(&queue->link);
+        unlock(rt);
+    }
+    wefti_part(rt);
 }
 
 weft_status_t weft_queue_free(weft_queue_t *queue)
 {
     if (!queue)
         return WEFT_OK;
-    if (is_inherited(queue))
-        return wefti_fail_forked();
-    weft_runtime_t *rt = wefti_queue_runtime(queue);
+    weft_status_t st = usable(queue);
+    if (st)
+        return st;
     int64_t under_way = atomic_load_explicit(&queue->under_way, memory_order_acquire);
     if (under_way)
         return wefti_fail(WEFT_ERR_STATE, "%lld operations of the queue are under way or were not popped", (long long)under_way);
     while (atomic_load_explicit(&queue->pushing, memory_order_acquire))
         sched_yield();
-    if (rt) {
-        lock(rt);
-        wefti_list_remove(&queue->link);
-        unlock(rt);
-    }
+    unlist(queue);
     if (queue->fd >= 0)
         close(queue->fd);
-    wefti_free(queue);
+    wefti_handle_free(&handles, queue);
     return WEFT_OK;
 }

@@ -2,22 +2,52 @@
  *
  * Opening goes bottom up: core on a fabric (here), then the rooms attach (src/open.c), then what drives it starts. How it is
  * driven is in progress.c, wait.c and thread.c; how it ends is in close.c. */
+#include <sched.h>
+#include <sodium.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "core/local.h"
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_runtime_t, inbox);
+
+/* Zero, but for what threads of its memory's life before may still touch: those find a closed runtime until `start`. */
+static weft_runtime_t *runtime_new(void)
+{
+    weft_runtime_t *rt = wefti_handle_take(&handles);
+    if (!rt)
+        return NULL;
+    while (atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
+        sched_yield(); /* somebody came too late for the one before, and leaves at once */
+    atomic_store_explicit(&rt->fork_generation, WEFTI_CLOSED_GENERATION, memory_order_relaxed);
+    atomic_store_explicit(&rt->mode, 0, memory_order_relaxed);
+    atomic_store_explicit(&rt->closing, false, memory_order_relaxed);
+    atomic_store_explicit(&rt->ended, false, memory_order_relaxed);
+    memset((char *)rt + offsetof(weft_runtime_t, quiet), 0, sizeof *rt - offsetof(weft_runtime_t, quiet));
+    return rt;
+}
+
+/* What it holds is freed. */
+void wefti_runtime_release(weft_runtime_t *rt)
+{
+    sodium_memzero(rt->key, sizeof rt->key);
+    wefti_heap_free(&rt->timers);
+    wefti_config_free(&rt->config);
+    atomic_store(&rt->fork_generation, WEFTI_CLOSED_GENERATION);
+    atomic_store(&rt->driver, 0);
+    wefti_handle_free(&handles, rt);
+}
+
 weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_config_t *config, wefti_fabric_t *fabric,
                                     weft_runtime_t **rt_out)
 {
     weft_status_t st = WEFT_ERR_NOMEM;
-    weft_runtime_t *rt = wefti_aligned_alloc(_Alignof(weft_runtime_t), sizeof *rt);
+    weft_runtime_t *rt = runtime_new();
     if (!rt) {
         wefti_fail(st, "no memory for a runtime");
         wefti_config_free(config);
         goto err_fabric;
     }
-    memset(rt, 0, sizeof *rt);
     rt->fabric = fabric;
     rt->config = *config;
     memset(config, 0, sizeof *config);
@@ -25,20 +55,21 @@ weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_confi
     wefti_list_init(&rt->own);
     wefti_list_init(&rt->queues);
     wefti_fork_watch();
-    rt->fork_generation = wefti_fork_generation;
     rt->virtual_time = fabric->ops->event_fd(fabric) < 0;
     rt->until_clock = 1;
     fabric->ops->random(fabric, &rt->rng.state, sizeof rt->rng.state);
     wefti_now(rt);
     st = wefti_runtime_configure(rt, opts);
-    if (st)
-        goto err_rt;
+    if (st) {
+        wefti_runtime_release(rt);
+        goto err_fabric;
+    }
+    atomic_store(&rt->fork_generation, wefti_fork_generation);
+    atomic_store(&rt->handle.open, 1);
+    atomic_store(&rt->driver, 0);
     *rt_out = rt;
     return WEFT_OK;
 
-err_rt:
-    wefti_config_free(&rt->config);
-    wefti_free(rt);
 err_fabric:
     fabric->ops->close(fabric);
     return st;
@@ -46,7 +77,7 @@ err_fabric:
 
 weft_status_t wefti_runtime_start(weft_runtime_t *rt)
 {
-    return rt->mode == WEFT_PROGRESS_THREAD ? wefti_thread_start(rt) : WEFT_OK;
+    return wefti_mode(rt) == WEFT_PROGRESS_THREAD ? wefti_thread_start(rt) : WEFT_OK;
 }
 
 void wefti_runtime_attach(weft_runtime_t *rt, int room, const wefti_room_t *ops, void *state)
@@ -63,14 +94,14 @@ const char *weft_runtime_name(const weft_runtime_t *rt)
 /* --- counters -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct asked {
-    wefti_call_t call;
     weft_runtime_t *rt;
     weft_runtime_stats_t stats;
-    _Atomic uint32_t answered;
 } asked_t;
 
-static void collect(weft_runtime_t *rt, weft_runtime_stats_t *stats)
+static void collect(void *arg)
 {
+    weft_runtime_t *rt = ((asked_t *)arg)->rt;
+    weft_runtime_stats_t *stats = &((asked_t *)arg)->stats;
     stats->ops_posted = atomic_load_explicit(&rt->ops_posted, memory_order_relaxed) + rt->ops_at_once;
     stats->ops_completed = rt->ops_completed;
     stats->sleeps = rt->sleeps;
@@ -81,31 +112,17 @@ static void collect(weft_runtime_t *rt, weft_runtime_stats_t *stats)
             rt->rooms[i]->stats(rt, stats);
 }
 
-static void answer(wefti_call_t *call)
+weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out)
 {
-    asked_t *a = wefti_container_of(call, asked_t, call);
-    collect(a->rt, &a->stats);
-    atomic_store(&a->answered, 1);
-    wefti_futex_wake(&a->answered, 1); /* harmless if it has seen the answer and gone */
-}
-
-void weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out)
-{
-    weft_runtime_t *was;
-    if (!rt || !stats_out || wefti_forked(rt))
-        return;
-    asked_t a = {.call.fn = answer, .rt = rt};
-    if (wefti_enter(rt, &was)) {
-        collect(rt, &a.stats);
-        wefti_leave_quietly(rt, was);
-    } else { /* the counters are the driver's */
-        wefti_opx(&a.call.op)->kind = &wefti_call_kind;
-        wefti_inbox_push(rt, &a.call.op);
-        while (!atomic_load(&a.answered))
-            wefti_futex_wait(&a.answered, 0, WEFTI_SAFETY_NS);
-    }
+    if (!rt || !stats_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "stats_out" : "the runtime");
+    asked_t a = {.rt = rt};
+    weft_status_t st = wefti_ask(rt, collect, &a);
+    if (st)
+        return st;
     a.stats.size = stats_out->size;
     if (stats_out->size > sizeof a.stats)
         memset((char *)stats_out + sizeof a.stats, 0, stats_out->size - sizeof a.stats);
     memcpy(stats_out, &a.stats, stats_out->size < sizeof a.stats ? stats_out->size : sizeof a.stats);
+    return WEFT_OK;
 }

@@ -38,7 +38,7 @@ static void end(wefti_call_t *call)
 
 void weft_scope_leave(weft_scope_t *scope)
 {
-    if (!scope || wefti_forked(scope->rt))
+    if (!scope || wefti_gone(scope->rt))
         return;
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed), next;
     do {
@@ -47,16 +47,16 @@ void weft_scope_leave(weft_scope_t *scope)
         if (next == CLOSED)
             next |= ENDING;
     } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, next, memory_order_acq_rel, memory_order_relaxed));
-    if (next & ENDING)
-        wefti_call_on_driver(scope->rt, &scope->call);
+    if (next & ENDING && !wefti_call_on_driver(scope->rt, &scope->call))
+        end(&scope->call); /* the runtime is closed, and nobody drives it any more */
 }
 
 weft_status_t weft_scope_enter(weft_scope_t *scope)
 {
     if (!scope)
         return wefti_fail(WEFT_ERR_INVALID, "the scope is NULL");
-    if (wefti_forked(scope->rt))
-        return wefti_fail_forked();
+    if (wefti_gone(scope->rt))
+        return wefti_fail_gone(scope->rt);
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed);
     do {
         if (word & CLOSED)
@@ -117,8 +117,8 @@ weft_status_t weft_scope_new(weft_runtime_t *rt, weft_scope_t **scope_out)
 {
     if (!rt || !scope_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "scope_out" : "the runtime");
-    if (wefti_forked(rt))
-        return wefti_fail_forked();
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     weft_scope_t *scope = wefti_calloc(1, sizeof *scope);
     if (!scope)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a scope");

@@ -22,7 +22,7 @@ static struct timespec as_timespec(uint64_t ns)
 
 static bool work_waits(weft_runtime_t *rt)
 {
-    return atomic_load(&rt->inbox) || !wefti_list_empty(&rt->ready);
+    return !wefti_mpsc_empty(&rt->inbox) || !wefti_list_empty(&rt->ready) || (wefti_closing(rt) && !rt->ending);
 }
 
 /* How long it may be; 0: not at all. */

@@ -118,10 +118,11 @@ static void cancel_all(wefti_call_t *call)
 
 void weft_token_cancel(weft_token_t *token)
 {
-    if (!token || wefti_forked(token->rt) || atomic_exchange(&token->cancelled, 1) || atomic_exchange(&token->called, 1))
+    if (!token || wefti_gone(token->rt) || atomic_exchange(&token->cancelled, 1) || atomic_exchange(&token->called, 1))
         return;
     weft_token_hold(token);
-    wefti_call_on_driver(token->rt, &token->call);
+    if (!wefti_call_on_driver(token->rt, &token->call))
+        weft_token_drop(token); /* the runtime is closed: nothing is left to cancel */
 }
 
 /* --- operations ------------------------------------------------------------------------------------------------------------ */
@@ -134,7 +135,7 @@ void wefti_token_join(weft_token_t *token, weft_op_t *op)
     if (__builtin_expect(wefti_token_cancelled(token), 0) && !atomic_exchange(&token->called, 1)) {
         weft_token_hold(token);
         wefti_opx(&token->call.op)->kind = &wefti_call_kind;
-        wefti_inbox_push(token->rt, &token->call.op);
+        (void)wefti_inbox_push(token->rt, &token->call.op); /* we drive it: it is not closed */
     }
 }
 
@@ -148,8 +149,8 @@ weft_status_t weft_token_new(weft_runtime_t *rt, weft_token_t *parent, weft_toke
 {
     if (!rt || !token_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "token_out" : "the runtime");
-    if (wefti_forked(rt))
-        return wefti_fail_forked();
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (parent && parent->rt != rt)
         return wefti_fail(WEFT_ERR_INVALID, "the parent token belongs to another runtime");
     weft_token_t *token = wefti_calloc(1, sizeof *token);

@@ -87,6 +87,7 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
                                                                  uint64_t timeout)
 {
     uint64_t deadline = WEFT_FOREVER, spins_since = 0, completed = rt->ops_completed;
+    bool own_thread = wefti_mode(rt) == WEFT_PROGRESS_THREAD;
     uint32_t idle = 0, nothing = 0;
     int64_t tick = rt->coarse_tick;
     bool timed = timeout != WEFT_FOREVER;
@@ -95,6 +96,8 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
         if ((n || completed != rt->ops_completed) && done(arg)) /* looking at many costs: only when some moved */
             return WEFT_OK;
         completed = rt->ops_completed;
+        if (__builtin_expect(wefti_closing(rt), 0) && !own_thread)
+            return WEFT_ERR_AGAIN; /* whoever closes it drives from here on */
         if (n) {
             idle = 0;
             spins_since = 0;
@@ -134,7 +137,7 @@ weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t
 
 static inline bool may_drive(weft_runtime_t *rt)
 {
-    return rt->mode != WEFT_PROGRESS_THREAD && !atomic_load(&rt->driver);
+    return wefti_mode(rt) != WEFT_PROGRESS_THREAD && !wefti_closing(rt) && !atomic_load(&rt->driver);
 }
 
 static void stop_waiting(weft_runtime_t *rt)
@@ -144,7 +147,8 @@ static void stop_waiting(weft_runtime_t *rt)
         ;
 }
 
-/* Until it is done (WEFT_OK), `deadline` passed (WEFT_ERR_TIMEOUT), or nobody drives any more (WEFT_ERR_AGAIN). */
+/* Until it is done (WEFT_OK), `deadline` passed (WEFT_ERR_TIMEOUT), nobody drives any more (WEFT_ERR_AGAIN), or the runtime closed, which
+ * completes every operation, so that nothing else will come (WEFT_ERR_CLOSED). */
 static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t deadline)
 {
     uint64_t now = wefti_clock_ns(), spin = rt->spin_ns < ASIDE_SPIN_NS ? rt->spin_ns : ASIDE_SPIN_NS, until = now + spin;
@@ -167,6 +171,8 @@ static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_
             st = WEFT_OK;
             if (slept_long)
                 atomic_fetch_add_explicit(&rt->rescued_waits, 1, memory_order_relaxed);
+        } else if (atomic_load(&rt->ended) || wefti_gone(rt)) {
+            st = what->done(what->arg) ? WEFT_OK : WEFT_ERR_CLOSED;
         } else if (may_drive(rt)) {
             st = WEFT_ERR_AGAIN;
         } else if (now < deadline) {
@@ -181,13 +187,24 @@ static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_
     }
 }
 
+/* The same, from inside: whoever closes the runtime waits for us. */
+static weft_status_t beside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t deadline)
+{
+    atomic_fetch_add(&rt->inside, 1);
+    weft_status_t st = what->done(what->arg) ? WEFT_OK : aside(rt, what, deadline);
+    if (st != WEFT_ERR_AGAIN)
+        wefti_hand_on(rt); /* the turn to drive may have been meant for us */
+    wefti_part(rt);
+    return st;
+}
+
 static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime_t *rt, bool (*done)(void *),
                                                                     const wefti_wait_t *what, uint64_t timeout)
 {
     weft_runtime_t *was;
     uint64_t deadline = WEFT_FOREVER;
-    if (__builtin_expect(wefti_forked(rt), 0))
-        return wefti_fail_forked();
+    if (__builtin_expect(wefti_gone(rt), 0))
+        return done(what->arg) ? WEFT_OK : wefti_fail_gone(rt);
     if (__builtin_expect(wefti_driven != NULL, 0))
         return wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback");
     for (bool first = true;; first = false) {
@@ -197,19 +214,20 @@ static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime
                 uint64_t now = wefti_clock_ns();
                 left = now < deadline ? deadline - now : 0;
             }
-            weft_status_t st = done(what->arg) ? WEFT_OK : drive(rt, done, what->arg, left);
+            weft_status_t st = done(what->arg) ? WEFT_OK : wefti_closing(rt) ? WEFT_ERR_AGAIN : drive(rt, done, what->arg, left);
             wefti_leave(rt, was);
-            return st;
+            if (st != WEFT_ERR_AGAIN)
+                return st;
         }
         if (first && timeout != WEFT_FOREVER) {
             uint64_t now = wefti_clock_ns();
             deadline = timeout < WEFT_FOREVER - now ? now + timeout : WEFT_FOREVER;
         }
-        weft_status_t st = timeout ? aside(rt, what, deadline) : done(what->arg) ? WEFT_OK : WEFT_ERR_TIMEOUT;
-        if (st != WEFT_ERR_AGAIN) {
-            wefti_hand_on(rt); /* the turn to drive may have been meant for us */
+        weft_status_t st = timeout ? beside(rt, what, deadline) : done(what->arg) ? WEFT_OK : WEFT_ERR_TIMEOUT;
+        if (st == WEFT_ERR_CLOSED)
+            return wefti_fail(st, "the runtime was closed");
+        if (st != WEFT_ERR_AGAIN)
             return st;
-        }
     }
 }
 

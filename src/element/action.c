@@ -65,8 +65,10 @@ weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_ac
         return st;
     if (strnlen(id, sizeof(*action_out)->id) >= sizeof(*action_out)->id)
         return wefti_fail(WEFT_ERR_INVALID, "the id of an action has at most %zu bytes", sizeof(*action_out)->id - 1);
-    if (wefti_forked(rt) || rt->closing)
-        return wefti_fail(wefti_forked(rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
+    if (rt->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     weft_action_t *a = (weft_action_t *)wefti_calloc(1, sizeof *a);
     if (!a)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an action");
@@ -115,7 +117,7 @@ weft_status_t weft_action_add(weft_action_t *action, const char *durl)
     weft_transport_t *t;
     if (!action)
         return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
-    if (wefti_forked(action->rt))
+    if (wefti_gone(action->rt))
         return wefti_element_forked();
     weft_status_t st = weft_durl_parse(durl, &d);
     if (!st)
@@ -153,7 +155,7 @@ weft_status_t weft_action_configure(weft_action_t *action, const char *name, con
     weft_status_t why;
     if (!action || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
-    if (wefti_forked(action->rt))
+    if (wefti_gone(action->rt))
         return wefti_element_forked();
     bool keys = wefti_durl_is_keys(durl);
     weft_status_t st = keys ? WEFT_OK : weft_durl_parse(durl, &d);
@@ -193,7 +195,7 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
                           : !name ? "the name"
                           : !type ? "the type"
                                   : "where the transport goes");
-    if (wefti_forked(action->rt))
+    if (wefti_gone(action->rt))
         return wefti_element_forked();
     bool server = !strcmp(type, "rdma_server");
     if (!server && strcmp(type, "rdma") != 0)
@@ -221,7 +223,7 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     unsigned n = 0;
     if (!action || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
-    if (wefti_forked(action->rt))
+    if (wefti_gone(action->rt))
         return wefti_element_forked();
     for (weft_transport_t *t;; n++) {
         t = NULL;
@@ -265,7 +267,7 @@ static void terminated(wefti_call_t *call)
 
 void weft_action_terminate(weft_action_t *action)
 {
-    if (!action || atomic_exchange(&action->terminated, true) || wefti_forked(action->rt))
+    if (!action || atomic_exchange(&action->terminated, true) || wefti_gone(action->rt))
         return;
     action->terminate_call.fn = terminated;
     wefti_action_ref(action);

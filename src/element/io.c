@@ -510,8 +510,8 @@ static weft_status_t check(const weft_transport_t *t, const weft_op_t *op, bool 
 {
     if (!t || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", t ? "the operation" : "the transport");
-    if (wefti_forked(t->rt)) /* before any lock: another thread may have held it when we were forked */
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime of %s was opened", t->name);
+    if (wefti_gone(t->rt)) /* before any lock: another thread may have held it when we were forked */
+        return wefti_fail_gone(t->rt);
     if (t->server != server)
         return wefti_fail(WEFT_ERR_INVALID,
                           server ? "the transport %s is of type rdma: only one of type rdma_server serves"

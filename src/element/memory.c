@@ -411,7 +411,7 @@ weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *
     if (!memory || !stats_out || stats_out->size < sizeof stats_out->size)
         return wefti_fail(WEFT_ERR_INVALID,
                           memory ? "statistics go to a struct made with WEFT_MEMORY_STATS_INIT" : "the memory is NULL");
-    if (wefti_forked(memory->rt))
+    if (wefti_gone(memory->rt))
         return wefti_element_forked();
     if (memory->region && !weft_region_get_info(memory->region, &r)) {
         all.used_bytes = memory->bytes;

@@ -415,7 +415,7 @@ weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_tran
     if (trans->server || (other && other->server))
         return wefti_fail(WEFT_ERR_INVALID, "%s is a server: it has its memory, and no buffer",
                           trans->server ? trans->name : other->name);
-    if (wefti_forked(trans->rt))
+    if (wefti_gone(trans->rt))
         return wefti_element_forked();
     if (other && other->rt != trans->rt)
         return wefti_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
@@ -436,7 +436,7 @@ weft_buffer_t *weft_transport_buffer(weft_transport_t *trans)
 {
     weft_buffer_t *buf = NULL;
     if (!trans ||
-        wefti_forked(trans->rt)) /* here and below: before any lock, which another thread may have held when we were forked */
+        wefti_gone(trans->rt)) /* here and below: before any lock, which another thread may have held when we were forked */
         return NULL;
     pthread_mutex_lock(&trans->lock);
     if (trans->state == WEFT_TRANSPORT_RELEASED) {
@@ -455,7 +455,7 @@ void *weft_transport_buf(weft_transport_t *trans, size_t *len_out)
 {
     void *base = NULL;
     size_t len = 0;
-    if (trans && !wefti_forked(trans->rt)) {
+    if (trans && !wefti_gone(trans->rt)) {
         pthread_mutex_lock(&trans->lock);
         if (trans->state == WEFT_TRANSPORT_RELEASED) {
             ;
@@ -480,7 +480,7 @@ weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_
     weft_transport_t *t = (weft_transport_t *)(uintptr_t)trans;
     weft_transport_state_t state = WEFT_TRANSPORT_RELEASED;
     weft_status_t why = t ? WEFT_ERR_FORKED : WEFT_ERR_INVALID;
-    if (t && !wefti_forked(t->rt)) {
+    if (t && !wefti_gone(t->rt)) {
         pthread_mutex_lock(&t->lock);
         state = t->state;
         why = t->why;
@@ -503,7 +503,7 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
         wefti_fail(WEFT_ERR_INVALID, "the transport is NULL");
         return NULL;
     }
-    if (wefti_forked(trans->rt)) {
+    if (wefti_gone(trans->rt)) {
         wefti_element_forked();
         return NULL;
     }
@@ -526,7 +526,7 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
 weft_memory_t *weft_transport_memory(weft_transport_t *trans)
 {
     weft_memory_t *memory = NULL;
-    if (!trans || wefti_forked(trans->rt))
+    if (!trans || wefti_gone(trans->rt))
         return NULL;
     pthread_mutex_lock(&trans->lock);
     if (trans->server && trans->state == WEFT_TRANSPORT_READY)
@@ -541,7 +541,7 @@ weft_status_t weft_transport_get_stats(weft_transport_t *trans, weft_transport_s
         return wefti_fail(WEFT_ERR_INVALID,
                           trans ? "statistics go to a struct made with WEFT_TRANSPORT_STATS_INIT" : "the transport is NULL");
     weft_transport_stats_t all;
-    if (wefti_forked(trans->rt))
+    if (wefti_gone(trans->rt))
         return wefti_element_forked();
     pthread_mutex_lock(&trans->lock);
     all = trans->stats;

@@ -372,7 +372,7 @@ static weft_status_t fail_forked(void)
 
 static bool in_child(const weft_pool_t *pool)
 {
-    return pool->rt && wefti_forked(pool->rt);
+    return pool->rt && wefti_gone(pool->rt);
 }
 
 weft_status_t weft_pool_get(weft_pool_t *pool, size_t n, void **ptr_out)
@@ -543,8 +543,8 @@ weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, we
         return wefti_fail(WEFT_ERR_INVALID, "the options have no size: start from WEFT_POOL_OPTS_INIT");
     if (opts)
         memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     weft_status_t st = check(&o);
     if (st)
         return st;

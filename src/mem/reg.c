@@ -196,8 +196,8 @@ weft_status_t weft_mem_register(weft_runtime_t *rt, void *ptr, size_t n, weft_me
                                      : "the range to register is empty");
     if (n > UINTPTR_MAX - page - at)
         return wefti_fail(WEFT_ERR_INVALID, "%zu bytes from %p on do not fit an address space", n, ptr);
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
     uintptr_t base = at & ~(page - 1), end = (at + n + page - 1) & ~(page - 1);
     bool device = wefti_mem_device_of(ptr, NULL) != NULL;
@@ -223,7 +223,7 @@ weft_status_t weft_mem_register(weft_runtime_t *rt, void *ptr, size_t n, weft_me
 
 void weft_mem_unregister(weft_mem_reg_t *reg, bool forget)
 {
-    if (!reg || wefti_forked(reg->cache->rt))
+    if (!reg || wefti_gone(reg->cache->rt))
         return; /* in a child it is the parent's */
     wefti_reg_cache_t *c = reg->cache;
     pthread_mutex_lock(&c->lock);
@@ -242,7 +242,7 @@ void weft_mem_unregister(weft_mem_reg_t *reg, bool forget)
 
 void weft_mem_get_reg_stats(weft_runtime_t *rt, weft_mem_reg_stats_t *stats_out)
 {
-    if (!rt || !stats_out || wefti_forked(rt))
+    if (!rt || !stats_out || wefti_gone(rt))
         return;
     wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
     pthread_mutex_lock(&c->lock);

@@ -1,19 +1,17 @@
 /* msg/probe.c - looking at messages that have arrived, and taking one out of the matching.
  *
- * The answer has to be given at once, so a thread that cannot drive the runtime sends a question through the inbox and waits for it. */
-#include <sched.h>
-
+ * The answer has to be given at once, so a thread that does not drive the runtime asks the driver (wefti_ask) and waits for it. */
 #include "msg/state.h"
 
 typedef struct question {
+    weft_runtime_t *rt;
     weft_ep_t *ep;
-    uint64_t mask;
-    bool claim;
+    uint64_t tag, mask;
+    bool claim, driving; /* driving: who asks is the driver already */
+    weft_status_t st;
     weft_msg_t *msg;
     weft_msg_envelope_t envelope;
 } question_t;
-
-_Static_assert(sizeof(question_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
 
 static void take_out(msg_state_t *ms, weft_msg_t *msg)
 {
@@ -23,10 +21,11 @@ static void take_out(msg_state_t *ms, weft_msg_t *msg)
     wefti_list_push_back(&msg_ep(msg->ep)->claimed, &msg->ep_link);
 }
 
-static weft_status_t look(weft_runtime_t *rt, uint64_t tag, question_t *q)
+static weft_status_t look(question_t *q)
 {
+    weft_runtime_t *rt = q->rt;
     msg_state_t *ms = msg_state(rt);
-    weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, tag, q->mask);
+    weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, q->tag, q->mask);
     if (!msg) {
         if (wefti_flow_n_starving(rt)) /* who asks in a loop waits too */
             wefti_msg_tell_starving(ms, q->ep);
@@ -39,54 +38,29 @@ static weft_status_t look(weft_runtime_t *rt, uint64_t tag, question_t *q)
     return WEFT_OK;
 }
 
-static weft_status_t question_start(weft_op_t *op)
+static void run(void *arg)
 {
-    wefti_op_complete(op, look(wefti_opx(op)->rt, op->tag, wefti_op_room(op, question_t)));
-    return WEFT_OK;
+    question_t *q = arg;
+    weft_ep_id_t id = q->ep ? q->ep->id : 0;
+    if (!q->driving)
+        wefti_progress(q->rt);
+    /* A callback in there may have closed the endpoint, and it may be gone by now. */
+    q->st = id && weft_ep_find(q->rt, id) != q->ep ? WEFT_ERR_NOTFOUND : look(q);
 }
 
-static void question_cancel(weft_op_t *op, weft_status_t why)
+static weft_status_t ask(question_t *q)
 {
-    (void)op; /* answered where it is started: there is nothing to cancel */
-    (void)why;
-}
-
-static const wefti_op_kind_t question_kind = {"msg probe", question_start, question_cancel};
-
-static weft_status_t ask(weft_runtime_t *rt, uint64_t tag, question_t *q)
-{
-    weft_runtime_t *was;
-    if (!rt)
+    if (!q->rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
-    if (wefti_enter(rt, &was)) {
-        weft_ep_id_t id = q->ep ? q->ep->id : 0;
-        if (was != rt)
-            wefti_progress(rt);
-        /* A callback in there may have closed the endpoint, and it may be gone by now. */
-        weft_status_t st = id && weft_ep_find(rt, id) != q->ep ? WEFT_ERR_NOTFOUND : look(rt, tag, q);
-        wefti_leave(rt, was);
-        return st;
-    }
-    weft_op_t op = WEFT_OP_INIT;
-    weft_status_t st = wefti_op_prepare(rt, &op, &question_kind);
-    if (st)
-        return st;
-    op.tag = tag;
-    *wefti_op_room(&op, question_t) = *q;
-    wefti_op_inbox(&op);
-    /* Inside a callback of another runtime waiting is refused; the driver of this one answers all the same. */
-    while ((void)weft_op_wait(&op, WEFT_FOREVER), !weft_op_done(&op))
-        sched_yield();
-    *q = *wefti_op_room(&op, question_t);
-    return op.status;
+    q->driving = wefti_driven == q->rt;
+    weft_status_t st = wefti_ask(q->rt, run, q);
+    return st ? st : q->st;
 }
 
 weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out)
 {
-    question_t q = {.ep = ep, .mask = mask};
-    weft_status_t st = ask(rt, tag, &q);
+    question_t q = {.rt = rt, .ep = ep, .tag = tag, .mask = mask};
+    weft_status_t st = ask(&q);
     if (!st && envelope_out)
         *envelope_out = q.envelope;
     return st;
@@ -95,10 +69,10 @@ weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, ui
 weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out,
                              weft_msg_t **msg_out)
 {
-    question_t q = {.ep = ep, .mask = mask, .claim = true};
+    question_t q = {.rt = rt, .ep = ep, .tag = tag, .mask = mask, .claim = true};
     if (!msg_out)
         return wefti_fail(WEFT_ERR_INVALID, "a claim needs somewhere to put the message");
-    weft_status_t st = ask(rt, tag, &q);
+    weft_status_t st = ask(&q);
     if (st)
         return st;
     if (envelope_out)
@@ -131,7 +105,7 @@ static void drop_on_driver(wefti_call_t *call)
 void weft_msg_drop_claimed(weft_msg_t *msg)
 {
     weft_runtime_t *rt = msg ? msg->ms->rt : NULL, *was;
-    if (!msg || wefti_forked(rt))
+    if (!msg || wefti_gone(rt))
         return;
     if (wefti_enter(rt, &was)) {
         drop(msg);
@@ -146,5 +120,6 @@ void weft_msg_drop_claimed(weft_msg_t *msg)
     }
     later->call.fn = drop_on_driver;
     later->msg = msg;
-    wefti_call_on_driver(rt, &later->call);
+    if (!wefti_call_on_driver(rt, &later->call))
+        wefti_free(later); /* the runtime is closed, and the message with it */
 }

@@ -295,8 +295,8 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         fill(op, ep, len, tag);
         msg_send_t *s = msg_send(op);
         wefti_pieces_set(&s->payload, buf, len, NULL, 0, device);
-    } else if (wefti_forked(rt)) {
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened");
+    } else if (wefti_gone(rt)) {
+        return wefti_fail_gone(rt);
     }
     if (wefti_enter(rt, &was)) {
         bool direct = wefti_may_pass_inbox(rt, was);
@@ -308,13 +308,13 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
             if (st)
                 wefti_op_unprepare(op);
         } else if (op) {
-            wefti_op_inbox(op);
+            st = wefti_op_inbox(op);
         } else {
             st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
         }
         wefti_leave(rt, was);
     } else if (op) {
-        wefti_op_inbox(op);
+        st = wefti_op_inbox(op);
     } else {
         st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
     }

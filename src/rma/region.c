@@ -229,8 +229,8 @@ weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts
     weft_region_opts_t o;
     if (!rt || !opts || !region_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !opts ? "opts" : "region_out");
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent process");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (rt->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_region_opts_t");
@@ -507,8 +507,8 @@ weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op)
     if (!region)
         return wefti_fail(WEFT_ERR_INVALID, "the region is NULL");
     weft_runtime_t *rt = region->rs->rt;
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the region belongs to the parent process");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (op) {
         weft_status_t st = wefti_op_prepare(rt, op, &revoke_kind);
         if (st)

@@ -134,8 +134,8 @@ weft_status_t weft_region_token(weft_region_t *region, const weft_region_token_o
     if (!region || !len || (!buf && *len))
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !region ? "the region" : !len ? "len" : "buf");
     rma_state_t *rs = region->rs;
-    if (wefti_forked(rs->rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the region belongs to the parent process");
+    if (wefti_gone(rs->rt))
+        return wefti_fail_gone(rs->rt);
     weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_region_token_opts_t");
     if (st)
         return st;

@@ -15,6 +15,7 @@
  * Promise: tests/fault/conn_alive.c and tests/fault/conn_stop.c. */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -119,9 +120,18 @@ static uint64_t walk(uint64_t era)
     return next;
 }
 
+/* On a machine with ten times as much to do as it can, an ordinary thread may wake up half a second late. Where the process may have it
+ * (root, CAP_SYS_NICE, RLIMIT_RTPRIO), this one goes before ordinary ones: it runs for microseconds. */
+static void go_first(void)
+{
+    const struct sched_param lowest = {.sched_priority = 1};
+    (void)sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest);
+}
+
 static void *run(void *arg)
 {
     uint64_t era = (uint64_t)(uintptr_t)arg;
+    go_first();
     pthread_mutex_lock(&beats.lock);
     while (era == beats.era) {
         uint64_t next = walk(era);

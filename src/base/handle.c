@@ -1,0 +1,103 @@
+/* base/handle.c - see handle.h. */
+#include "base/handle.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define POISON(p, n) ASAN_POISON_MEMORY_REGION(p, n)
+#define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
+#else
+#define POISON(p, n) ((void)(p), (void)(n))
+#define UNPOISON(p, n) ((void)(p), (void)(n))
+#endif
+
+enum { KEPT = 64, LINE = 64, SLAB = 64 * 1024 };
+
+static size_t stride(const wefti_handles_t *kind)
+{
+    return (kind->size + LINE - 1) / LINE * LINE;
+}
+
+static void put(wefti_handles_t *kind, wefti_handle_t *h)
+{
+    h->next = NULL;
+    if (kind->newest)
+        kind->newest->next = h;
+    else
+        kind->oldest = h;
+    kind->newest = h;
+    kind->n_free++;
+}
+
+static wefti_handle_t *take(wefti_handles_t *kind)
+{
+    wefti_handle_t *h = kind->oldest;
+    kind->oldest = h->next;
+    if (!kind->oldest)
+        kind->newest = NULL;
+    kind->n_free--;
+    return h;
+}
+
+/* Enough pages for a few more. They are new, so nobody holds what is in them. */
+static bool grow(wefti_handles_t *kind)
+{
+    size_t each = stride(kind), bytes = each > SLAB ? (each + 4095) / 4096 * 4096 : SLAB;
+    uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return false;
+    /* at the old end: those that were never used go first */
+    for (size_t n = bytes / each; n--;) {
+        wefti_handle_t *h = (wefti_handle_t *)(void *)(at + n * each);
+        h->next = kind->oldest;
+        kind->oldest = h;
+        if (!kind->newest)
+            kind->newest = h;
+        kind->n_free++;
+        kind->n_all++;
+    }
+    return true;
+}
+
+void *wefti_handle_take(wefti_handles_t *kind)
+{
+    void *charge = wefti_malloc(1); /* so that tests can make it fail */
+    if (!charge)
+        return NULL;
+    wefti_free(charge);
+    pthread_mutex_lock(&kind->lock);
+    bool fresh = kind->oldest && !kind->oldest->uses;
+    wefti_handle_t *h = fresh || kind->n_free > KEPT || grow(kind) ? take(kind) : NULL;
+    pthread_mutex_unlock(&kind->lock);
+    if (!h)
+        return NULL;
+    UNPOISON(h, kind->size);
+    h->uses++;
+    return h;
+}
+
+void *wefti_handle_new(wefti_handles_t *kind)
+{
+    wefti_handle_t *h = wefti_handle_take(kind);
+    if (!h)
+        return NULL;
+    memset(h + 1, 0, kind->size - sizeof *h);
+    atomic_store_explicit(&h->open, 1, memory_order_release);
+    return h;
+}
+
+void wefti_handle_free(wefti_handles_t *kind, void *object)
+{
+    wefti_handle_t *h = object;
+    if (!h)
+        return;
+    atomic_store(&h->open, 0);
+    POISON((uint8_t *)object + kind->readable, kind->size - kind->readable);
+    pthread_mutex_lock(&kind->lock);
+    put(kind, h);
+    pthread_mutex_unlock(&kind->lock);
+}

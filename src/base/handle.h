@@ -1,0 +1,48 @@
+/* base/handle.h - memory of the objects that programs hold by pointer.
+ *
+ * A program may call with an object that it, or another thread, has closed. Then the call has to return a status, and must not read
+ * memory that belongs to something else by now. So the memory of such an object stays an object of its kind for ever: it goes back to
+ * its kind alone, and not before KEPT others of that kind were freed after it. Until then `open` is false, and the call sees that.
+ *
+ * Each kind is one static wefti_handles_t. An object begins with a wefti_handle_t. What else is in a closed object is what was there when
+ * it was freed: fields that a call reads before it looks at `open` must still make sense then. With the address sanitizer all but its
+ * first fields, up to the one that WEFTI_HANDLES_INIT names, are poisoned.
+ *
+ * Memory comes from the system by the page and is never given back: as much as there were objects of the kind at one time.
+ * tests/unit/base_handle.c holds us to it. */
+#ifndef WEFTI_HANDLE_H
+#define WEFTI_HANDLE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct wefti_handle {
+    _Atomic uint32_t open;
+    uint32_t uses;             /* how many objects have had this memory */
+    struct wefti_handle *next; /* while it is free: the one that was freed after it */
+} wefti_handle_t;
+
+typedef struct wefti_handles {
+    size_t size, readable;
+    pthread_mutex_t lock;
+    wefti_handle_t *oldest, *newest; /* free ones */
+    size_t n_free, n_all;
+} wefti_handles_t;
+
+/* type: its first member is a wefti_handle_t; upto: the last member that may be read after the object was freed. */
+#define WEFTI_HANDLES_INIT(type, upto) \
+    {.size = sizeof(type), .readable = offsetof(type, upto) + sizeof(((type *)0)->upto), .lock = PTHREAD_MUTEX_INITIALIZER}
+
+/* A new one, zero but for its head, and open; NULL: no memory. Aligned to a cache line. Any thread. */
+void *wefti_handle_new(wefti_handles_t *kind);
+/* The same with what was there before, and not open yet: for a kind with fields that other threads may still touch. */
+void *wefti_handle_take(wefti_handles_t *kind);
+/* It is closed from now on, and its memory goes back to its kind. Any thread. */
+void wefti_handle_free(wefti_handles_t *kind, void *object);
+
+static inline bool wefti_is_open(const wefti_handle_t *h) { return atomic_load_explicit(&h->open, memory_order_acquire); }
+
+#endif
