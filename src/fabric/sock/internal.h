@@ -2,7 +2,6 @@
  *
  *   sock.c    the whole: opening, closing, what is told and freed between batches
  *   addr.c    addresses: text to sockaddr and back, errno to status
- *   resolve.c names, looked up on a thread of their own
  *   dial.c    a wire's way to being connected
  *   wire.c    messages on a connected wire
  *   beat.c    heartbeats on a connected wire, and the thread that sends and reads them
