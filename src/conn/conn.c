@@ -240,6 +240,11 @@ static void up_wire_accepted(void *post_user, wefti_wire_t *wire, const char *fr
     wefti_listener_wire(post_user, wire, from);
 }
 
+static bool up_make_way(void *post_user)
+{
+    return wefti_listener_make_way(post_user);
+}
+
 static void up_wire_opened(void *wire_user)
 {
     wefti_shake_opened(wire_user);
@@ -280,6 +285,7 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
 
 static const wefti_fabric_up_t upcalls = {
     .wire_accepted = up_wire_accepted,
+    .make_way = up_make_way,
     .wire_opened = up_wire_opened,
     .wire_message = up_wire_message,
     .wire_closed = up_wire_closed,

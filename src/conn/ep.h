@@ -74,6 +74,7 @@ struct wefti_conn {
     wefti_list_t links;     /* every link not yet freed */
     wefti_list_t dead;      /* links to be freed by the work */
     wefti_list_t listeners; /* every listener not yet freed */
+    uint32_t n_newcomers;   /* links in their hello, at all of them */
     wefti_list_t work;      /* endpoints to be looked at by the work */
     weft_op_t work_op;
     bool work_queued;
@@ -154,6 +155,8 @@ struct wefti_link {
     wefti_wire_t *wire;
     wefti_shake_t *shake;
     weft_listener_t *listener; /* while it counts against the backlog of one */
+    wefti_list_t newcomer;     /* its list, as long */
+    uint64_t source;           /* of its wire */
     uint64_t close_count;      /* of CLOSE, while owed */
     uint64_t ack_count;
     uint64_t beat_ns;          /* between two heartbeats; 0: none yet */
@@ -327,6 +330,7 @@ struct weft_listener {
     weft_ep_hooks_t hooks;
     uint64_t reconnect_ns; /* of its endpoints; 0: the default */
     uint32_t backlog, hellos, n_ready;
+    wefti_list_t newcomers; /* links in their hello, oldest first: `hellos` of them */
     wefti_list_t accept_ops;
     wefti_list_t ready; /* endpoints nobody took yet */
     weft_op_t *close_op;
@@ -335,6 +339,10 @@ struct weft_listener {
 
 /* A wire arrived at one of its posts. */
 void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from);
+/* One of its links is up, or gone: it no longer counts as someone in the hello. */
+void wefti_listener_leave(wefti_link_t *link);
+/* No descriptor for a newcomer: let one go that has proved nothing. False: there is none. */
+bool wefti_listener_make_way(weft_listener_t *l);
 void wefti_listener_deliver(weft_listener_t *l, wefti_epx_t *ep); /* it is up */
 void wefti_listener_shut(weft_listener_t *l);                     /* stop; freed by the work */
 void wefti_listener_free(weft_listener_t *l);                     /* the work's */

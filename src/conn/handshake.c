@@ -459,10 +459,7 @@ void wefti_shake_rise(wefti_link_t *link)
     wefti_timer_stop(link->conn->rt, &link->timer);
     wefti_shake_free(link->shake);
     link->shake = NULL;
-    if (link->listener) {
-        link->listener->hellos--;
-        link->listener = NULL;
-    }
+    wefti_listener_leave(link);
     link->state = WEFTI_LINK_UP;
     link->deliver = true;
     wefti_beat_watch(link);

@@ -47,6 +47,7 @@ wefti_link_t *wefti_link_new(wefti_conn_t *conn, int side, const char *where)
     link->side = (uint8_t)side;
     link->state = side == WEFTI_SIDE_DIALLER ? WEFTI_LINK_DIALLING : WEFTI_LINK_HELLO;
     link->timer.fn = link_patience;
+    wefti_list_init(&link->newcomer);
     link->where = wefti_strdup(where);
     link->shake = wefti_calloc(1, sizeof *link->shake);
     if (!link->where || !link->shake) {
@@ -79,22 +80,13 @@ void wefti_link_close_lane(wefti_link_t *link)
     lane->ops->lane_close(lane);
 }
 
-/* It no longer counts as someone in the hello. */
-static void leave_listener(wefti_link_t *link)
-{
-    if (link->listener) {
-        link->listener->hellos--;
-        link->listener = NULL;
-    }
-}
-
 void wefti_link_drop(wefti_link_t *link)
 {
     if (link->state == WEFTI_LINK_DEAD)
         return;
     link->state = WEFTI_LINK_DEAD;
     link->deliver = false;
-    leave_listener(link);
+    wefti_listener_leave(link);
     wefti_timer_stop(link->conn->rt, &link->timer);
     if (link->lane)
         wefti_link_close_lane(link);

@@ -1,19 +1,28 @@
 /* conn/listener.c - listening: posts, the backlog of hellos, and handing over what came of them.
  *
- * A wire that arrives becomes a link in its hello and counts against the backlog until it is up or gone; endpoints nobody has
- * taken yet (no accept callback, no accept operation) count too. Beyond the backlog a wire is turned away with a sentence.
- * Someone who connects and says nothing is dropped after connect_timeout.
+ * A wire that arrives becomes a link in its hello, a newcomer, and counts against the backlog until it is up or gone; endpoints nobody
+ * has taken yet (no accept callback, no accept operation) count too. All newcomers of a runtime together have at most half of the
+ * descriptors of the process. Someone who connects and says nothing is dropped after connect_timeout.
  *
- * Promise: each peer that passed the hello is handed over once; after a close on the driving thread no callback comes and
+ * When there is no place for one more, one that has proved nothing goes: the oldest of those from the newest one's own address, if they are
+ * more than half, else the oldest of all. So whoever fills the places drives out himself, and a call that goes on takes far less time
+ * than it needs to become the oldest. Silence is no worse than a hello here: anybody can say hello, and who has just come has said
+ * nothing yet. With a key, who has shown it stays; if all have, the newest is turned away with a sentence.
+ *
+ * Promise: nobody who has not shown the key keeps out one who has it; each peer that passed the hello is handed over once; after a close on the driving thread no callback comes and
  * everything that was not handed over is gone. The memory goes with the work, since the close may come from the listener's own
- * callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_garbage.c, conn_fds.c. */
+ * callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_flood.c, conn_garbage.c,
+ * conn_fds.c. */
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/uri.h"
 #include "conn/ep.h"
 
 #define BACKLOG_DEFAULT 1024
 #define POSTS_MOST 64
+#define NEWCOMERS_LEAST 8 /* however few descriptors there are */
+#define LOOK_MOST 1024    /* newcomers among whom one is looked for that can go */
 
 weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what)
 {
@@ -30,11 +39,83 @@ weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const ch
 
 /* --- arrivals -------------------------------------------------------------------------------------------------------------- */
 
+void wefti_listener_leave(wefti_link_t *link)
+{
+    if (!link->listener)
+        return;
+    wefti_list_remove(&link->newcomer);
+    link->conn->n_newcomers--;
+    link->listener->hellos--;
+    link->listener = NULL;
+}
+
+/* Nobody else than who has the key gets that far. */
+static bool has_shown_key(const wefti_link_t *link)
+{
+    return link->conn->rt->has_key && link->shake->got_peer;
+}
+
+/* Let one go for a newcomer from `source`. False: there is none that could. */
+static bool let_go(weft_listener_t *l, uint64_t source)
+{
+    wefti_link_t *any = NULL, *own = NULL;
+    unsigned n = 0, n_own = 0;
+    wefti_list_each(it, &l->newcomers) {
+        wefti_link_t *link = wefti_container_of(it, wefti_link_t, newcomer);
+        bool same = link->source == source;
+        if (n == LOOK_MOST)
+            break;
+        n++;
+        n_own += same;
+        if (has_shown_key(link))
+            continue;
+        any = any ? any : link;
+        own = own || !same ? own : link;
+    }
+    wefti_link_t *who = own && n_own > n / 2 ? own : any;
+    if (who)
+        wefti_link_lost(who, WEFT_ERR_REFUSED, "the listener has many newcomers, and this one was too slow; try again");
+    return who;
+}
+
+static weft_listener_t *most_crowded(wefti_conn_t *conn)
+{
+    weft_listener_t *found = NULL;
+    wefti_list_each(it, &conn->listeners) {
+        weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
+        if (!found || l->hellos > found->hellos)
+            found = l;
+    }
+    return found;
+}
+
+/* As many as all listeners together may have. */
+static uint32_t newcomers_most(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur / 2 > UINT32_MAX)
+        return UINT32_MAX;
+    return limit.rlim_cur / 2 < NEWCOMERS_LEAST ? NEWCOMERS_LEAST : (uint32_t)(limit.rlim_cur / 2);
+}
+
+bool wefti_listener_make_way(weft_listener_t *l)
+{
+    return let_go(most_crowded(l->conn), 0);
+}
+
+static bool has_place(weft_listener_t *l, uint64_t source)
+{
+    wefti_conn_t *conn = l->conn;
+    if (l->hellos + l->n_ready >= l->backlog)
+        return let_go(l, source);
+    return conn->n_newcomers < newcomers_most() || let_go(most_crowded(conn), source);
+}
+
 void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *from)
 {
     wefti_conn_t *conn = l->conn;
     weft_runtime_t *rt = conn->rt;
-    if (l->hellos + l->n_ready >= l->backlog) {
+    if (!has_place(l, wire->source)) {
         wefti_info("turned %s away: %u connections are in their hello or wait to be accepted", from, l->hellos + l->n_ready);
         wefti_shake_turn_away(conn, wire, WEFT_ERR_REFUSED, "the listener has as many newcomers as it can take; try again");
         return;
@@ -46,12 +127,15 @@ void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *fro
     }
     wire->user = link;
     link->wire = wire;
+    link->source = wire->source;
     if (wefti_timer_at(rt, &link->timer, wefti_now(rt) + rt->connect_timeout_ns)) {
         wefti_link_lost(link, WEFT_ERR_NOMEM, "the listener has no memory for one more");
         return;
     }
     link->listener = l;
     l->hellos++;
+    wefti_list_push_back(&l->newcomers, &link->newcomer);
+    conn->n_newcomers++;
 }
 
 static void give(weft_op_t *op, wefti_epx_t *ep)
@@ -135,6 +219,7 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
     if (o->hooks)
         l->hooks = *o->hooks;
     l->reconnect_ns = o->reconnect_ns;
+    wefti_list_init(&l->newcomers);
     wefti_list_init(&l->accept_ops);
     wefti_list_init(&l->ready);
     l->posts = wefti_calloc(n, sizeof *l->posts);

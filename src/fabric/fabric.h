@@ -54,6 +54,8 @@ typedef struct wefti_fabric_up {
     /* wires */
     /* A wire arrived at a post. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
     void (*wire_accepted)(void *post_user, wefti_wire_t *wire, const char *from);
+    /* There is no descriptor left for a newcomer at this post. True: a wire was closed to make room for it. May be NULL. */
+    bool (*make_way)(void *post_user);
     void (*wire_opened)(void *wire_user);                                  /* a dialled wire is connected */
     void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
     /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), the peer was
@@ -139,6 +141,7 @@ typedef struct wefti_fabric_ops {
 struct wefti_wire {
     wefti_fabric_t *fabric;
     void *user;
+    uint64_t source; /* of one that was accepted: the same for all wires from one address, or over a Unix socket from one process */
 };
 
 /* --- rails and lanes --------------------------------------------------------------------------------------------------- */

@@ -266,8 +266,16 @@ static void up_closed(void *user)
     e->lane_closed = true;
 }
 
-static const wefti_fabric_up_t up = {up_accepted,  up_opened,    up_message, up_wire_closed, up_record,
-                                     up_announced, up_withdrawn, up_room,    up_failed,      up_closed};
+static const wefti_fabric_up_t up = {.wire_accepted = up_accepted,
+                                     .wire_opened = up_opened,
+                                     .wire_message = up_message,
+                                     .wire_closed = up_wire_closed,
+                                     .record = up_record,
+                                     .announced = up_announced,
+                                     .withdrawn = up_withdrawn,
+                                     .room = up_room,
+                                     .lane_failed = up_failed,
+                                     .lane_closed = up_closed};
 
 static void xfer_done(wefti_xfer_t *x, weft_status_t status)
 {

@@ -58,6 +58,33 @@ uint16_t wefti_addr_port(const sock_addr_t *a)
     return ntohs(((const struct sockaddr_in6 *)(const void *)&a->ss)->sin6_port);
 }
 
+/* No address of IPv6 that anybody has begins so. */
+#define GROUP_IPV4 UINT64_C(0xffff000100000000)
+#define GROUP_PROCESS UINT64_C(0xffff000200000000)
+
+/* Whoever has an address of IPv6 has a whole network of them: those count as one. */
+uint64_t wefti_addr_group(const sock_addr_t *from, int fd)
+{
+    uint64_t group = 0;
+    uint32_t ipv4 = 0;
+    const struct sockaddr_in6 *in6 = (const void *)&from->ss;
+    if (from->ss.ss_family == AF_INET) {
+        memcpy(&ipv4, &((const struct sockaddr_in *)(const void *)&from->ss)->sin_addr, 4);
+        return GROUP_IPV4 | ipv4;
+    }
+    if (from->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+        memcpy(&ipv4, &in6->sin6_addr.s6_addr[12], 4);
+        return GROUP_IPV4 | ipv4;
+    }
+    if (from->ss.ss_family == AF_INET6) {
+        memcpy(&group, in6->sin6_addr.s6_addr, sizeof group);
+        return group;
+    }
+    struct ucred who = {0};
+    socklen_t n = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) ? GROUP_PROCESS : GROUP_PROCESS | (uint32_t)who.pid;
+}
+
 void wefti_addr_set_port(sock_addr_t *a, uint16_t port)
 {
     if (a->ss.ss_family == AF_INET)

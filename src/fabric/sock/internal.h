@@ -117,6 +117,8 @@ weft_status_t wefti_addr_unix(const char *path, sock_addr_t *out);
 weft_status_t wefti_addr_source(const char *text, sock_addr_t *out);
 uint16_t wefti_addr_port(const sock_addr_t *a);
 void wefti_addr_set_port(sock_addr_t *a, uint16_t port);
+/* Who the other end of an accepted socket is, for counting: its address, its network with IPv6, its process on a Unix socket. */
+uint64_t wefti_addr_group(const sock_addr_t *from, int fd);
 struct addrinfo;
 weft_status_t wefti_addrs_from(const struct addrinfo *ai, uint16_t port, sock_addrs_t *out);
 

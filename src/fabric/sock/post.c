@@ -3,8 +3,8 @@
  * A post has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no descriptors left,
  * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second.
  *
- * With no descriptors left a newcomer is accepted on the spare descriptor and closed at once: it learns that it was turned away, and
- * the queue empties. tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins. */
+ * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on the spare
+ * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -109,6 +109,7 @@ static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
         return;
     }
     wefti_wire_socket_options(fd, from->ss.ss_family);
+    w->base.source = wefti_addr_group(from, fd);
     if (from->ss.ss_family == AF_UNIX)
         snprintf(text, sizeof text, "%s", post->uris); /* who dials a Unix socket has no name of its own */
     else
@@ -127,7 +128,10 @@ static void listener_event(wefti_watch_t *watch, uint32_t events)
         if (fd >= 0) {
             accepted(l, fd, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            turn_away(l, errno);
+            int err = errno;
+            const wefti_fabric_up_t *up = l->post->sock->fabric->up;
+            if (!up->make_way || !up->make_way(l->post->user))
+                turn_away(l, err);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return;
         } /* else the newcomer has gone (ECONNABORTED and its like): on to the next */
