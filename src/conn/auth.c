@@ -7,12 +7,17 @@
  * (no replay), the side (no reflection), and all that side said before (no reordering, no cutting). The two chains are separate
  * because both sides may speak at once.
  *
+ * Without a key only the transcript is made: the same on both sides, and never the same again. With it and the session key the secret of
+ * the session's lanes is made, so that a connection of a lane can be told from a stranger's (fabric/tcp).
+ *
  * Promise: without the key nobody gets past the hello, in either role, and no byte of a later message can be changed.
  * tests/wire/conn_auth.c, tests/fault/conn_wrong_key.c and tests/unit/conn_hello.c (vectors). */
 #include "conn/auth.h"
 
 #include <sodium.h>
 #include <string.h>
+
+#include "base/mac.h"
 
 _Static_assert(WEFTI_MAC_SIZE == crypto_auth_BYTES, "MAC size");
 _Static_assert(crypto_auth_KEYBYTES == 32, "session key size");
@@ -29,10 +34,14 @@ static void hash_part(crypto_generichash_state *s, const void *p, size_t n)
 void wefti_auth_begin(wefti_auth_t *a, const uint8_t *key, const void *hello, size_t hello_len, const void *welcome,
                       size_t welcome_len, const uint8_t *dialler_nonce, const uint8_t *listener_nonce)
 {
+    crypto_generichash_state s;
     memset(a, 0, sizeof *a);
+    crypto_generichash_init(&s, NULL, 0, sizeof a->transcript);
+    hash_part(&s, hello, hello_len);
+    hash_part(&s, welcome, welcome_len);
+    crypto_generichash_final(&s, a->transcript, sizeof a->transcript);
     if (!key)
         return;
-    crypto_generichash_state s;
     crypto_generichash_init(&s, key, 32, sizeof a->session);
     crypto_generichash_update(&s, (const uint8_t *)session_label, sizeof session_label);
     crypto_generichash_update(&s, dialler_nonce, WEFTI_NONCE_SIZE);
@@ -82,6 +91,13 @@ bool wefti_auth_check(wefti_auth_t *a, int side, const void *bytes, size_t n, si
         return false;
     *n_out = n;
     return true;
+}
+
+void wefti_auth_lane_secret(const wefti_auth_t *a, uint8_t out[32])
+{
+    memset(out, 0, 32);
+    if (a->keyed)
+        wefti_mac(a->session, "weft lane", a->transcript, sizeof a->transcript, out);
 }
 
 void wefti_auth_wipe(wefti_auth_t *a)

@@ -8,10 +8,9 @@
 
 #include "conn/hello.h"
 
-enum { WEFTI_SIDE_DIALLER = 0, WEFTI_SIDE_LISTENER = 1 };
-
 typedef struct wefti_auth {
     bool keyed; /* a session key is there: seal and check */
+    uint8_t transcript[32]; /* hash over both hellos, with and without a key */
     uint8_t session[32];
     uint8_t chain[2][32]; /* per side: hash over everything it has said */
 } wefti_auth_t;
@@ -26,6 +25,8 @@ size_t wefti_auth_seal(wefti_auth_t *a, int side, void *bytes, size_t n);
 /* Check `side`'s next message, n bytes with MAC. False: it is not by someone who has the key, or out of order. *n_out: without
  * it. */
 bool wefti_auth_check(wefti_auth_t *a, int side, const void *bytes, size_t n, size_t *n_out);
+/* A secret for the lanes of this session; zeroes without a key. */
+void wefti_auth_lane_secret(const wefti_auth_t *a, uint8_t out[32]);
 void wefti_auth_wipe(wefti_auth_t *a);
 
 #endif

@@ -59,6 +59,25 @@ void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t
     conn->fabric->ops->wire_close(wire);
 }
 
+static const wefti_hello_rail_t *card_of(const wefti_hello_t *h, uint8_t kind)
+{
+    for (unsigned i = 0; i < h->n_rails; i++)
+        if (h->rails[i].kind == kind)
+            return &h->rails[i];
+    return NULL;
+}
+
+/* The listener shows what its rails are only to those who have the same: others learn nothing of its host. */
+static void add_rail(wefti_link_t *link, wefti_rail_t *rail, wefti_hello_t *h)
+{
+    const wefti_hello_rail_t *theirs = card_of(&link->shake->peer, rail->kind);
+    if (link->side == WEFTI_SIDE_LISTENER && (!theirs || !rail->ops->match(rail, theirs->card, theirs->card_len)))
+        return;
+    wefti_hello_rail_t *own = &h->rails[h->n_rails++];
+    own->kind = rail->kind;
+    own->card_len = (uint8_t)rail->ops->card(rail, link->side, own->card);
+}
+
 static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
 {
     wefti_conn_t *conn = link->conn;
@@ -77,20 +96,8 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     h->recv_window = rt->recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);
     memcpy(h->name, rt->name, h->name_len);
-    for (unsigned i = 0; i < conn->fabric->n_rails; i++) {
-        wefti_rail_t *rail = conn->fabric->rails[i];
-        wefti_hello_rail_t *hr = &h->rails[h->n_rails++];
-        hr->kind = rail->kind;
-        hr->card_len = (uint8_t)rail->ops->card(rail, hr->card);
-    }
-}
-
-static const wefti_hello_rail_t *card_of(const wefti_hello_t *h, uint8_t kind)
-{
-    for (unsigned i = 0; i < h->n_rails; i++)
-        if (h->rails[i].kind == kind)
-            return &h->rails[i];
-    return NULL;
+    for (unsigned i = 0; i < conn->fabric->n_rails; i++)
+        add_rail(link, conn->fabric->rails[i], h);
 }
 
 static void version_lost(wefti_link_t *link, const wefti_hello_t *h)
@@ -101,10 +108,14 @@ static void version_lost(wefti_link_t *link, const wefti_hello_t *h)
     wefti_link_lost(link, WEFT_ERR_VERSION, text);
 }
 
-static bool make_lane(wefti_link_t *link, wefti_rail_t *rail, uint8_t *addr, size_t *n)
+static bool make_lane(wefti_link_t *link, wefti_rail_t *rail, const wefti_hello_rail_t *card, uint8_t *addr, size_t *n)
 {
     wefti_lane_t *lane;
-    weft_status_t st = rail->ops->lane_new(rail, link, addr, n, &lane);
+    wefti_meeting_t with = {.side = link->side, .card = card->card, .card_n = card->card_len};
+    memcpy(with.binding, link->shake->auth.transcript, sizeof with.binding);
+    wefti_auth_lane_secret(&link->shake->auth, with.secret);
+    weft_status_t st = rail->ops->lane_new(rail, &with, link, addr, n, &lane);
+    explicit_bzero(with.secret, sizeof with.secret);
     if (st) {
         wefti_info("no lane over %s for %s: %s", rail->name, link->where, weft_status_text(st));
         link->shake->why_not = st;
@@ -123,6 +134,20 @@ static bool connect_lane(wefti_link_t *link, const uint8_t *addr, size_t n)
     wefti_info("the lane over %s to %s cannot be joined: %s", link->lane->rail->name, link->where, weft_status_text(st));
     link->shake->why_not = st;
     wefti_link_close_lane(link);
+    return false;
+}
+
+/* A runtime may call itself: then a link of its own is the other end of this one. Anyone else who shows our id lies. */
+static bool peer_is_us_or_another(const wefti_link_t *link)
+{
+    const wefti_shake_t *s = link->shake;
+    if (memcmp(s->peer.uuid, link->conn->uuid, sizeof s->peer.uuid))
+        return true;
+    wefti_list_each(it, &link->conn->links) {
+        const wefti_link_t *other = wefti_container_of(it, wefti_link_t, all);
+        if (other->side != link->side && other->shake && !memcmp(other->shake->nonce, s->peer.nonce, sizeof s->peer.nonce))
+            return true;
+    }
     return false;
 }
 
@@ -154,7 +179,7 @@ static void join_next(wefti_link_t *link)
         wefti_rail_t *rail = f->rails[s->rail_at++];
         const wefti_hello_rail_t *card = card_of(&s->peer, rail->kind);
         wefti_join_t j = {.kind = rail->kind, .addr = addr};
-        if (!card || !rail->ops->match(rail, card->card, card->card_len) || !make_lane(link, rail, addr, &j.addr_len))
+        if (!card || !rail->ops->match(rail, card->card, card->card_len) || !make_lane(link, rail, card, addr, &j.addr_len))
             continue;
         j.attempt = ++s->attempt;
         link->state = WEFTI_LINK_JOIN;
@@ -195,6 +220,10 @@ static void got_welcome(wefti_link_t *link, const void *bytes, size_t n)
         wefti_link_lost(link, WEFT_ERR_UNREACHABLE, "someone else answers at the address of that runtime");
         return;
     }
+    if (!peer_is_us_or_another(link)) {
+        wefti_link_lost(link, WEFT_ERR_PROTOCOL, "the listener shows the id of the very runtime that calls it");
+        return;
+    }
     s->got_peer = true;
     join_next(link);
 }
@@ -223,6 +252,10 @@ static void got_lane(wefti_link_t *link, const void *bytes, size_t n)
     }
     if (l.attempt != link->shake->attempt || !link->lane)
         return; /* the answer to a try that has failed here meanwhile */
+    if (link->state != WEFTI_LINK_JOIN) {
+        wefti_link_lost(link, WEFT_ERR_PROTOCOL, "a second answer to one join");
+        return;
+    }
     if (!connect_lane(link, l.addr, l.addr_len)) {
         join_next(link);
         return;
@@ -270,6 +303,8 @@ static void got_hello(wefti_link_t *link, const void *bytes, size_t n)
         wefti_link_lost(link, WEFT_ERR_AUTH,
                         rt->has_key ? "the listener has a key and the dialler has none"
                                     : "the dialler has a key and the listener has none");
+    } else if (!peer_is_us_or_another(link)) {
+        wefti_link_lost(link, WEFT_ERR_PROTOCOL, "the dialler shows the id of the very runtime that it calls");
     } else {
         fill_hello(link, &h);
         size_t len = wefti_hello_encode(&h, WEFTI_SHAKE_WELCOME, buf, sizeof buf);
@@ -365,8 +400,8 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
     const wefti_hello_rail_t *card = card_of(&s->peer, j.kind);
     wefti_lane_msg_t l = {.attempt = j.attempt, .addr = addr, .id = link->ep->pub.id, .resumed = link->ep->was_up};
     s->why_not = WEFT_ERR_UNREACHABLE;
-    if (!rail || !card || !rail->ops->match(rail, card->card, card->card_len) || !make_lane(link, rail, addr, &l.addr_len) ||
-        !connect_lane(link, j.addr, j.addr_len)) {
+    if (!rail || !card || !rail->ops->match(rail, card->card, card->card_len) ||
+        !make_lane(link, rail, card, addr, &l.addr_len) || !connect_lane(link, j.addr, j.addr_len)) {
         say_retry(link);
         return;
     }

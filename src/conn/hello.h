@@ -14,8 +14,8 @@
 #include "fabric/fabric.h" /* WEFTI_CARD_MAX, WEFTI_LANE_ADDR_MAX */
 
 #define WEFTI_HELLO_MAGIC 0x54464557u /* "WEFT" */
-#define WEFTI_PROTOCOL_MIN 1u         /* the oldest protocol this library speaks */
-#define WEFTI_PROTOCOL_MAX 1u         /* the newest */
+#define WEFTI_PROTOCOL_MIN 2u         /* the oldest protocol this library speaks */
+#define WEFTI_PROTOCOL_MAX 2u         /* the newest */
 
 enum {
     WEFTI_SHAKE_HELLO = 1,   /* dialler: who I am */

@@ -33,6 +33,7 @@
 
 #include "base/config.h"
 #include "base/list.h"
+#include "base/mac.h" /* WEFTI_SECRET_SIZE */
 #include "base/uri.h"
 
 typedef struct wefti_fabric wefti_fabric_t;
@@ -144,6 +145,9 @@ struct wefti_wire {
     uint64_t source; /* of one that was accepted: the same for all wires from one address, or over a Unix socket from one process */
 };
 
+/* Which side of its wire somebody is. */
+enum { WEFTI_SIDE_DIALLER = 0, WEFTI_SIDE_LISTENER = 1 };
+
 /* --- rails and lanes --------------------------------------------------------------------------------------------------- */
 
 #define WEFTI_CARD_MAX 128     /* bytes of a rail's card */
@@ -151,6 +155,15 @@ struct wefti_wire {
 #define WEFTI_TICKET_MAX 64
 #define WEFTI_KEY_MAX 1024
 #define WEFTI_REC_MAX 4224     /* every lane's frame_max is at least this */
+
+/* What conn knows from the hello when it makes a lane: each side gives the same, but for `side` and `card`. */
+typedef struct wefti_meeting {
+    uint8_t side;                       /* ours */
+    uint8_t secret[WEFTI_SECRET_SIZE];  /* nobody but the two sides can know it, if they proved a key to each other; zeroes: they have none */
+    uint8_t binding[WEFTI_SECRET_SIZE]; /* hash over both hellos: never the same again, so that what is said for it is good once */
+    const void *card;                   /* the peer's card of this rail */
+    size_t card_n;
+} wefti_meeting_t;
 
 struct wefti_rail {
     const struct wefti_rail_ops *ops;
@@ -174,16 +187,20 @@ struct wefti_pull {
 
 typedef struct wefti_rail_ops {
     /* What a peer must know to tell whether this rail can reach us (host id, user, versions): at most WEFTI_CARD_MAX bytes; returns how many.
-     * Cheap: opens nothing. */
-    size_t (*card)(wefti_rail_t *rail, void *buf);
-    /* Could a lane to the owner of this card work? Symmetric: both sides give the same answer. */
+     * Cheap. `side`: whose hello it is for. The listener's is only shown to a dialler whose own card matches. */
+    size_t (*card)(wefti_rail_t *rail, int side, void *buf);
+    /* Could a lane to the owner of this card work? Symmetric: both sides give the same answer. It is what the peer claims: nothing of the
+     * peer's is touched because of it. */
     bool (*match)(wefti_rail_t *rail, const void *card, size_t n);
 
-    /* Make our half of a lane, with its address (at most WEFTI_LANE_ADDR_MAX; *n_out how many). Opens the rail if it was not yet.
-     * WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED. */
-    weft_status_t (*lane_new)(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+    /* Make our half of a lane with whom we have met, and its address (at most WEFTI_LANE_ADDR_MAX; *n_out how many), which shows that peer,
+     * and only in this meeting, that it is ours. Opens the rail if it was not yet. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED,
+     * _UNREACHABLE (the peer's card was a lie). */
+    weft_status_t (*lane_new)(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                              wefti_lane_t **lane_out);
     /* Join it to the peer's half. Called once. After it, records may be sent; whether the peer gets them is for the caller to find
-     * out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE, _NOMEM, _SYSTEM: close it. */
+     * out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE (it may also be another's than the
+     * peer's), _NOMEM, _SYSTEM: close it. */
     weft_status_t (*lane_connect)(wefti_lane_t *lane, const void *addr, size_t n);
     /* Force the lane down. Transfers are done (WEFT_ERR_CANCELLED, or their result), waiting pulls withdrawn, then lane_closed: in later
      * progress, never from inside this call. The lane may not be used for anything after it. */

@@ -11,7 +11,7 @@ static void sink(weft_log_level_t level, const char *line, void *user)
         snprintf(warning, sizeof warning, "%s", line);
 }
 
-TEST(a_dialler_of_a_later_version_is_refused_with_both_ranges)
+static void refused(uint16_t min, uint16_t max, const char *range)
 {
     weft_runtime_t *rt;
     weft_listener_t *l;
@@ -23,18 +23,29 @@ TEST(a_dialler_of_a_later_version_is_refused_with_both_ranges)
     CHECK_OK(weft_listen(rt, "tcp://127.0.0.1:0", NULL, &l));
     int fd = raw_connect(weft_listener_port(l));
     wefti_hello_t h = raw_hello();
-    h.min_version = 7;
-    h.max_version = 9;
+    h.min_version = min;
+    h.max_version = max;
     raw_send(fd, hello, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, hello, sizeof hello));
     long n = raw_recv(fd, buf, sizeof buf, 2, rt);
     CHECK(n > 0);
     CHECK_OK(wefti_refuse_decode(buf, (size_t)n, &r, &what));
     CHECK_EQ(r.status, WEFT_ERR_VERSION);
-    CHECK(strstr(r.text, "1 to 1") && strstr(r.text, "7 to 9"));
-    CHECK(strstr(warning, "1 to 1") && strstr(warning, "7 to 9"));
+    CHECK(strstr(r.text, "2 to 2") && strstr(r.text, range));
+    CHECK(strstr(warning, "2 to 2") && strstr(warning, range));
     CHECK_EQ(raw_recv(fd, buf, sizeof buf, 2, rt), 0);
     weft_log_set_sink(NULL, NULL);
     CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(a_dialler_of_a_later_version_is_refused_with_both_ranges)
+{
+    refused(7, 9, "7 to 9");
+}
+
+/* Version 1 offered shared memory to whoever claimed to be on this host, and greeted with tokens in the clear. */
+TEST(a_dialler_of_the_first_version_is_refused_with_both_ranges)
+{
+    refused(1, 1, "1 to 1");
 }
 
 TEST(a_listener_of_another_version_ends_the_connect_with_that_status)

@@ -100,6 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     wefti_fabric_t *f;
     wefti_lane_t *lane;
     static uint8_t addr[WEFTI_LANE_ADDR_MAX], scrap[65536];
+    wefti_meeting_t with = {.side = WEFTI_SIDE_LISTENER};
     size_t addr_n;
     int fds[2];
     failed = closed = n_pulls = n_waiting = 0;
@@ -110,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     config.transports = "tcp";
     must(!wefti_fabric_open_real(&config, &f));
     f->up = &up;
-    must(!f->rails[0]->ops->lane_new(f->rails[0], &failed, addr, &addr_n, &lane));
+    must(!f->rails[0]->ops->lane_new(f->rails[0], &with, &failed, addr, &addr_n, &lane));
     must(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds));
     tp_conn_t *c = wefti_tp_conn_new(tp_rail(f->rails[0]), fds[0], TP_GREETING);
     must(c != NULL);

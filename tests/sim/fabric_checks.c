@@ -86,8 +86,8 @@ static void pair_of(uint64_t seed)
     CHECK_OK(wefti_sim_host(w, "b", &b.f));
     wefti_sim_faults(w)->style = WEFTI_SIM_SHM;
     a.f->up = b.f->up = &up;
-    CHECK_OK(a.f->rails[0]->ops->lane_new(a.f->rails[0], &a, addr_a, &n_a, &a.lane));
-    CHECK_OK(b.f->rails[0]->ops->lane_new(b.f->rails[0], &b, addr_b, &n_b, &b.lane));
+    CHECK_OK(a.f->rails[0]->ops->lane_new(a.f->rails[0], NULL, &a, addr_a, &n_a, &a.lane));
+    CHECK_OK(b.f->rails[0]->ops->lane_new(b.f->rails[0], NULL, &b, addr_b, &n_b, &b.lane));
     CHECK_OK(a.lane->ops->lane_connect(a.lane, addr_b, n_b));
     CHECK_OK(b.lane->ops->lane_connect(b.lane, addr_a, n_a));
 }

@@ -124,7 +124,7 @@ static void say(end_t *e)
         uint8_t addr[WEFTI_LANE_ADDR_MAX];
         size_t n;
         wefti_rail_t *rail = e->node->f->rails[0];
-        if (rail->ops->lane_new(rail, e, addr, &n, &e->lane))
+        if (rail->ops->lane_new(rail, NULL, e, addr, &n, &e->lane))
             return;
         h.addr_n = (uint32_t)n;
         memcpy(h.addr, addr, n);

@@ -85,7 +85,7 @@ TEST(a_hello_cut_anywhere_or_followed_by_anything_is_refused)
 
 TEST(the_bytes_of_a_hello_are_those_of_the_document)
 {
-    static const uint8_t head[] = {1, 0, 3, 0, 'W', 'E', 'F', 'T', 1, 0, 1, 0, 0, 1, 2, 3};
+    static const uint8_t head[] = {1, 0, 3, 0, 'W', 'E', 'F', 'T', 2, 0, 2, 0, 0, 1, 2, 3};
     static const uint8_t tail[] = {4, 'l', 'e', 'f', 't', 2, 1, 3, 'a', 'b', 'c', 2, 0};
     wefti_hello_t h = sample();
     uint8_t buf[WEFTI_HELLO_MAX];
@@ -289,4 +289,20 @@ TEST(the_proof_is_the_one_of_the_document)
     wefti_auth_seal(&a, WEFTI_SIDE_LISTENER, m, 8);
     sodium_bin2hex(hex, sizeof hex, m + 8, WEFTI_MAC_SIZE);
     CHECK_STR(hex, "25064bb624195fab4ba491d79b5d2e2b6dbec987f9045f64f09aa5e5137ac848");
+}
+
+TEST(the_secret_of_the_lanes_is_the_one_of_the_document_and_needs_a_key)
+{
+    wefti_auth_t a = auth(key, nc, ns), without = auth(NULL, nc, ns), wrong = auth(other, nc, ns);
+    uint8_t secret[32], zeroes[32] = {0};
+    char hex[65];
+    CHECK_STR(sodium_bin2hex(hex, sizeof hex, a.transcript, 32),
+              "a68515668aa7963c71882de762ea118b04b31581c8cb28507bf0586dc776711b");
+    wefti_auth_lane_secret(&a, secret);
+    CHECK_STR(sodium_bin2hex(hex, sizeof hex, secret, 32), "1a9e0cf82fb581628a6cd84d962a5e465648018d51a1ad2edfe8fff945ae8499");
+    CHECK(!memcmp(without.transcript, a.transcript, 32));
+    wefti_auth_lane_secret(&without, secret);
+    CHECK(!memcmp(secret, zeroes, 32));
+    wefti_auth_lane_secret(&wrong, secret);
+    CHECK_STR(sodium_bin2hex(hex, sizeof hex, secret, 4), "4ba3762a");
 }

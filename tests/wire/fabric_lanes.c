@@ -620,8 +620,7 @@ ON_EACH_RAIL(lanes_connected_in_opposite_orders_close_alone)
     for (int i = 0; i < N; i++) {
         borrow(&a[i], &l.a);
         borrow(&b[i], &l.b);
-        lanes_side_new(&a[i]);
-        lanes_side_new(&b[i]);
+        lanes_new(&a[i], &b[i]);
     }
     for (int i = 0; i < N; i++)
         lanes_side_connect(&a[i], b[i].addr, b[i].addr_n);
@@ -660,8 +659,7 @@ ON_EACH_RAIL(two_lanes_of_one_fabric_may_be_joined_to_each_other)
     lanes_side_open(&s, rail, NULL);
     borrow(&a, &s);
     borrow(&b, &s);
-    lanes_side_new(&a);
-    lanes_side_new(&b);
+    lanes_new(&a, &b);
     lanes_side_connect(&a, b.addr, b.addr_n);
     CHECK(lanes_try_send(&a, "early", 5));
     lanes_side_connect(&b, a.addr, a.addr_n);

@@ -629,8 +629,7 @@ TEST(a_trusted_side_and_one_that_is_not_still_exchange_records)
         lanes_side_open(&l.a, "ucx", NULL);
         setenv("WEFT_TRUSTED", which ? "off" : "on", 1);
         lanes_side_open(&l.b, "ucx", NULL);
-        lanes_side_new(&l.a);
-        lanes_side_new(&l.b);
+        lanes_new(&l.a, &l.b);
         lanes_side_connect(&l.a, l.b.addr, l.b.addr_n);
         lanes_side_connect(&l.b, l.a.addr, l.a.addr_n);
         for (unsigned i = 0; i < 50; i++) {

@@ -51,7 +51,7 @@ TEST(records_sent_before_the_other_side_connected_arrive)
     shm_end_t ea, eb;
     shm_side_open(&a, RING, "auto");
     shm_side_open(&b, RING, "auto");
-    shm_end_new(&a, &ea);
+    shm_end_call(&a, &ea, &b);
     shm_end_new(&b, &eb);
     CHECK_OK(ea.lane->ops->lane_connect(ea.lane, eb.addr, eb.addr_n));
     for (int i = 0; i < 10; i++)
@@ -479,9 +479,9 @@ TEST(a_thousand_lanes_between_two_processes_lose_nothing_and_keep_no_descriptors
         shm_progress(&s);
     }
     double end = shm_now() + SHM_SECONDS;
-    while (shm_open_fds() > before + 3 && shm_now() < end) /* the bell, the pipe, the peer's pipe */
+    while (shm_open_fds() > before + 4 && shm_now() < end) /* the door, the bell, the pipe, the peer's pipe */
         shm_progress(&s);
-    CHECK_EQ(shm_open_fds(), before + 3);
+    CHECK_EQ(shm_open_fds(), before + 4);
     shm_hear(fd);
     for (int i = 0; i < MANY; i++)
         shm_end_close(&e[i]);
@@ -580,7 +580,7 @@ TEST(nothing_is_left_behind)
     }
     CHECK_EQ(shm_open_fds(), fds);
     CHECK_EQ(shm_maps(), 0);
-    CHECK(access("/dev/shm/weft-ring", F_OK) && access("/dev/shm/weft-bell", F_OK));
+    CHECK(access("/dev/shm/weft-ring", F_OK) && access("/dev/shm/weft-bell", F_OK) && access("/dev/shm/weft-door", F_OK));
 }
 
 static int fail_at;
@@ -597,24 +597,16 @@ TEST(running_out_of_memory_anywhere_leaves_nothing_half_made)
     for (int nth = 1; nth < 40; nth++) {
         shm_side_t a, b;
         shm_end_t ea, eb;
-        uint8_t addr[WEFTI_LANE_ADDR_MAX];
         shm_xfer_t send, recv;
         static uint8_t src[50000], dst[50000];
         weft_iov_t from = {src, sizeof src}, to = {dst, sizeof dst};
         shm_side_open(&a, RING, "auto");
         shm_side_open(&b, RING, "auto");
-        memset(&ea, 0, sizeof ea);
-        memset(&eb, 0, sizeof eb);
-        ea.side = &a;
-        eb.side = &b;
         fail_at = nth;
         wefti_alloc_fails = fail_nth;
-        if (a.rail->ops->lane_new(a.rail, &ea, addr, &ea.addr_n, &ea.lane))
+        if (shm_end_try(&a, &ea, &b) || shm_end_try(&b, &eb, NULL))
             goto close;
-        memcpy(ea.addr, addr, ea.addr_n);
-        if (b.rail->ops->lane_new(b.rail, &eb, addr, &eb.addr_n, &eb.lane))
-            goto close;
-        if (ea.lane->ops->lane_connect(ea.lane, addr, eb.addr_n) || eb.lane->ops->lane_connect(eb.lane, ea.addr, ea.addr_n))
+        if (ea.lane->ops->lane_connect(ea.lane, eb.addr, eb.addr_n) || eb.lane->ops->lane_connect(eb.lane, ea.addr, ea.addr_n))
             goto close;
         for (int round = 0; round < 2; round++) {
             eb.announced = 0;

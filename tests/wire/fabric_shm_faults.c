@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include "test.h"
@@ -70,13 +71,6 @@ static void drive_for_ever(shm_side_t *s, shm_end_t *e, int fd)
     (void)fd;
     for (double end = shm_now() + 60; shm_now() < end;)
         shm_progress(s);
-}
-
-static void just_wait(shm_side_t *s, shm_end_t *e, int fd)
-{
-    (void)s;
-    (void)e;
-    shm_hear(fd);
 }
 
 static void become_another(shm_side_t *s, shm_end_t *e, int fd)
@@ -255,21 +249,27 @@ static void stranger(int fd, void *arg)
 {
     (void)arg;
     shm_side_t s;
-    uint8_t card[WEFTI_CARD_MAX], theirs[256];
-    shm_end_t e;
+    uint8_t card[WEFTI_CARD_MAX], theirs[WEFTI_CARD_MAX], addr[WEFTI_LANE_ADDR_MAX];
+    wefti_lane_t *lane;
+    void *map;
+    uint32_t door[2];
+    uint64_t ino;
     if (setgid(65534) || setuid(65534))
         exit(1);
     prctl(PR_SET_DUMPABLE, 1);
     shm_side_open(&s, RING, "auto");
-    size_t n = s.rail->ops->card(s.rail, card);
+    size_t n = s.rail->ops->card(s.rail, WEFTI_SIDE_DIALLER, card);
     CHECK(n > 1);
     CHECK(write(fd, card, n) == (ssize_t)n);
-    shm_hear(fd);
-    shm_end_new(&s, &e);
-    CHECK(read(fd, theirs, sizeof theirs) == (ssize_t)e.addr_n);
-    CHECK_EQ(e.lane->ops->lane_connect(e.lane, theirs, e.addr_n), WEFT_ERR_UNREACHABLE);
+    ssize_t got = read(fd, theirs, sizeof theirs);
+    CHECK_EQ(got, WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE);
+    /* neither the key behind the door, nor anything else of that process */
+    wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .card = theirs, .card_n = (size_t)got};
+    CHECK_EQ(s.rail->ops->lane_new(s.rail, &with, NULL, addr, &n, &lane), WEFT_ERR_UNREACHABLE);
     CHECK(strstr(weft_last_error(), "Permission denied"));
-    shm_end_close(&e);
+    memcpy(door, theirs + WEFTI_SHM_CARD_SIZE, sizeof door);
+    memcpy(&ino, theirs + WEFTI_SHM_CARD_SIZE + sizeof door, sizeof ino);
+    CHECK_EQ(wefti_region_view((pid_t)door[0], (int)door[1], ino, 8, false, &map), WEFT_ERR_UNREACHABLE);
     shm_side_close(&s);
 }
 
@@ -278,7 +278,6 @@ TEST(another_user_neither_matches_nor_gets_in)
     if (geteuid())
         SKIP("needs root to become another user");
     shm_side_t s;
-    shm_end_t e;
     uint8_t theirs[WEFTI_CARD_MAX], own[WEFTI_CARD_MAX];
     int fd;
     pid_t pid = shm_child(stranger, NULL, &fd);
@@ -286,15 +285,14 @@ TEST(another_user_neither_matches_nor_gets_in)
     ssize_t n = read(fd, theirs, sizeof theirs);
     CHECK(n > 1);
     CHECK(!s.rail->ops->match(s.rail, theirs, (size_t)n));
-    size_t own_n = s.rail->ops->card(s.rail, own);
-    CHECK(s.rail->ops->match(s.rail, own, own_n));
-    CHECK(!s.rail->ops->match(s.rail, own, own_n - 1));
-    CHECK(!s.rail->ops->match(s.rail, own, 0));
-    shm_tell(fd);
-    shm_end_new(&s, &e);
-    CHECK(write(fd, e.addr, e.addr_n) == (ssize_t)e.addr_n);
+    for (int side = 0; side < 2; side++) {
+        size_t own_n = s.rail->ops->card(s.rail, side, own);
+        CHECK(s.rail->ops->match(s.rail, own, own_n));
+        CHECK(!s.rail->ops->match(s.rail, own, own_n - 1));
+        CHECK(!s.rail->ops->match(s.rail, own, 0));
+    }
+    CHECK(write(fd, own, WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE) == WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE);
     shm_child_end(pid);
-    shm_end_close(&e);
     shm_side_close(&s);
 }
 
@@ -303,9 +301,10 @@ TEST(a_process_that_may_not_be_looked_into_says_so_in_its_card)
     shm_side_t s;
     uint8_t card[WEFTI_CARD_MAX];
     shm_side_open(&s, RING, "auto");
-    CHECK(s.rail->ops->card(s.rail, card) > 1);
+    CHECK(s.rail->ops->card(s.rail, WEFTI_SIDE_DIALLER, card) > 1);
     CHECK(!prctl(PR_SET_DUMPABLE, 0));
-    CHECK_EQ(s.rail->ops->card(s.rail, card), 1);
+    CHECK_EQ(s.rail->ops->card(s.rail, WEFTI_SIDE_DIALLER, card), 1);
+    CHECK_EQ(s.rail->ops->card(s.rail, WEFTI_SIDE_LISTENER, card), 1);
     CHECK(!s.rail->ops->match(s.rail, card, 1));
     shm_side_close(&s);
 }
@@ -350,20 +349,44 @@ TEST(where_memory_may_not_be_read_payloads_go_through_the_ring)
     shm_side_close(&s);
 }
 
-TEST(a_peer_that_is_gone_before_the_lane_was_connected_is_unreachable)
+/* A listener that says where its door is, and its half of a lane. */
+static void half_met(int fd, void *arg)
 {
-    static story_t story = {"auto", just_wait};
+    (void)arg;
     shm_side_t s;
     shm_end_t e;
-    uint8_t theirs[256];
-    int fd;
+    uint8_t card[WEFTI_CARD_MAX];
     shm_side_open(&s, RING, "auto");
+    size_t n = s.rail->ops->card(s.rail, WEFTI_SIDE_LISTENER, card);
     shm_end_new(&s, &e);
-    pid_t pid = shm_child(sender, &story, &fd);
-    CHECK_EQ(read(fd, theirs, e.addr_n), (ssize_t)e.addr_n);
-    kill_now(pid);
-    CHECK_EQ(e.lane->ops->lane_connect(e.lane, theirs, e.addr_n), WEFT_ERR_UNREACHABLE);
-    shm_end_close(&e);
-    shm_side_close(&s);
-    CHECK_EQ(shm_maps(), 0);
+    CHECK(write(fd, card, n) == (ssize_t)n && write(fd, e.addr, e.addr_n) == (ssize_t)e.addr_n);
+    shm_hear(fd);
+}
+
+TEST(a_peer_that_is_gone_before_the_lane_was_connected_is_unreachable)
+{
+    for (int way = 0; way < 2; way++) {
+        shm_side_t s;
+        shm_end_t e = {.side = &s};
+        uint8_t card[WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE], theirs[WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE];
+        uint8_t addr[WEFTI_LANE_ADDR_MAX];
+        wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .binding = "met", .card = card, .card_n = sizeof card};
+        int fd;
+        shm_side_open(&s, RING, "auto");
+        pid_t pid = shm_child(half_met, NULL, &fd);
+        CHECK_EQ(recv(fd, card, sizeof card, MSG_WAITALL), sizeof card);
+        CHECK_EQ(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
+        if (way)
+            kill_now(pid);
+        weft_status_t st = s.rail->ops->lane_new(s.rail, &with, &e, addr, &e.addr_n, &e.lane);
+        CHECK_EQ(st, way ? WEFT_ERR_UNREACHABLE : WEFT_OK);
+        if (!way) {
+            kill_now(pid);
+            CHECK_EQ(e.lane->ops->lane_connect(e.lane, theirs, sizeof theirs), WEFT_ERR_UNREACHABLE);
+            CHECK(!strstr(weft_last_error(), "not shown"));
+            shm_end_close(&e);
+        }
+        shm_side_close(&s);
+        CHECK_EQ(shm_maps(), 0);
+    }
 }

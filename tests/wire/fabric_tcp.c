@@ -39,8 +39,7 @@ static void join_edited(lanes_t *l, void (*edit)(lanes_side_t *of, bool to_leade
 {
     lanes_side_open(&l->a, "tcp", NULL);
     lanes_side_open(&l->b, "tcp", NULL);
-    lanes_side_new(&l->a);
-    lanes_side_new(&l->b);
+    lanes_new(&l->a, &l->b);
     bool a_leads = memcmp(lane_of(&l->a)->token, lane_of(&l->b)->token, TP_TOKEN) < 0;
     edit(&l->a, !a_leads);
     edit(&l->b, a_leads);
@@ -134,8 +133,7 @@ TEST(lanes_survive_dials_that_cross)
         wefti_rng_t rng = {seed};
         lanes_side_open(&l.a, "tcp", NULL);
         lanes_side_open(&l.b, "tcp", NULL);
-        lanes_side_new(&l.a);
-        lanes_side_new(&l.b);
+        lanes_new(&l.a, &l.b);
         lanes_side_t *sides[2] = {&l.a, &l.b};
         lanes_side_connect(&l.a, l.b.addr, l.b.addr_n);
         for (uint64_t i = wefti_rng_below(&rng, 4); i > 0; i--)
@@ -170,8 +168,7 @@ TEST(a_lane_may_be_closed_at_every_moment_of_its_joining)
         lanes_t l;
         lanes_side_open(&l.a, "tcp", NULL);
         lanes_side_open(&l.b, "tcp", NULL);
-        lanes_side_new(&l.a);
-        lanes_side_new(&l.b);
+        lanes_new(&l.a, &l.b);
         lanes_side_connect(&l.a, l.b.addr, l.b.addr_n);
         lanes_side_connect(&l.b, l.a.addr, l.a.addr_n);
         for (unsigned k = 0; k < i % 10; k++) {
@@ -382,8 +379,7 @@ TEST(two_hundred_lanes_between_two_fabrics_all_work)
     for (int i = 0; i < N; i++) {
         borrow(&a[i], &l.a);
         borrow(&b[i], &l.b);
-        lanes_side_new(&a[i]);
-        lanes_side_new(&b[i]);
+        lanes_new(&a[i], &b[i]);
     }
     for (int i = 0; i < N; i++) {
         lanes_side_connect(&a[i], b[i].addr, b[i].addr_n);
@@ -490,11 +486,12 @@ TEST(an_interface_that_is_not_there_is_an_error_with_its_name)
     static uint8_t addr[WEFTI_LANE_ADDR_MAX];
     size_t n;
     wefti_lane_t *lane;
+    wefti_meeting_t with = {.side = WEFTI_SIDE_LISTENER};
     CHECK_OK(wefti_config_read(&config));
     config.transports = "tcp";
     config.interfaces = "nodev7";
     CHECK_OK(wefti_fabric_open_real(&config, &f));
-    weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], NULL, addr, &n, &lane);
+    weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], &with, NULL, addr, &n, &lane);
     CHECK_EQ(st, WEFT_ERR_UNSUPPORTED);
     CHECK(strstr(weft_last_error(), "nodev7"));
     f->ops->close(f);

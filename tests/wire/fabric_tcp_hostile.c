@@ -212,8 +212,7 @@ TEST(a_flood_of_strangers_keeps_nobody_out)
     memset(&b, 0, sizeof b);
     a.fabric = l.a.fabric, a.rail = l.a.rail, a.in_progress = true;
     b.fabric = l.b.fabric, b.rail = l.b.rail, b.in_progress = true;
-    lanes_side_new(&a);
-    lanes_side_new(&b);
+    lanes_new(&a, &b);
     lanes_side_connect(&a, b.addr, b.addr_n);
     lanes_side_connect(&b, a.addr, a.addr_n);
     LANES_UNTIL(&l, lanes_try_send(&a, "through", 7));

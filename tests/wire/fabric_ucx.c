@@ -30,8 +30,7 @@ TEST(frames_with_a_token_that_is_not_the_lanes_are_dropped)
     for (int bit = 0; bit < 64; bit += 9) {
         borrow(&spoof, &l.a);
         borrow(&other, &l.b);
-        lanes_side_new(&spoof);
-        lanes_side_new(&other);
+        lanes_new(&spoof, &other);
         memcpy(addr, l.b.addr, l.b.addr_n);
         addr[12 + bit / 8] ^= (uint8_t)(1u << bit % 8);
         lanes_side_connect(&spoof, addr, l.b.addr_n);
@@ -121,8 +120,7 @@ TEST(two_hundred_lanes_between_two_workers_all_work)
     for (int i = 0; i < N; i++) {
         borrow(&a[i], &l.a);
         borrow(&b[i], &l.b);
-        lanes_side_new(&a[i]);
-        lanes_side_new(&b[i]);
+        lanes_new(&a[i], &b[i]);
     }
     for (int i = 0; i < N; i++) {
         lanes_side_connect(&a[i], b[i].addr, b[i].addr_n);
@@ -216,11 +214,12 @@ TEST(an_interface_that_is_not_there_is_an_error_with_its_name)
     static uint8_t addr[WEFTI_LANE_ADDR_MAX];
     size_t n;
     wefti_lane_t *lane;
+    wefti_meeting_t with = {.side = WEFTI_SIDE_LISTENER};
     CHECK_OK(wefti_config_read(&config));
     config.transports = "ucx_tcp";
     config.interfaces = "nodev7";
     CHECK_OK(wefti_fabric_open_real(&config, &f));
-    weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], NULL, addr, &n, &lane);
+    weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], &with, NULL, addr, &n, &lane);
     CHECK_EQ(st, WEFT_ERR_UNSUPPORTED);
     CHECK(strstr(weft_last_error(), "nodev7"));
     f->ops->close(f);
@@ -236,8 +235,7 @@ TEST(a_side_closes_while_the_other_connects)
         memset(&l, 0, sizeof l);
         lanes_side_open(&l.a, "ucx", NULL);
         lanes_side_open(&l.b, "ucx", NULL);
-        lanes_side_new(&l.a);
-        lanes_side_new(&l.b);
+        lanes_new(&l.a, &l.b);
         lanes_side_connect(&l.b, l.a.addr, l.a.addr_n);
         lanes_try_send(&l.b, "hello", 5);
         for (double end = test_now() + 0.2; seen < most && test_now() < end;) {

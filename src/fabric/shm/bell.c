@@ -12,10 +12,6 @@
  * What a bad peer can do here: ring for nothing, wake for nothing, and make rings of others late: the next record of that
  * lane rings again, and a heartbeat is one. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up. */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -23,39 +19,19 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#define BELL_MAGIC UINT64_C(0x316c6c6562746677)
-
-static weft_status_t pipe_new(int *fd_out)
-{
-    int ends[2], fd;
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
-        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_SYSTEM, "pipe: %s", strerror(errno));
-    /* One descriptor for both ends. */
-    weft_status_t st = wefti_proc_fd_open(getpid(), ends[0], O_RDWR, &fd);
-    close(ends[0]);
-    close(ends[1]);
-    if (!st)
-        *fd_out = fd;
-    return st;
-}
-
 weft_status_t wefti_bell_open(wefti_shm_rail_t *r)
 {
-    int wake_fd = -1, bell_fd;
+    int wake_fd = -1;
     void *map;
-    weft_status_t st = pipe_new(&wake_fd);
+    weft_status_t st = wefti_pipe_new(&wake_fd, &r->wake_ino);
     if (st)
         return st;
-    st = wefti_region_new("weft-bell", sizeof(wefti_bell_t), &bell_fd, &map);
+    st = wefti_region_new("weft-bell", sizeof(wefti_bell_t), &r->bell_at, &map);
     if (st)
         goto err_pipe;
-    wefti_bell_t *bell = map;
     r->rail.fabric->ops->random(r->rail.fabric, &r->probe, sizeof r->probe);
-    bell->magic = BELL_MAGIC;
-    bell->nonce = r->probe;
-    r->bell = bell;
-    r->bell_fd = bell_fd;
-    r->self = (wefti_shm_peer_t){.bell = bell,
+    r->bell = map;
+    r->self = (wefti_shm_peer_t){.bell = r->bell,
                                  .wake_fd = wake_fd,
                                  .pid = getpid(),
                                  .nonce = r->probe,
@@ -75,7 +51,7 @@ void wefti_bell_close(wefti_shm_rail_t *r)
     if (!r->bell)
         return;
     wefti_region_unmap(r->bell, sizeof *r->bell);
-    close(r->bell_fd);
+    close(r->bell_at.fd);
     close(r->self.wake_fd);
     r->bell = NULL;
 }
@@ -101,24 +77,14 @@ weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce)
 /* Map the bell of another runtime and open its pipe. Everything in `addr` came from outside. */
 static weft_status_t peer_open(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t *peer)
 {
-    struct stat info;
     void *map;
     int wake_fd;
-    weft_status_t st = wefti_region_open((pid_t)addr->pid, (int)addr->bell_fd, sizeof(wefti_bell_t), &map);
+    weft_status_t st = wefti_region_view((pid_t)addr->pid, (int)addr->bell_fd, addr->bell_ino, sizeof(wefti_bell_t), true, &map);
     if (st)
         return st;
-    wefti_bell_t *bell = map;
-    if (bell->magic != BELL_MAGIC || bell->nonce != addr->nonce) {
-        st = wefti_fail(WEFT_ERR_UNREACHABLE, "process %u is not the peer that wrote the address", addr->pid);
-        goto err_unmap;
-    }
-    st = wefti_proc_fd_open((pid_t)addr->pid, (int)addr->wake_fd, O_RDWR, &wake_fd);
+    st = wefti_pipe_open((pid_t)addr->pid, (int)addr->wake_fd, addr->wake_ino, &wake_fd);
     if (st)
         goto err_unmap;
-    if (fstat(wake_fd, &info) || !S_ISFIFO(info.st_mode)) {
-        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %u of process %u is not a pipe", addr->wake_fd, addr->pid);
-        goto err_close;
-    }
     weft_status_t probed = r->copy_ring ? WEFT_ERR_UNSUPPORTED : wefti_shm_probe((pid_t)addr->pid, addr->probe_at, addr->nonce);
     if (probed == WEFT_ERR_PEER) {
         st = wefti_fail(WEFT_ERR_UNREACHABLE, "process %u went away, or gave a wrong address of its memory", addr->pid);
@@ -126,9 +92,11 @@ static weft_status_t peer_open(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t 
     }
     if (probed == WEFT_ERR_UNSUPPORTED && !r->copy_ring)
         wefti_info("shm: not allowed to read the memory of process %u: large messages go through the ring", addr->pid);
-    *peer = (wefti_shm_peer_t){.bell = bell,
+    *peer = (wefti_shm_peer_t){.bell = map,
                                .wake_fd = wake_fd,
                                .pid = (pid_t)addr->pid,
+                               .bell_ino = addr->bell_ino,
+                               .wake_ino = addr->wake_ino,
                                .nonce = addr->nonce,
                                .probe_at = addr->probe_at,
                                .readable = probed == WEFT_OK,
@@ -142,23 +110,28 @@ err_unmap:
     return st;
 }
 
+static bool is_the_one(const wefti_shm_peer_t *peer, const wefti_shm_peer_addr_t *addr)
+{
+    return peer->pid == (pid_t)addr->pid && peer->probe_at == addr->probe_at && peer->bell_ino == addr->bell_ino &&
+           peer->wake_ino == addr->wake_ino;
+}
+
+/* One that says it is another, and is not, is one more: it takes nothing from the other. */
 weft_status_t wefti_shm_peer_hold(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out)
 {
-    wefti_shm_peer_t *peer = wefti_map_get(&r->peers, addr->nonce);
-    if (peer) {
-        if (peer->pid != (pid_t)addr->pid || peer->probe_at != addr->probe_at)
-            return wefti_fail(WEFT_ERR_PROTOCOL, "two processes, %d and %u, claim to be one peer", (int)peer->pid, addr->pid);
-        peer->refs++;
-        *peer_out = peer;
+    wefti_shm_peer_t *known = wefti_map_get(&r->peers, addr->nonce);
+    if (known && is_the_one(known, addr)) {
+        known->refs++;
+        *peer_out = known;
         return WEFT_OK;
     }
-    peer = wefti_calloc(1, sizeof *peer);
+    wefti_shm_peer_t *peer = wefti_calloc(1, sizeof *peer);
     if (!peer)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a peer");
     weft_status_t st = peer_open(r, addr, peer);
     if (st)
         goto err_free;
-    st = wefti_map_put(&r->peers, addr->nonce, peer);
+    st = known ? WEFT_OK : wefti_map_put(&r->peers, addr->nonce, peer);
     if (st)
         goto err_peer;
     *peer_out = peer;
@@ -176,7 +149,8 @@ void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer)
 {
     if (--peer->refs)
         return;
-    wefti_map_take(&r->peers, peer->nonce);
+    if (wefti_map_get(&r->peers, peer->nonce) == peer)
+        wefti_map_take(&r->peers, peer->nonce);
     wefti_region_unmap(peer->bell, sizeof(wefti_bell_t));
     close(peer->wake_fd);
     wefti_map_free(&peer->arenas); /* empty: arenas are known to lanes */

@@ -2,8 +2,9 @@
  *
  * Two processes can when each may open the other's descriptors through /proc: same running kernel (boot id), same process and
  * user namespace, same user and group in every sense, same capabilities, and both dumpable; that is the kernel's own rule
- * (ptrace access, read mode). Both sides compare the same two cards byte by byte, so both come to the same answer. Whether
- * the peer's memory may be read directly is a stricter rule with local policy (Yama, seccomp): lanes find that out by trying.
+ * (ptrace access, read mode). Both sides compare the same two cards byte by byte, so both come to the same answer. A card is what somebody
+ * says: it saves a try that would fail, and lets nobody in (door.c does). Whether the peer's memory may be read directly is a stricter
+ * rule with local policy (Yama, seccomp): lanes find that out by trying.
  *
  * tests/wire/fabric_shm_faults.c: equal cards match, a child under another user does not. */
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #include "base/bytes.h"
 #include "fabric/shm/internal.h"
 
-#define CARD_VERSION 3u /* 2: arenas; 3: longer records in small rings, no withdrawals */
+#define CARD_VERSION 4u /* 2: arenas; 3: longer records in small rings, no withdrawals; 4: doors */
 
 static bool ns_inode(const char *path, uint64_t *inode_out)
 {
@@ -50,36 +51,47 @@ static bool capabilities(uint64_t *out)
     return true;
 }
 
-/* A card of one byte says that this process shares with nobody. */
-size_t wefti_shm_card(wefti_rail_t *rail, void *buf)
+/* What both sides must have the same; false: this process shares with nobody. */
+static bool facts(const wefti_shm_rail_t *r, wefti_writer_t *w)
 {
     uid_t ruid, euid, suid;
     gid_t rgid, egid, sgid;
     uint64_t pid_ns, user_ns, caps;
-    const wefti_shm_rail_t *r = (const wefti_shm_rail_t *)rail;
-    wefti_writer_t w = wefti_writer(buf, WEFTI_CARD_MAX);
     if (getresuid(&ruid, &euid, &suid) || getresgid(&rgid, &egid, &sgid) || ruid != euid || euid != suid || rgid != egid ||
         egid != sgid || prctl(PR_GET_DUMPABLE) != 1 || !ns_inode("/proc/self/ns/pid", &pid_ns) ||
-        !ns_inode("/proc/self/ns/user", &user_ns) || !capabilities(&caps) || !r->has_boot_id) {
-        wefti_put_u8(&w, 0);
-        return 1;
-    }
-    wefti_put_u32(&w, CARD_VERSION);
-    wefti_put_bytes(&w, r->boot_id, sizeof r->boot_id);
-    wefti_put_u64(&w, pid_ns);
-    wefti_put_u64(&w, user_ns);
-    wefti_put_u64(&w, caps);
-    wefti_put_u32(&w, (uint32_t)euid);
-    wefti_put_u32(&w, (uint32_t)egid);
+        !ns_inode("/proc/self/ns/user", &user_ns) || !capabilities(&caps) || !r->has_boot_id)
+        return false;
+    wefti_put_u32(w, CARD_VERSION);
+    wefti_put_bytes(w, r->boot_id, sizeof r->boot_id);
+    wefti_put_u64(w, pid_ns);
+    wefti_put_u64(w, user_ns);
+    wefti_put_u64(w, caps);
+    wefti_put_u32(w, (uint32_t)euid);
+    wefti_put_u32(w, (uint32_t)egid);
     /* Rings and transfers look the same only for programs of one word size and one grain. */
-    wefti_put_u32(&w, (uint32_t)sizeof(void *));
-    wefti_put_u32(&w, WEFTI_RING_GRAIN);
+    wefti_put_u32(w, (uint32_t)sizeof(void *));
+    wefti_put_u32(w, WEFTI_RING_GRAIN);
+    return true;
+}
+
+/* A card of one byte says that this process shares with nobody, or that there is no descriptor left for a door. */
+size_t wefti_shm_card(wefti_rail_t *rail, int side, void *buf)
+{
+    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_writer_t w = wefti_writer(buf, WEFTI_CARD_MAX);
+    if (!facts(r, &w) || (side == WEFTI_SIDE_LISTENER && wefti_shm_door_open(r))) {
+        w = wefti_writer(buf, WEFTI_CARD_MAX);
+        wefti_put_u8(&w, 0);
+    } else if (side == WEFTI_SIDE_LISTENER) {
+        wefti_shm_door_put(r, &w);
+    }
     return (size_t)(w.at - (uint8_t *)buf);
 }
 
 bool wefti_shm_match(wefti_rail_t *rail, const void *card, size_t n)
 {
     uint8_t own[WEFTI_CARD_MAX];
-    size_t own_n = wefti_shm_card(rail, own);
-    return own_n > 1 && n == own_n && !memcmp(own, card, n);
+    wefti_writer_t w = wefti_writer(own, sizeof own);
+    return (n == WEFTI_SHM_CARD_SIZE || n == WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE) &&
+           facts((const wefti_shm_rail_t *)rail, &w) && !memcmp(own, card, WEFTI_SHM_CARD_SIZE);
 }

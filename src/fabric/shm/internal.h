@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
+#include "base/bytes.h"
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
@@ -46,27 +47,37 @@ typedef struct wefti_shm_lane wefti_shm_lane_t;
 
 /* --- region.c ----------------------------------------------------------------------------------------------------------- */
 
-/* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. */
-weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void **map_out);
-/* Open descriptor `fd` of process `pid` as such a region and map it. WEFT_ERR_UNREACHABLE, _PROTOCOL (it is none, or of another
- * size), _NOMEM, _LIMIT, _SYSTEM. */
-weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out);
-/* The first `size` bytes of such a region, to read, and to write if `write`: descriptor `fd` of process `pid`, which must be the memfd with
- * inode `ino`, and not of huge pages. WEFT_ERR_UNREACHABLE: it is not there, or not any more; the other statuses as above. */
+/* One of ours, as peers find it. */
+typedef struct wefti_region {
+    int fd; /* -1: there is none, or it is not needed any more */
+    uint64_t ino;
+} wefti_region_t;
+
+/* A new shared region of `size` bytes, zeroed, of fixed size for ever, mapped. `name` begins with "weft-". */
+weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out);
+/* A new one that has these bytes for ever. */
+weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out);
+/* The first `size` bytes of a region of another process, to read, and to write if `write`: descriptor `fd` of process `pid`, which must be the
+ * memfd with inode `ino`, named as ours are, and not of huge pages. Everything may be a lie: what is not that is not opened.
+ * WEFT_ERR_UNREACHABLE: it is not there, or not any more; _PROTOCOL: it could shrink, is too short, or sealed against writing; _NOMEM, _LIMIT,
+ * _SYSTEM. */
 weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out);
+/* Its first bytes, copied. The same statuses. */
+weft_status_t wefti_region_read(pid_t pid, int fd, uint64_t ino, void *buf, size_t n);
 /* Is our own descriptor a region that others can view so? Its inode. WEFT_ERR_INVALID: it could shrink, is too short, or sealed against
  * writing; WEFT_ERR_UNSUPPORTED: huge pages, or no memfd at all. */
 weft_status_t wefti_region_check(int fd, size_t size, bool write, uint64_t *ino_out);
 void wefti_region_unmap(void *map, size_t size);
-/* Open descriptor `fd` of process `pid` anew. The same statuses. */
-weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out);
+/* A pipe in one descriptor, not blocking; and that of another process, which must be a pipe with this inode. */
+weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out);
+weft_status_t wefti_pipe_open(pid_t pid, int fd, uint64_t ino, int *fd_out);
 
 /* --- bell.c ------------------------------------------------------------------------------------------------------------- */
 
 #define WEFTI_BELL_BITS 32768u /* lanes beyond that share bits: a visit to the wrong one costs a look */
 
+/* Every peer can write all of it: nothing here says who we are (that is in the lanes' addresses, which are signed). */
 typedef struct wefti_bell {
-    uint64_t magic, nonce;
     _Alignas(128) _Atomic uint64_t top;      /* bit i: look at word[8i .. 8i+7], one line */
     _Alignas(128) _Atomic uint32_t sleeping; /* whoever takes it from 1 to 0 writes a byte to the wake pipe */
     _Alignas(4096) _Atomic uint64_t word[WEFTI_BELL_BITS / 64];
@@ -77,7 +88,8 @@ typedef struct wefti_shm_peer {
     wefti_bell_t *bell;
     int wake_fd;
     pid_t pid;
-    uint64_t nonce;      /* of its bell; stands at probe_at in its memory too */
+    uint64_t bell_ino, wake_ino;
+    uint64_t nonce;      /* names it; stands at probe_at in its memory */
     uint64_t probe_at;
     bool readable;       /* process_vm_readv works on it */
     uint32_t refs;
@@ -87,10 +99,10 @@ typedef struct wefti_shm_peer {
 /* What a lane address says about its runtime. */
 typedef struct wefti_shm_peer_addr {
     uint32_t pid, bell_fd, wake_fd;
-    uint64_t nonce, probe_at;
+    uint64_t bell_ino, wake_ino, nonce, probe_at;
 } wefti_shm_peer_addr_t;
 
-weft_status_t wefti_bell_open(wefti_shm_rail_t *r); /* once; fills r->self and r->bell_fd */
+weft_status_t wefti_bell_open(wefti_shm_rail_t *r); /* once; fills r->self, r->bell_at and r->wake_ino */
 void wefti_bell_close(wefti_shm_rail_t *r);
 void wefti_bell_wake(wefti_shm_peer_t *peer);
 weft_status_t wefti_shm_peer_hold(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out);
@@ -115,9 +127,30 @@ static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
 
 /* --- card.c ------------------------------------------------------------------------------------------------------------- */
 
+#define WEFTI_SHM_CARD_SIZE 80u /* bytes of a card; the listener's door follows */
+
 void wefti_shm_boot_id(wefti_shm_rail_t *r);
-size_t wefti_shm_card(wefti_rail_t *rail, void *buf);
+size_t wefti_shm_card(wefti_rail_t *rail, int side, void *buf);
 bool wefti_shm_match(wefti_rail_t *rail, const void *card, size_t n);
+
+/* --- door.c ------------------------------------------------------------------------------------------------------------- */
+
+#define WEFTI_SHM_DOOR_SIZE 16u /* where it is: process, descriptor, inode */
+
+/* With what the two ends of one lane sign their addresses. */
+typedef struct wefti_shm_pass {
+    uint8_t side; /* ours */
+    uint8_t key[WEFTI_SECRET_SIZE], binding[WEFTI_SECRET_SIZE];
+} wefti_shm_pass_t;
+
+weft_status_t wefti_shm_door_open(wefti_shm_rail_t *r); /* if it is not. WEFT_ERR_LIMIT, _NOMEM, _SYSTEM */
+void wefti_shm_door_close(wefti_shm_rail_t *r);
+void wefti_shm_door_put(const wefti_shm_rail_t *r, wefti_writer_t *w);
+/* The key of the listener's door: ours, or read from the one that the peer's card names. WEFT_ERR_UNREACHABLE, or as above. */
+weft_status_t wefti_shm_door_meet(wefti_shm_rail_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out);
+/* The MAC of an address of at most WEFTI_SHM_ADDR_SIZE bytes, as the one on `side` makes it; and is this what the other side makes? */
+void wefti_shm_pass_sign(const wefti_shm_pass_t *pass, int side, const void *addr, size_t n, uint8_t *mac_out);
+bool wefti_shm_pass_good(const wefti_shm_pass_t *pass, const void *addr, size_t n, const uint8_t *mac);
 
 /* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------------ */
 
@@ -292,10 +325,14 @@ struct wefti_shm_lane {
     uint64_t nonce;
     void *rx_map, *tx_map;
     size_t rx_map_size, tx_map_size;
-    int fd;                  /* of our region, until the peer has mapped it; else -1 */
+    wefti_region_t region;   /* ours: fd until the peer has mapped it */
+    wefti_shm_pass_t pass;   /* until it is connected */
 };
 
-weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+#define WEFTI_SHM_ADDR_SIZE 80u /* bytes of a lane's address, its MAC not counted */
+
+weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                                 wefti_lane_t **lane_out);
 weft_status_t wefti_shm_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_shm_lane_close(wefti_lane_t *lane);
 void *wefti_shm_reserve(wefti_lane_t *lane, size_t n);
@@ -338,15 +375,18 @@ struct wefti_shm_rail {
     bool barriers;
 
     wefti_slots_t lanes;
-    wefti_map_t peers;           /* bell nonce -> wefti_shm_peer_t */
+    wefti_map_t peers;           /* nonce -> wefti_shm_peer_t; the first that used it */
     wefti_shm_peer_t self;       /* to ring our own bell */
-    int bell_fd;
+    wefti_region_t bell_at;
+    uint64_t wake_ino;
+    wefti_region_t door;
+    uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;
     bool copy_ring;              /* never read the peer's memory */
     wefti_list_t spare_sends, spare_pulls;
     char boot_id[36];
     bool has_boot_id;
-    uint64_t probe;              /* the bell's nonce: peers find it here if they may read our memory */
+    uint64_t probe;              /* our nonce: peers find it here if they may read our memory */
 
     /* Shared ranges. The counts are for looking without the lock, which guards the rest. */
     _Atomic uint32_t n_shares, n_gone;

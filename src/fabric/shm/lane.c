@@ -23,24 +23,50 @@
 #include "fabric/shm/internal.h"
 
 #define REGION_MAGIC UINT64_C(0x31676e7274666577)
-#define ADDR_VERSION 1u
+#define ADDR_VERSION 2u
 #define FLAG_BARRIERS 1u
 
-weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
+/* Our half, as the peer is told of it, signed. */
+static size_t put_address(const wefti_shm_rail_t *r, const wefti_shm_lane_t *lane, void *buf)
+{
+    wefti_writer_t w = wefti_writer(buf, WEFTI_LANE_ADDR_MAX);
+    wefti_put_u32(&w, ADDR_VERSION);
+    wefti_put_u32(&w, (uint32_t)r->self.pid);
+    wefti_put_u32(&w, (uint32_t)r->bell_at.fd);
+    wefti_put_u32(&w, (uint32_t)r->self.wake_fd);
+    wefti_put_u64(&w, r->bell_at.ino);
+    wefti_put_u64(&w, r->wake_ino);
+    wefti_put_u64(&w, r->self.nonce);
+    wefti_put_u64(&w, r->self.probe_at);
+    wefti_put_u32(&w, r->barriers ? FLAG_BARRIERS : 0);
+    wefti_put_u32(&w, wefti_shm_lane_index(lane));
+    wefti_put_u32(&w, (uint32_t)lane->region.fd);
+    wefti_put_u32(&w, r->ring_bytes);
+    wefti_put_u64(&w, lane->region.ino);
+    wefti_put_u64(&w, lane->nonce);
+    assert((size_t)(w.at - (uint8_t *)buf) == WEFTI_SHM_ADDR_SIZE);
+    wefti_shm_pass_sign(&lane->pass, lane->pass.side, buf, WEFTI_SHM_ADDR_SIZE, w.at);
+    return WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE;
+}
+
+weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                                 wefti_lane_t **lane_out)
 {
     wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
-    weft_status_t st;
-    if (!r->bell && (st = wefti_bell_open(r)))
-        return st;
     wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
     if (!lane)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
     memset(lane, 0, sizeof *lane);
+    weft_status_t st = wefti_shm_door_meet(r, with, &lane->pass);
+    if (!st && !r->bell)
+        st = wefti_bell_open(r);
+    if (st)
+        goto err_free;
     st = wefti_slots_add(&r->lanes, lane, &lane->id);
     if (st)
         goto err_free;
     lane->rx_map_size = WEFTI_RING_PAGE + (size_t)r->ring_bytes;
-    st = wefti_region_new("weft-ring", lane->rx_map_size, &lane->fd, &lane->rx_map);
+    st = wefti_region_new("weft-ring", lane->rx_map_size, &lane->region, &lane->rx_map);
     if (st)
         goto err_slot;
     rail->fabric->ops->random(rail->fabric, &lane->nonce, sizeof lane->nonce);
@@ -59,26 +85,14 @@ weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, void *user, void *addr_buf,
     wefti_list_init(&lane->waiting);
     wefti_list_init(&lane->pulls);
     wefti_slots_init(&lane->send_ids, UINT32_C(1) << 24);
-
-    wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
-    wefti_put_u32(&w, ADDR_VERSION);
-    wefti_put_u32(&w, (uint32_t)r->self.pid);
-    wefti_put_u32(&w, (uint32_t)r->bell_fd);
-    wefti_put_u32(&w, (uint32_t)r->self.wake_fd);
-    wefti_put_u64(&w, r->self.nonce);
-    wefti_put_u64(&w, r->self.probe_at);
-    wefti_put_u32(&w, r->barriers ? FLAG_BARRIERS : 0);
-    wefti_put_u32(&w, wefti_shm_lane_index(lane));
-    wefti_put_u32(&w, (uint32_t)lane->fd);
-    wefti_put_u32(&w, r->ring_bytes);
-    wefti_put_u64(&w, lane->nonce);
-    *n_out = (size_t)(w.at - (uint8_t *)addr_buf);
+    *n_out = put_address(r, lane, addr_buf);
     *lane_out = &lane->lane;
     return WEFT_OK;
 
 err_slot:
     wefti_slots_remove(&r->lanes, lane->id);
 err_free:
+    explicit_bzero(&lane->pass, sizeof lane->pass);
     wefti_free(lane);
     return st;
 }
@@ -90,20 +104,30 @@ weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n
     wefti_shm_peer_addr_t peer_addr;
     assert(lane->state == WEFTI_SHM_LANE_NEW);
 
-    wefti_reader_t rd = wefti_reader(addr, n);
+    if (n != WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes is none of ours", n);
+    bool good = wefti_shm_pass_good(&lane->pass, addr, WEFTI_SHM_ADDR_SIZE, (const uint8_t *)addr + WEFTI_SHM_ADDR_SIZE);
+    explicit_bzero(&lane->pass, sizeof lane->pass);
+    if (!good)
+        return wefti_fail(WEFT_ERR_UNREACHABLE, "the peer has not shown that it is of this host and this user");
+
+    wefti_reader_t rd = wefti_reader(addr, WEFTI_SHM_ADDR_SIZE);
     uint32_t version = wefti_get_u32(&rd);
     peer_addr.pid = wefti_get_u32(&rd);
     peer_addr.bell_fd = wefti_get_u32(&rd);
     peer_addr.wake_fd = wefti_get_u32(&rd);
+    peer_addr.bell_ino = wefti_get_u64(&rd);
+    peer_addr.wake_ino = wefti_get_u64(&rd);
     peer_addr.nonce = wefti_get_u64(&rd);
     peer_addr.probe_at = wefti_get_u64(&rd);
     uint32_t flags = wefti_get_u32(&rd);
     uint32_t peer_index = wefti_get_u32(&rd);
     uint32_t fd = wefti_get_u32(&rd);
     uint32_t ring = wefti_get_u32(&rd);
+    uint64_t ino = wefti_get_u64(&rd);
     uint64_t nonce = wefti_get_u64(&rd);
     if (rd.bad || wefti_reader_left(&rd) || version != ADDR_VERSION)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of %zu bytes and version %u is none of ours", n, version);
+        return wefti_fail(WEFT_ERR_PROTOCOL, "an shm lane address of version %u is none of ours", version);
     if (ring < WEFTI_RING_SMALLEST || ring > WEFTI_RING_LARGEST || (ring & (ring - 1)))
         return wefti_fail(WEFT_ERR_PROTOCOL, "the peer's ring of %u bytes is not a power of two between %u and %u", ring,
                           WEFTI_RING_SMALLEST, WEFTI_RING_LARGEST);
@@ -116,7 +140,7 @@ weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n
         return st;
     size_t size = WEFTI_RING_PAGE + (size_t)ring;
     void *map;
-    st = wefti_region_open((pid_t)peer_addr.pid, (int)fd, size, &map);
+    st = wefti_region_view((pid_t)peer_addr.pid, (int)fd, ino, size, true, &map);
     if (st)
         goto err_peer;
     wefti_ring_page_t *page = map;
@@ -174,8 +198,8 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
     wefti_shm_bulk_end(lane, quietly);
     wefti_shm_arenas_lane_end(lane);
     wefti_shm_forget(lane);
-    if (lane->fd >= 0)
-        close(lane->fd);
+    if (lane->region.fd >= 0)
+        close(lane->region.fd);
     wefti_region_unmap(lane->rx_map, lane->rx_map_size);
     wefti_region_unmap(lane->tx_map, lane->tx_map_size);
     if (lane->peer)
@@ -184,6 +208,7 @@ void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
     wefti_slots_free(&lane->send_ids);
     wefti_map_free(&lane->pull_ids);
     void *user = lane->lane.user;
+    explicit_bzero(&lane->pass, sizeof lane->pass);
     wefti_free(lane);
     if (!quietly)
         up->lane_closed(user);
@@ -279,9 +304,9 @@ unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
 {
     wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
     wefti_ring_page_t *page = lane->rx.page;
-    if (lane->fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed)) {
-        close(lane->fd);
-        lane->fd = -1;
+    if (lane->region.fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed)) {
+        close(lane->region.fd);
+        lane->region.fd = -1;
     }
     if (lane->state != WEFTI_SHM_LANE_UP)
         return 0;

@@ -60,6 +60,7 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_list_init(&r->spare_pulls);
     wefti_list_init(&r->gone);
     wefti_list_init(&r->mapped);
+    r->door.fd = -1;
     r->max_mapped = WEFTI_SHM_MAPPED_MAX;
     r->max_mapped_bytes = WEFTI_SHM_MAPPED_BYTES;
     pthread_mutex_init(&r->share_lock, NULL);
@@ -82,6 +83,7 @@ void wefti_shm_close(wefti_rail_t *rail)
     wefti_shm_bulk_free_spares(r);
     wefti_shm_arenas_close(r);
     wefti_bell_close(r);
+    wefti_shm_door_close(r);
     wefti_slots_free(&r->lanes);
     wefti_map_free(&r->peers);
     wefti_free(r);

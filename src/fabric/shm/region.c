@@ -1,10 +1,16 @@
-/* fabric/shm/region.c - shared memory that leaves nothing behind.
+/* fabric/shm/region.c - shared memory that leaves nothing behind, and how that of others is opened.
  *
  * A region is a memfd: it has no name in any file system and is gone with the last process that has it. The peer opens it as
  * /proc/PID/fd/N, which the kernel allows to the same user only, and only as long as the owner keeps the descriptor.
  *
- * Promise: touching a mapped region never raises SIGBUS. That is what the seals are for: a region that could shrink is not
- * mapped. tests/wire/fabric_shm_hostile.c (addresses that are nonsense) and fabric_map.c (tickets) hold us to it. */
+ * What stands at such a path is the peer's word. Opening a file can have effects (devices), so can closing it: a process loses its POSIX
+ * locks on a file when it closes any descriptor of it. So it is looked at first, without opening it: by its name, which only memfds of
+ * ours have, then held with O_PATH, then by inode. Only then is it opened, through what is held, to read; by its seals and
+ * size it is a region; and only then is it opened to write, where that is wanted.
+ *
+ * Promise: nothing but a memfd named as ours are, or a pipe with the inode it should have, is ever opened; touching a mapped region never
+ * raises SIGBUS: one that could shrink is not mapped. tests/wire/fabric_shm_door.c (addresses that are nonsense) and
+ * fabric_map.c (tickets) hold us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +23,8 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#define SHMEM_MAGIC 0x01021994 /* TMPFS_MAGIC of linux/magic.h */
+#define SHMEM_MAGIC 0x01021994     /* TMPFS_MAGIC of linux/magic.h */
+#define REGION_NAME "/memfd:weft-" /* how the link of every region in /proc begins: of ours here, of pools and of remote memory */
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -41,23 +48,35 @@ static weft_status_t map_fd(int fd, size_t size, int prot, const char *whose, vo
     return WEFT_OK;
 }
 
-weft_status_t wefti_region_new(const char *name, size_t size, int *fd_out, void **map_out)
+/* --- ours ------------------------------------------------------------------------------------------------------------------ */
+
+static weft_status_t new_memfd(const char *name, int *fd_out)
 {
-    weft_status_t st;
     /* Kernels before 6.3 do not know NOEXEC; some after it insist on it. */
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory (memfd_create): %s", strerror(errno));
-    if (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+    *fd_out = fd;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_region_new(const char *name, size_t size, wefti_region_t *region_out, void **map_out)
+{
+    struct stat info;
+    int fd;
+    weft_status_t st = new_memfd(name, &fd);
+    if (st)
+        return st;
+    if (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) || fstat(fd, &info)) {
         st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory of %zu bytes: %s", size, strerror(errno));
         goto err_close;
     }
     st = map_fd(fd, size, PROT_READ | PROT_WRITE, "shared memory", map_out);
     if (st)
         goto err_close;
-    *fd_out = fd;
+    *region_out = (wefti_region_t){fd, (uint64_t)info.st_ino};
     return WEFT_OK;
 
 err_close:
@@ -65,32 +84,67 @@ err_close:
     return st;
 }
 
-weft_status_t wefti_proc_fd_open(pid_t pid, int fd, int flags, int *fd_out)
+weft_status_t wefti_region_fixed(const char *name, const void *bytes, size_t n, wefti_region_t *region_out)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
-    /* NONBLOCK, NOCTTY: what a peer calls its region may be anything. */
-    int got = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (got < 0)
-        return wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening %s of the peer: %s", path, strerror(errno));
-    *fd_out = got;
+    struct stat info;
+    int fd;
+    weft_status_t st = new_memfd(name, &fd);
+    if (st)
+        return st;
+    if (pwrite(fd, bytes, n, 0) != (ssize_t)n ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) || fstat(fd, &info)) {
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "shared memory of %zu bytes: %s", n, strerror(errno));
+        close(fd);
+        return st;
+    }
+    *region_out = (wefti_region_t){fd, (uint64_t)info.st_ino};
     return WEFT_OK;
 }
 
-weft_status_t wefti_region_open(pid_t pid, int fd, size_t size, void **map_out)
+/* --- what belongs to others ----------------------------------------------------------------------------------------------- */
+
+/* Open anew what we have open, or hold with O_PATH. NONBLOCK, NOCTTY: in case it is not what we take it for. */
+static int reopen(int fd, int flags)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+static bool begins_with(const char *path, const char *begin)
+{
+    char name[64];
+    ssize_t n = readlink(path, name, sizeof name - 1);
+    name[n < 0 ? 0 : n] = 0;
+    return n >= 0 && !strncmp(name, begin, strlen(begin));
+}
+
+/* Take hold of descriptor `fd` of process `pid` without opening it: what it is called must begin with `begin`. The name comes first, since even
+ * to hold a file of a network can take long; and once more when it is held, since the number may be another file's by then. */
+static weft_status_t hold(pid_t pid, int fd, const char *begin, int *held_out)
+{
+    char theirs[64], own[64];
+    snprintf(theirs, sizeof theirs, "/proc/%d/fd/%d", (int)pid, fd);
+    errno = 0;
+    if (!begins_with(theirs, begin))
+        return wefti_fail(errno == EMFILE || errno == ENFILE ? WEFT_ERR_LIMIT : WEFT_ERR_UNREACHABLE,
+                          "%s is not the peer's \"%s\": %s", theirs, begin, errno ? strerror(errno) : "it is something else");
+    int held = open(theirs, O_PATH | O_CLOEXEC);
+    if (held < 0)
+        return wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening %s of the peer: %s", theirs, strerror(errno));
+    snprintf(own, sizeof own, "/proc/self/fd/%d", held);
+    if (!begins_with(own, begin)) {
+        close(held);
+        return wefti_fail(WEFT_ERR_UNREACHABLE, "%s became something else than the peer's \"%s\"", theirs, begin);
+    }
+    *held_out = held;
+    return WEFT_OK;
+}
+
+static bool has_inode(int fd, uint64_t ino, mode_t type)
 {
     struct stat info;
-    int got;
-    weft_status_t st = wefti_proc_fd_open(pid, fd, O_RDWR, &got);
-    if (st)
-        return st;
-    int seals = fcntl(got, F_GET_SEALS);
-    if (fstat(got, &info) || !S_ISREG(info.st_mode) || seals < 0 || !(seals & F_SEAL_SHRINK) || (uint64_t)info.st_size != size)
-        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %d of process %d is not a sealed region of %zu bytes", fd, (int)pid, size);
-    else
-        st = map_fd(got, size, PROT_READ | PROT_WRITE, "the peer's memory", map_out);
-    close(got);
-    return st;
+    return !fstat(fd, &info) && (info.st_mode & S_IFMT) == type && (uint64_t)info.st_ino == ino;
 }
 
 /* Memory of huge pages could be taken away again by punching holes, when there are no others to put there: not for us. */
@@ -110,22 +164,102 @@ weft_status_t wefti_region_check(int fd, size_t size, bool write, uint64_t *ino_
     return WEFT_OK;
 }
 
-weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out)
+/* Open what is held, to read, if it is the region it should be. */
+static weft_status_t open_region(int held, pid_t pid, int fd, uint64_t ino, size_t size, bool write, int *fd_out)
 {
     uint64_t got_ino = 0;
-    int got;
-    weft_status_t st = wefti_proc_fd_open(pid, fd, write ? O_RDWR : O_RDONLY, &got);
+    if (!has_inode(held, ino, S_IFREG)) /* it was closed, and the number is something else's by now */
+        return wefti_fail(WEFT_ERR_UNREACHABLE, "descriptor %d of process %d is not the memory it told us of", fd, (int)pid);
+    int got = reopen(held, O_RDONLY);
+    if (got < 0)
+        return wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening descriptor %d of process %d: %s", fd, (int)pid,
+                          strerror(errno));
+    weft_status_t is = wefti_region_check(got, size, write, &got_ino);
+    if (!is) {
+        *fd_out = got;
+        return WEFT_OK;
+    }
+    close(got);
+    return wefti_fail(is == WEFT_ERR_UNSUPPORTED ? WEFT_ERR_UNREACHABLE : WEFT_ERR_PROTOCOL,
+                      "descriptor %d of process %d is not sealed memory of %zu bytes%s", fd, (int)pid, size,
+                      write ? " that can be written to" : "");
+}
+
+weft_status_t wefti_region_view(pid_t pid, int fd, uint64_t ino, size_t size, bool write, void **map_out)
+{
+    int held, got;
+    weft_status_t st = hold(pid, fd, REGION_NAME, &held);
     if (st)
         return st;
-    weft_status_t is = wefti_region_check(got, size, write, &got_ino);
-    if (is == WEFT_ERR_UNSUPPORTED || got_ino != ino) /* it was closed, and the number is something else's by now */
-        st = wefti_fail(WEFT_ERR_UNREACHABLE, "descriptor %d of process %d is not the memory it told us of", fd, (int)pid);
-    else if (is)
-        st = wefti_fail(WEFT_ERR_PROTOCOL, "descriptor %d of process %d is not sealed memory of %zu bytes%s", fd, (int)pid, size,
-                        write ? " that can be written to" : "");
+    st = open_region(held, pid, fd, ino, size, write, &got);
+    if (st)
+        goto close_held;
+    int use = write ? reopen(held, O_RDWR) : got;
+    if (use < 0)
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "opening descriptor %d of process %d to write: %s", fd,
+                        (int)pid, strerror(errno));
     else
-        st = map_fd(got, size, write ? PROT_READ | PROT_WRITE : PROT_READ, "the peer's memory", map_out);
+        st = map_fd(use, size, write ? PROT_READ | PROT_WRITE : PROT_READ, "the peer's memory", map_out);
+    if (use >= 0 && use != got)
+        close(use);
     close(got);
+close_held:
+    close(held);
+    return st;
+}
+
+weft_status_t wefti_region_read(pid_t pid, int fd, uint64_t ino, void *buf, size_t n)
+{
+    int held, got;
+    weft_status_t st = hold(pid, fd, REGION_NAME, &held);
+    if (st)
+        return st;
+    st = open_region(held, pid, fd, ino, n, false, &got);
+    close(held);
+    if (st)
+        return st;
+    if (pread(got, buf, n, 0) != (ssize_t)n)
+        st = wefti_fail(WEFT_ERR_UNREACHABLE, "reading descriptor %d of process %d: %s", fd, (int)pid, strerror(errno));
+    close(got);
+    return st;
+}
+
+/* --- pipes ---------------------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_pipe_new(int *fd_out, uint64_t *ino_out)
+{
+    int ends[2];
+    struct stat info;
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
+        return wefti_fail(status_of_errno(errno, WEFT_ERR_SYSTEM), "pipe: %s", strerror(errno));
+    /* One descriptor for both ends. */
+    int fd = reopen(ends[0], O_RDWR);
+    int err = errno;
+    close(ends[0]);
+    close(ends[1]);
+    if (fd < 0 || fstat(fd, &info)) {
+        if (fd >= 0)
+            close(fd);
+        return wefti_fail(status_of_errno(err, WEFT_ERR_SYSTEM), "opening a pipe: %s", strerror(err));
+    }
+    *fd_out = fd;
+    *ino_out = (uint64_t)info.st_ino;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_pipe_open(pid_t pid, int fd, uint64_t ino, int *fd_out)
+{
+    int held;
+    weft_status_t st = hold(pid, fd, "pipe:[", &held);
+    if (st)
+        return st;
+    int got = has_inode(held, ino, S_IFIFO) ? reopen(held, O_RDWR) : -1;
+    if (got < 0)
+        st = wefti_fail(status_of_errno(errno, WEFT_ERR_UNREACHABLE), "descriptor %d of process %d is not the pipe it told us of",
+                        fd, (int)pid);
+    else
+        *fd_out = got;
+    close(held);
     return st;
 }
 

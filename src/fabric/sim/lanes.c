@@ -44,8 +44,9 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what)
 /* --- making
  * ------------------------------------------------------------------------------------------------------------------ */
 
-static size_t rail_card(wefti_rail_t *rail, void *buf)
+static size_t rail_card(wefti_rail_t *rail, int side, void *buf)
 {
+    (void)side;
     wefti_writer_t wr = wefti_writer(buf, WEFTI_CARD_MAX);
     wefti_put_u32(&wr, CARD_MAGIC);
     wefti_put_u32(&wr, sim_host_of(rail->fabric)->index);
@@ -59,8 +60,10 @@ static bool rail_match(wefti_rail_t *rail, const void *card, size_t n)
     return !rd.bad && !wefti_reader_left(&rd) && magic == CARD_MAGIC && index < sim_host_of(rail->fabric)->world->n_hosts;
 }
 
-static weft_status_t lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
+static weft_status_t lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                              wefti_lane_t **lane_out)
 {
+    (void)with;
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_ERR_SYSTEM, WEFT_OK};
     sim_host_t *h = sim_host_of(rail->fabric);
     wefti_sim_t *w = h->world;

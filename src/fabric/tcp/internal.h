@@ -274,7 +274,8 @@ void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);
 
 /* lane.c */
-weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                                wefti_lane_t **lane_out);
 weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_tp_lane_close(wefti_lane_t *lane);
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);

@@ -63,8 +63,10 @@ void wefti_tp_release_reserve(tp_lane_t *l)
     wefti_list_remove(&l->reserve_link);
 }
 
-weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
+weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                                wefti_lane_t **lane_out)
 {
+    (void)with;
     tp_rail_t *r = tp_rail(rail);
     weft_status_t st = start(r);
     if (st)

@@ -382,9 +382,9 @@ int wefti_tcp_fd(const wefti_rail_t *rail)
 
 /* --- the rail ---------------------------------------------------------------------------------------------------------------- */
 
-static size_t card(wefti_rail_t *rail, void *buf)
+static size_t card(wefti_rail_t *rail, int side, void *buf)
 {
-    (void)rail;
+    (void)rail, (void)side;
     *(uint8_t *)buf = CARD_VERSION;
     return 1;
 }

@@ -147,8 +147,10 @@ static weft_status_t take_index(ux_rail_t *r, ux_lane_t *l, uint32_t *index_out)
     return WEFT_OK;
 }
 
-weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out)
+weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                                wefti_lane_t **lane_out)
 {
+    (void)with;
     ux_rail_t *r = ux_rail(rail);
     weft_status_t st = wefti_ux_spare_fds(r->worker ? UX_FDS_LANE : UX_FDS_WORKER);
     if (!st)

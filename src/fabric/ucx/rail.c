@@ -369,10 +369,10 @@ int wefti_ucx_fd(const wefti_rail_t *rail)
 
 /* --- the rail ---------------------------------------------------------------------------------------------------------------- */
 
-static size_t card(wefti_rail_t *rail, void *buf)
+static size_t card(wefti_rail_t *rail, int side, void *buf)
 {
     unsigned major, minor, patch;
-    (void)rail;
+    (void)rail, (void)side;
     ucp_get_version(&major, &minor, &patch);
     uint8_t bytes[4] = {CARD_VERSION, (uint8_t)major, (uint8_t)minor, (uint8_t)patch};
     memcpy(buf, bytes, sizeof bytes);
@@ -382,7 +382,7 @@ static size_t card(wefti_rail_t *rail, void *buf)
 static bool match(wefti_rail_t *rail, const void *theirs, size_t n)
 {
     uint8_t ours[WEFTI_CARD_MAX];
-    card(rail, ours);
+    card(rail, WEFTI_SIDE_DIALLER, ours);
     /* UCX keeps its wire within a major version. Whether there is a network between us, connecting will show. */
     return n >= 4 && !memcmp(ours, theirs, 2);
 }

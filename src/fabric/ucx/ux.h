@@ -237,7 +237,8 @@ enum { UX_FDS_WORKER = 32, UX_FDS_LANE = 8, UX_SPARE_FDS_MAX = 32 };
 weft_status_t wefti_ux_spare_fds(unsigned need);
 
 /* lane.c */
-weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, void *user, void *addr_buf, size_t *n_out, wefti_lane_t **lane_out);
+weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+                                wefti_lane_t **lane_out);
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_ux_lane_close(wefti_lane_t *lane);
 void wefti_ux_lane_begin_close(ux_lane_t *l);

@@ -160,11 +160,26 @@ void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports)
     }
 }
 
-void lanes_side_new(lanes_side_t *s)
+static void new_half(lanes_side_t *s, int side, const void *card, size_t card_n)
 {
-    weft_status_t st = s->rail->ops->lane_new(s->rail, s, s->addr, &s->addr_n, &s->lane);
+    wefti_meeting_t with = {.side = (uint8_t)side, .binding = "met", .card = card, .card_n = card_n};
+    memcpy(with.secret, s->secret, sizeof with.secret);
+    weft_status_t st = s->rail->ops->lane_new(s->rail, &with, s, s->addr, &s->addr_n, &s->lane);
     if (st)
         die("lane_new", st);
+}
+
+void lanes_side_new(lanes_side_t *s)
+{
+    new_half(s, WEFTI_SIDE_LISTENER, NULL, 0);
+}
+
+void lanes_new(lanes_side_t *dialler, lanes_side_t *listener)
+{
+    uint8_t card[WEFTI_CARD_MAX];
+    size_t n = listener->rail->ops->card(listener->rail, WEFTI_SIDE_LISTENER, card);
+    new_half(dialler, WEFTI_SIDE_DIALLER, card, n);
+    new_half(listener, WEFTI_SIDE_LISTENER, NULL, 0);
 }
 
 void lanes_side_connect(lanes_side_t *s, const void *addr, size_t n)
@@ -194,15 +209,17 @@ static ssize_t write_some(int fd, void *buf, size_t n)
 void lanes_side_meet(lanes_side_t *s, int fd)
 {
     static uint8_t theirs[WEFTI_LANE_ADDR_MAX];
-    uint8_t card[WEFTI_CARD_MAX];
-    size_t n, card_n = s->rail->ops->card(s->rail, card);
+    uint8_t own[8 + WEFTI_CARD_MAX] = {0}, card[8 + WEFTI_CARD_MAX];
+    size_t n, card_n = s->rail->ops->card(s->rail, WEFTI_SIDE_LISTENER, own + 8);
+    pid_t pid = getpid(); /* not every card tells one process from another */
+    memcpy(own, &pid, sizeof pid);
     move_all(write_some, fd, &card_n, sizeof card_n);
-    move_all(write_some, fd, card, card_n);
+    move_all(write_some, fd, own, 8 + card_n);
     move_all(read, fd, &card_n, sizeof card_n);
-    move_all(read, fd, card, card_n);
-    if (!s->rail->ops->match(s->rail, card, card_n))
+    move_all(read, fd, card, 8 + card_n);
+    if (!s->rail->ops->match(s->rail, card + 8, card_n))
         die("the cards do not match", WEFT_ERR_UNREACHABLE);
-    lanes_side_new(s);
+    new_half(s, memcmp(own, card, 8) < 0 ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, card + 8, card_n);
     move_all(write_some, fd, &s->addr_n, sizeof s->addr_n);
     move_all(write_some, fd, s->addr, s->addr_n);
     move_all(read, fd, &n, sizeof n);
@@ -248,8 +265,7 @@ void lanes_open(lanes_t *l, const char *rail)
 {
     lanes_side_open(&l->a, rail, NULL);
     lanes_side_open(&l->b, rail, NULL);
-    lanes_side_new(&l->a);
-    lanes_side_new(&l->b);
+    lanes_new(&l->a, &l->b);
     lanes_side_connect(&l->a, l->b.addr, l->b.addr_n);
     lanes_side_connect(&l->b, l->a.addr, l->a.addr_n);
 }

@@ -36,6 +36,7 @@ struct lanes_side {
     wefti_rail_t *rail;
     wefti_lane_t *lane;
     wefti_config_t config;
+    uint8_t secret[WEFTI_SECRET_SIZE]; /* of the meeting; zeroes: there is no key */
     uint8_t addr[WEFTI_LANE_ADDR_MAX];
     size_t addr_n;
 
@@ -72,7 +73,9 @@ void lanes_xfer_init(lanes_xfer_t *x);
 void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports);
 /* Make a lane and join it to the one whose owner has the other end of the socketpair. */
 void lanes_side_meet(lanes_side_t *s, int fd);
+/* Half a lane, of a listener whose dialler is not known yet; or both halves of one. lanes_side_connect() follows. */
 void lanes_side_new(lanes_side_t *s);
+void lanes_new(lanes_side_t *dialler, lanes_side_t *listener);
 void lanes_side_connect(lanes_side_t *s, const void *addr, size_t n);
 /* Force the lane down and wait for lane_closed. */
 void lanes_side_close_lane(lanes_side_t *s);

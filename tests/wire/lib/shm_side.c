@@ -155,31 +155,72 @@ void shm_sleep(shm_side_t *s, int ms)
 
 /* --- ends --------------------------------------------------------------------------------------------------------------- */
 
-void shm_end_new(shm_side_t *s, shm_end_t *e)
+/* Two that have met: what the hello would have told both. */
+static wefti_meeting_t meeting(int side, const uint8_t *card, size_t card_n)
+{
+    return (wefti_meeting_t){.side = (uint8_t)side, .binding = "met", .card = card, .card_n = card_n};
+}
+
+weft_status_t shm_end_try(shm_side_t *s, shm_end_t *e, shm_side_t *listener)
 {
     static uint8_t addr[WEFTI_LANE_ADDR_MAX];
+    uint8_t card[WEFTI_CARD_MAX];
+    size_t n = listener ? listener->rail->ops->card(listener->rail, WEFTI_SIDE_LISTENER, card) : 0;
+    wefti_meeting_t with = meeting(listener ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, card, n);
     memset(e, 0, sizeof *e);
     e->side = s;
-    if (s->rail->ops->lane_new(s->rail, e, addr, &e->addr_n, &e->lane) || e->addr_n > sizeof e->addr)
+    weft_status_t st = s->rail->ops->lane_new(s->rail, &with, e, addr, &e->addr_n, &e->lane);
+    if (!st && e->addr_n > sizeof e->addr)
+        DIE("an address too long");
+    memcpy(e->addr, addr, st ? 0 : e->addr_n);
+    return st;
+}
+
+void shm_end_new(shm_side_t *s, shm_end_t *e)
+{
+    if (shm_end_try(s, e, NULL))
         DIE("lane_new");
-    memcpy(e->addr, addr, e->addr_n);
+}
+
+void shm_end_call(shm_side_t *s, shm_end_t *e, shm_side_t *listener)
+{
+    if (shm_end_try(s, e, listener))
+        DIE("lane_new");
+}
+
+void shm_end_sign(shm_end_t *as, uint8_t *addr)
+{
+    const wefti_shm_pass_t *pass = &((wefti_shm_lane_t *)as->lane)->pass;
+    wefti_shm_pass_sign(pass, pass->side, addr, WEFTI_SHM_ADDR_SIZE, addr + WEFTI_SHM_ADDR_SIZE);
 }
 
 void shm_join(shm_side_t *a, shm_end_t *ea, shm_side_t *b, shm_end_t *eb)
 {
-    shm_end_new(a, ea);
+    shm_end_call(a, ea, b);
     shm_end_new(b, eb);
     if (ea->lane->ops->lane_connect(ea->lane, eb->addr, eb->addr_n) ||
         eb->lane->ops->lane_connect(eb->lane, ea->addr, ea->addr_n))
         DIE("lane_connect");
 }
 
+static void swap(int fd, const void *ours, void *theirs, size_t n)
+{
+    if (write(fd, ours, n) != (ssize_t)n || recv(fd, theirs, n, MSG_WAITALL) != (ssize_t)n)
+        DIE("exchange with the other process");
+}
+
 void shm_meet(shm_side_t *s, shm_end_t *e, int fd)
 {
-    uint8_t theirs[256];
-    shm_end_new(s, e);
-    if (write(fd, e->addr, e->addr_n) != (ssize_t)e->addr_n || recv(fd, theirs, e->addr_n, MSG_WAITALL) != (ssize_t)e->addr_n)
-        DIE("exchange of addresses");
+    uint8_t own[WEFTI_CARD_MAX], card[WEFTI_CARD_MAX], theirs[256], addr[WEFTI_LANE_ADDR_MAX];
+    size_t n = s->rail->ops->card(s->rail, WEFTI_SIDE_LISTENER, own);
+    swap(fd, own, card, n);
+    wefti_meeting_t with = meeting(memcmp(own, card, n) < 0 ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, card, n);
+    memset(e, 0, sizeof *e);
+    e->side = s;
+    if (s->rail->ops->lane_new(s->rail, &with, e, addr, &e->addr_n, &e->lane))
+        DIE("lane_new");
+    memcpy(e->addr, addr, e->addr_n);
+    swap(fd, e->addr, theirs, e->addr_n);
     if (e->lane->ops->lane_connect(e->lane, theirs, e->addr_n))
         DIE("lane_connect");
 }

@@ -56,7 +56,12 @@ unsigned shm_progress(shm_side_t *s);
 /* Sleep until something happens, at most `ms`. */
 void shm_sleep(shm_side_t *s, int ms);
 
+/* One half of a lane: of a listener whose dialler is not known yet; or of the one that has dialled `listener`. */
 void shm_end_new(shm_side_t *s, shm_end_t *e);
+void shm_end_call(shm_side_t *s, shm_end_t *e, shm_side_t *listener);
+weft_status_t shm_end_try(shm_side_t *s, shm_end_t *e, shm_side_t *listener); /* listener NULL: as shm_end_new() */
+/* Sign an address that was changed as the owner of `as` would; before that one is connected. */
+void shm_end_sign(shm_end_t *as, uint8_t *addr);
 void shm_join(shm_side_t *a, shm_end_t *ea, shm_side_t *b, shm_end_t *eb); /* both in this process */
 void shm_meet(shm_side_t *s, shm_end_t *e, int fd);                        /* over one end of a socketpair */
 void shm_end_close(shm_end_t *e);                                          /* and wait for lane_closed */
