@@ -174,7 +174,7 @@ TEST(a_caller_who_is_not_of_this_host_learns_nothing_of_it)
     const char *what;
     h.n_rails = 2;
     h.rails[0] = (wefti_hello_rail_t){.kind = SHM, .card_len = 4, .card = {4}};
-    h.rails[1] = (wefti_hello_rail_t){.kind = 4, .card_len = 1, .card = {1}};
+    h.rails[1] = (wefti_hello_rail_t){.kind = 4, .card_len = 1, .card = {2}};
     int fd = raw_connect(weft_listener_port(l));
     raw_send(fd, hello, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, hello, sizeof hello));
     long n = raw_recv(fd, buf, sizeof buf, 20, rt);

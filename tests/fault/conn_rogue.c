@@ -121,8 +121,8 @@ TEST(a_caller_that_is_handed_its_own_address_is_not_connected_to_itself)
 /* Two calls of one runtime, joined to each other by whom it called. */
 TEST(two_calls_of_one_caller_cannot_be_joined_to_each_other)
 {
-    static const char *const transports[] = {"shm"};
-    for (int t = 0; t < 1; t++) {
+    static const char *const transports[] = {"shm", "tcp"};
+    for (int t = 0; t < 2; t++) {
         static uint8_t buf[2][WEFTI_WIRE_MAX];
         weft_op_t second = WEFT_OP_INIT;
         weft_ep_t *other;

@@ -5,6 +5,7 @@
  * ctest: timeout=300 */
 #include "test.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -43,12 +44,22 @@ static int dial(const target_t *t)
     return fd;
 }
 
-static void greeting(uint8_t *out, uint64_t magic, const target_t *t, const uint8_t *own)
+/* A greeting by the dialler of the wire, whose token is `own`, to the listener's lane `t`; as docs/design/wire.md has it. */
+static void greeting(uint8_t *out, const uint8_t *challenge, uint64_t magic, const target_t *t, const uint8_t *own,
+                     const uint8_t *secret)
 {
+    static const uint8_t none[WEFTI_SECRET_SIZE];
+    uint8_t tokens[2 * TP_TOKEN], key[WEFTI_SECRET_SIZE], said[17 + 2 * TP_NONCE] = {0};
+    memcpy(tokens, own, TP_TOKEN);
+    memcpy(tokens + TP_TOKEN, t->token, TP_TOKEN);
+    wefti_mac(secret ? secret : none, "weft tcp key", tokens, sizeof tokens, key);
     memcpy(out, &magic, 8);
     memcpy(out + 8, &t->id, 8);
-    memcpy(out + 16, t->token, TP_TOKEN);
-    memcpy(out + 16 + TP_TOKEN, own, TP_TOKEN);
+    memset(out + 16, 'n', TP_NONCE);
+    memcpy(said, out, 16);
+    memcpy(said + 17, challenge, TP_NONCE);
+    memcpy(said + 17 + TP_NONCE, out + 16, TP_NONCE);
+    wefti_mac(key, "weft tcp greeting", said, sizeof said, out + 16 + TP_NONCE);
 }
 
 static void write_all(int fd, const void *bytes, size_t n)
@@ -82,6 +93,34 @@ static void read_all(lanes_side_t *s, int fd, void *buf, size_t n)
     CHECK_EQ(at, n);
 }
 
+static void read_challenge(lanes_side_t *s, int fd, uint8_t *challenge)
+{
+    uint8_t bytes[TP_CHALLENGE_N];
+    uint64_t magic;
+    read_all(s, fd, bytes, sizeof bytes);
+    memcpy(&magic, bytes, 8);
+    CHECK_EQ(magic, TP_CHALLENGE);
+    memcpy(challenge, bytes + 8, TP_NONCE);
+}
+
+/* Say who we are on a connection that was just made. */
+static void greet(lanes_side_t *s, int fd, uint64_t magic, const target_t *t, const uint8_t *own)
+{
+    uint8_t challenge[TP_NONCE], bytes[TP_GREETING_N];
+    read_challenge(s, fd, challenge);
+    greeting(bytes, challenge, magic, t, own, NULL);
+    write_all(fd, bytes, sizeof bytes);
+}
+
+static void read_answer(lanes_side_t *s, int fd)
+{
+    uint8_t bytes[TP_ANSWER_N];
+    uint64_t magic;
+    read_all(s, fd, bytes, sizeof bytes);
+    memcpy(&magic, bytes, 8);
+    CHECK_EQ(magic, TP_ANSWER_OK);
+}
+
 /* --- strangers -------------------------------------------------------------------------------------------------------------- */
 
 static void still_works(lanes_t *l)
@@ -98,29 +137,27 @@ TEST(strangers_are_closed_and_nobody_notices)
     lanes_open(&l, "tcp");
     still_works(&l);
     target_t t = target_of(&l.b);
-    uint8_t own[TP_TOKEN], bytes[TP_GREETING_N];
+    uint8_t own[TP_TOKEN], bytes[TP_GREETING_N], challenge[TP_NONCE];
     memcpy(own, l.a.addr + 16, TP_TOKEN);
-    for (int bit = -40; bit < 256; bit++) {
+    for (int bit = -40; bit < 8 * TP_GREETING_N; bit++) {
         int fd = dial(&t);
-        greeting(bytes, bit % 2 ? TP_GREET_LANE : TP_GREET_BULK, &t, own);
-        if (bit >= 128 + 64)
-            bytes[bit % 8] ^= (uint8_t)(1u << bit / 8 % 8); /* the magic */
-        else if (bit >= 128)
-            bytes[8 + (bit - 128) / 8] ^= (uint8_t)(1u << bit % 8); /* which lane */
-        else if (bit >= 0)
-            bytes[16 + bit / 8] ^= (uint8_t)(1u << bit % 8); /* its token */
+        read_challenge(&l.b, fd, challenge);
+        if (bit < 0 && bit >= -20)
+            (bit % 2 ? own : t.token)[(bit + 20) & 15] ^= 1; /* who has only one of the tokens */
+        greeting(bytes, challenge, bit % 2 ? TP_GREET_LANE : TP_GREET_BULK, &t, own, NULL);
+        if (bit < 0 && bit >= -20)
+            (bit % 2 ? own : t.token)[(bit + 20) & 15] ^= 1;
+        if (bit >= 0)
+            bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
         else if (bit < -20)
             memset(bytes, bit, sizeof bytes);
-        else
-            bytes[32 + (bit + 20) % TP_TOKEN] ^= 1; /* the peer's token */
         write_all(fd, bytes, sizeof bytes);
         until_closed(&l.b, fd);
         close(fd);
     }
     /* all of it right, but the lane has its connection: whoever knows both tokens still gets nowhere */
     int fd = dial(&t);
-    greeting(bytes, TP_GREET_LANE, &t, own);
-    write_all(fd, bytes, sizeof bytes);
+    greet(&l.b, fd, TP_GREET_LANE, &t, own);
     until_closed(&l.b, fd);
     close(fd);
     still_works(&l);
@@ -128,41 +165,247 @@ TEST(strangers_are_closed_and_nobody_notices)
     lanes_close(&l);
 }
 
-/* Before it knows its peer, a lane can tell the right one by its own token only. */
+/* Before it knows its peer, a lane can tell nobody from the right one. */
 TEST(a_lane_that_waits_for_its_peer_is_not_taken_by_a_stranger)
 {
     lanes_side_t s;
-    uint8_t own[TP_TOKEN] = {0}, bytes[TP_GREETING_N];
+    uint8_t own[TP_TOKEN] = {1};
     lanes_side_open(&s, "tcp", NULL);
     lanes_side_new(&s);
     target_t t = target_of(&s);
-    for (int bit = 0; bit < 128; bit++) {
-        int fd = dial(&t);
-        greeting(bytes, TP_GREET_LANE, &t, own);
-        bytes[16 + bit / 8] ^= (uint8_t)(1u << bit % 8);
-        write_all(fd, bytes, sizeof bytes);
-        until_closed(&s, fd);
-        CHECK(!tp_lane(s.lane)->held);
-        close(fd);
+    int fds[8];
+    for (int i = 0; i < 8; i++) {
+        own[5] = (uint8_t)i;
+        fds[i] = dial(&t);
+        greet(&s, fds[i], i == 6 ? TP_GREET_BULK : TP_GREET_LANE, &t, own);
     }
-    int fd = dial(&t), second = dial(&t);
-    greeting(bytes, TP_GREET_LANE, &t, own);
-    write_all(fd, bytes, sizeof bytes);
-    LANES_SIDE_UNTIL(&s, tp_lane(s.lane)->held);
-    write_all(second, bytes, sizeof bytes);
-    until_closed(&s, second);
-    /* who knew that token, and not that of the peer that the hello names, is closed when the peer is known */
+    write_all(fds[7], "x", 1); /* more than there is to say */
+    until_closed(&s, fds[7]);
+    for (int i = 0; i < 1000; i++)
+        lanes_side_progress(&s);
+    CHECK_EQ(tp_rail(s.rail)->n_strangers, 7);
+    /* who greeted as someone else than whom the hello names is closed when that is known, and the right one is the lane's */
     uint8_t addr[32 + 18] = {1, 0, 0, 0, 1};
-    addr[16] = 1;
+    own[5] = 4;
+    memcpy(addr + 16, own, TP_TOKEN);
     memset(addr + 32 + 10, 0xff, 2);
     memcpy(addr + 32 + 12, "\x7f\x00\x00\x01\x01\x00", 6);
     lanes_side_connect(&s, addr, sizeof addr);
-    until_closed(&s, fd);
+    read_answer(&s, fds[4]);
+    for (int i = 0; i < 7; i++)
+        if (i != 4)
+            until_closed(&s, fds[i]);
     CHECK_EQ(s.records + s.failed, 0);
-    close(fd);
-    close(second);
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
     lanes_side_close(&s);
 }
+
+/* --- who overhears ----------------------------------------------------------------------------------------------------------- */
+
+/* A pair with a key, of which `a` believes that `b` is at our port, and who dials whom. */
+typedef struct overheard {
+    lanes_t l;
+    lanes_side_t *dialler, *acceptor;
+    int listener;
+    target_t t; /* the acceptor's, truly */
+} overheard_t;
+
+static int listen_anywhere(uint16_t *port_out)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && !bind(fd, (void *)&a, n) && !listen(fd, 8) && !getsockname(fd, (void *)&a, &n));
+    *port_out = ntohs(a.sin_port);
+    return fd;
+}
+
+/* As if the peer's lane were at 127.0.0.1, at this port. */
+static void connect_at(lanes_side_t *s, const lanes_side_t *peer, uint16_t port)
+{
+    uint8_t addr[32 + 18], one[4] = {1};
+    memcpy(addr, peer->addr, 32);
+    memcpy(addr + 4, one, 4);
+    memset(addr + 32, 0, 10);
+    memset(addr + 32 + 10, 0xff, 2);
+    memcpy(addr + 32 + 12, "\x7f\x00\x00\x01", 4);
+    memcpy(addr + 32 + 16, &port, 2);
+    lanes_side_connect(s, addr, sizeof addr);
+}
+
+static void overheard_open(overheard_t *o)
+{
+    uint16_t port;
+    memset(o, 0, sizeof *o);
+    lanes_side_open(&o->l.a, "tcp", NULL);
+    lanes_side_open(&o->l.b, "tcp", NULL);
+    memset(o->l.a.secret, 's', WEFTI_SECRET_SIZE);
+    memset(o->l.b.secret, 's', WEFTI_SECRET_SIZE);
+    lanes_new(&o->l.a, &o->l.b);
+    bool a_leads = memcmp(o->l.a.addr + 16, o->l.b.addr + 16, TP_TOKEN) < 0;
+    o->dialler = a_leads ? &o->l.a : &o->l.b;
+    o->acceptor = a_leads ? &o->l.b : &o->l.a;
+    o->t = target_of(o->acceptor);
+    o->listener = listen_anywhere(&port);
+    connect_at(o->acceptor, o->dialler, 1); /* nobody: only the one may call */
+    connect_at(o->dialler, o->acceptor, port);
+}
+
+static int answer_call(overheard_t *o)
+{
+    int fd = -1;
+    CHECK(!fcntl(o->listener, F_SETFL, O_NONBLOCK));
+    LANES_UNTIL(&o->l, (fd = accept(o->listener, NULL, NULL)) >= 0);
+    return fd;
+}
+
+/* Somebody between the two takes a greeting down and carries the bytes: what it took down is good for nothing else. */
+static void carry(overheard_t *o, bool bulk, int ends[2])
+{
+    uint8_t challenge[TP_CHALLENGE_N], bytes[TP_GREETING_N], nonce[TP_NONCE], answer[TP_ANSWER_N];
+    ends[0] = answer_call(o);
+    ends[1] = dial(&o->t);
+    read_all(o->acceptor, ends[1], challenge, sizeof challenge);
+    write_all(ends[0], challenge, sizeof challenge);
+    read_all(o->dialler, ends[0], bytes, sizeof bytes);
+    for (int round = 0; round < 4; round++) {
+        /* as it is, as the other kind of greeting, and once more */
+        uint8_t copy[TP_GREETING_N];
+        uint64_t other = bulk ? TP_GREET_LANE : TP_GREET_BULK;
+        int fd = dial(&o->t);
+        read_challenge(o->acceptor, fd, nonce);
+        memcpy(copy, bytes, sizeof copy);
+        if (round == 2)
+            memcpy(copy, &other, 8);
+        write_all(fd, copy, sizeof copy);
+        until_closed(o->acceptor, fd);
+        close(fd);
+        if (round != 2)
+            continue;
+        write_all(ends[1], bytes, sizeof bytes);
+        read_all(o->acceptor, ends[1], answer, sizeof answer);
+        write_all(ends[0], answer, sizeof answer);
+    }
+}
+
+static void pump(const int ends[2])
+{
+    static uint8_t buf[65536];
+    for (int i = 0; i < 2; i++) {
+        ssize_t n = recv(ends[i], buf, sizeof buf, MSG_DONTWAIT);
+        if (n > 0)
+            write_all(ends[!i], buf, (size_t)n);
+    }
+}
+
+TEST(an_overheard_greeting_is_good_for_nothing)
+{
+    enum { N = 1 << 20 };
+    static uint8_t src[N], dst[N];
+    overheard_t o;
+    int lane[2], bulk[2];
+    lanes_xfer_t out, in;
+    weft_iov_t iov = {src, N};
+    overheard_open(&o);
+    carry(&o, false, lane);
+    /* a large payload, for which there is to be a second connection */
+    memset(src, 7, N);
+    lanes_xfer_init(&out);
+    while (o.acceptor->lane->ops->announce(o.acceptor->lane, "x", 1, &iov, 1, N, &out.x)) {
+        lanes_progress(&o.l);
+        pump(lane);
+    }
+    for (double end = test_now() + 20; !o.dialler->announced;) {
+        CHECK(test_now() < end);
+        lanes_progress(&o.l);
+        pump(lane);
+    }
+    /* who overheard both tokens, and knows not the secret */
+    uint8_t challenge[TP_NONCE], bytes[TP_GREETING_N], token[TP_TOKEN];
+    memcpy(token, o.dialler->addr + 16, TP_TOKEN);
+    for (int i = 0; i < 4; i++) {
+        int fd = dial(&o.t);
+        read_challenge(o.acceptor, fd, challenge);
+        greeting(bytes, challenge, i % 2 ? TP_GREET_LANE : TP_GREET_BULK, &o.t, token, i < 2 ? NULL : token);
+        write_all(fd, bytes, sizeof bytes);
+        until_closed(o.acceptor, fd);
+        close(fd);
+        CHECK(!tp_lane(o.acceptor->lane)->bulk);
+    }
+    lanes_pull(o.dialler, 0, dst, N, &in);
+    for (double end = test_now() + 20; !tp_lane(o.dialler->lane)->bulk;) {
+        CHECK(test_now() < end);
+        lanes_progress(&o.l);
+        pump(lane);
+    }
+    carry(&o, true, bulk);
+    for (double end = test_now() + 20; !(in.done && out.done);) {
+        CHECK(test_now() < end);
+        lanes_progress(&o.l);
+        pump(lane);
+        pump(bulk);
+    }
+    CHECK_EQ(in.status, WEFT_OK);
+    CHECK(!memcmp(src, dst, N));
+    CHECK_EQ(o.l.a.failed + o.l.b.failed, 0);
+    for (int i = 0; i < 2; i++) {
+        close(lane[i]);
+        close(bulk[i]);
+    }
+    close(o.listener);
+    lanes_close(&o.l);
+}
+
+/* An address of the peer's may be another host's on our side of a network. */
+TEST(whoever_answers_at_an_address_of_the_peer_is_not_taken_for_it)
+{
+    overheard_t o;
+    uint8_t challenge[TP_CHALLENGE_N] = {0}, bytes[TP_GREETING_N], answer[TP_ANSWER_N] = {0};
+    uint64_t ask = TP_CHALLENGE, okay = TP_ANSWER_OK;
+    overheard_open(&o);
+    memcpy(challenge, &ask, 8);
+    memcpy(answer, &okay, 8);
+    for (int i = 0; i < 3; i++) {
+        int fd = answer_call(&o);
+        write_all(fd, challenge, sizeof challenge);
+        read_all(o.dialler, fd, bytes, sizeof bytes);
+        if (i == 1)
+            memcpy(answer + 8, bytes + 16 + TP_NONCE, WEFTI_SECRET_SIZE); /* its own words */
+        write_all(fd, answer, i == 2 ? 8 : sizeof answer);
+        if (i == 2)
+            shutdown(fd, SHUT_WR);
+        until_closed(o.dialler, fd);
+        close(fd);
+        CHECK_EQ(tp_lane(o.dialler->lane)->state, TP_LANE_JOINING);
+    }
+    close(o.listener);
+    lanes_close(&o.l);
+}
+
+/* Two lanes of one side, each told that the other one is its peer: as a listener might that has two callers. */
+TEST(two_diallers_cannot_be_joined_to_each_other)
+{
+    lanes_t l, m;
+    lanes_side_open(&l.a, "tcp", NULL);
+    lanes_side_open(&l.b, "tcp", NULL);
+    lanes_side_open(&m.a, "tcp", NULL);
+    lanes_side_open(&m.b, "tcp", NULL);
+    lanes_new(&l.a, &l.b);
+    lanes_new(&m.a, &m.b);
+    lanes_side_connect(&l.a, m.a.addr, m.a.addr_n);
+    lanes_side_connect(&m.a, l.a.addr, l.a.addr_n);
+    for (double end = test_now() + 20; !l.a.failed && !m.a.failed;) {
+        CHECK(test_now() < end);
+        lanes_side_progress(&l.a);
+        lanes_side_progress(&m.a);
+        CHECK(tp_lane(l.a.lane)->state == TP_LANE_JOINING && tp_lane(m.a.lane)->state == TP_LANE_JOINING);
+    }
+    lanes_close(&l);
+    lanes_close(&m);
+}
+
+/* --- strangers, still -------------------------------------------------------------------------------------------------------- */
 
 TEST(http_and_silence_and_half_a_greeting)
 {
@@ -170,11 +413,12 @@ TEST(http_and_silence_and_half_a_greeting)
     lanes_open(&l, "tcp");
     still_works(&l);
     target_t t = target_of(&l.b);
-    uint8_t own[TP_TOKEN] = {0}, bytes[TP_GREETING_N];
+    uint8_t own[TP_TOKEN] = {0}, bytes[TP_GREETING_N], challenge[TP_NONCE];
     int http = dial(&t), silent = dial(&t), half = dial(&t), gone = dial(&t);
-    const char *get = "GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html\r\n\r\n";
+    const char *get = "GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html\r\nUser-Agent: none\r\n\r\n";
     write_all(http, get, strlen(get));
-    greeting(bytes, TP_GREET_LANE, &t, own);
+    read_challenge(&l.b, half, challenge);
+    greeting(bytes, challenge, TP_GREET_LANE, &t, own, NULL);
     write_all(half, bytes, 30);
     write_all(gone, bytes, 30);
     close(gone);
@@ -197,6 +441,7 @@ TEST(a_flood_of_strangers_keeps_nobody_out)
     lanes_t l;
     int fds[N];
     lanes_open(&l, "tcp");
+    tp_rail(l.b.rail)->max_strangers = 64;
     still_works(&l);
     target_t t = target_of(&l.b);
     for (int i = 0; i < N; i++) {
@@ -205,7 +450,7 @@ TEST(a_flood_of_strangers_keeps_nobody_out)
             write_all(fds[i], "x", 1);
         if (i % 16 == 0)
             lanes_side_progress(&l.b);
-        CHECK(tp_rail(l.b.rail)->n_strangers <= TP_STRANGERS);
+        CHECK(tp_rail(l.b.rail)->n_strangers <= 64);
     }
     static lanes_side_t a, b;
     memset(&a, 0, sizeof a);
@@ -241,8 +486,6 @@ typedef struct scene {
 static void scene_open(scene_t *x, uint8_t first_byte)
 {
     uint8_t addr[32 + 18] = {1, 0, 0, 0, 1, 0, 0, 0};
-    uint8_t bytes[TP_GREETING_N];
-    uint64_t answer, expect = TP_ANSWER_OK;
     memset(x, 0, sizeof *x);
     lanes_open(&x->l, "tcp");
     still_works(&x->l);
@@ -255,21 +498,16 @@ static void scene_open(scene_t *x, uint8_t first_byte)
     memcpy(addr + 16, x->own, TP_TOKEN);
     memset(addr + 32 + 10, 0xff, 2);
     memcpy(addr + 32 + 12, "\x7f\x00\x00\x01\x01\x00", 6); /* 127.0.0.1, port 1: nobody */
-    if (first_byte & 1)                                    /* greet a lane that does not know its peer yet */
-        x->fd = dial(&x->t);
-    greeting(bytes, TP_GREET_LANE, &x->t, x->own);
-    if (first_byte & 1) {
-        write_all(x->fd, bytes, sizeof bytes);
-        for (int i = 0; i < 1000 && !tp_lane(x->s.lane)->held; i++)
+    x->fd = dial(&x->t);
+    if (first_byte & 1) { /* greet a lane that does not know its peer yet */
+        greet(&x->l.b, x->fd, TP_GREET_LANE, &x->t, x->own);
+        for (int i = 0; i < 1000; i++)
             lanes_side_progress(&x->l.b);
     }
     lanes_side_connect(&x->s, addr, sizeof addr);
-    if (!(first_byte & 1)) {
-        x->fd = dial(&x->t);
-        write_all(x->fd, bytes, sizeof bytes);
-    }
-    read_all(&x->l.b, x->fd, &answer, sizeof answer);
-    CHECK_EQ(answer, expect);
+    if (!(first_byte & 1))
+        greet(&x->l.b, x->fd, TP_GREET_LANE, &x->t, x->own);
+    read_answer(&x->l.b, x->fd);
 }
 
 static void scene_close(scene_t *x)
@@ -573,15 +811,13 @@ TEST(a_second_connection_that_lies_fails_its_lane)
     for (int what = 0; what < N; what++) {
         scene_t x;
         lanes_xfer_t in;
-        uint64_t head[2], answer, offer[3] = {77, sizeof dst, 0};
-        uint8_t bytes[TP_GREETING_N];
+        uint64_t head[2], offer[3] = {77, sizeof dst, 0};
         scene_open(&x, 0);
         int bulk = dial(&x.t);
-        greeting(bytes, TP_GREET_BULK, &x.t, x.own);
-        write_all(bulk, bytes, sizeof bytes);
-        read_all(&x.l.b, bulk, &answer, sizeof answer);
+        greet(&x.l.b, bulk, TP_GREET_BULK, &x.t, x.own);
+        read_answer(&x.l.b, bulk);
         int again = dial(&x.t); /* one is enough */
-        write_all(again, bytes, sizeof bytes);
+        greet(&x.l.b, again, TP_GREET_BULK, &x.t, x.own);
         until_closed(&x.l.b, again);
         close(again);
         if (what != NOBODY_ASKED) {

@@ -5,7 +5,7 @@
  * u64 slot, u64 length, the bytes.
  *
  *     (none) --first large pull, by whoever dialled the lane--> DIALING --> GREETING --> UP
- *     (none) --a stranger greets with the tokens of this lane--> UP
+ *     (none) --a stranger greets as the peer of this lane--> UP
  *     (none) --it cannot be had, or ended with nothing under way--> no_bulk: payloads go between records for the rest of the lane's life
  *
  * Payloads wait for it while it is being made. Whoever finds that there is none says so (NO_BULK). If it ends in the middle of a payload the
@@ -90,12 +90,10 @@ void wefti_tp_bulk_up(tp_conn_t *c)
     wefti_tp_bulk_busy(c->lane);
 }
 
-/* A stranger has shown the lane's token and wants to be its second connection. */
+/* A stranger has proved to be the lane's peer and wants to be its second connection. */
 void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c)
 {
-    uint64_t answer = TP_ANSWER_OK;
-    if (!works(l) || l->dialled || l->bulk || l->no_bulk || !wefti_tp_same(l->peer_token, c->in + 16 + TP_TOKEN, TP_TOKEN) ||
-        send(c->fd, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer) {
+    if (!works(l) || l->dialled || l->bulk || l->no_bulk || !wefti_tp_say_answer(l, c)) {
         wefti_debug("tcp: a second connection that its lane has no use for is closed");
         wefti_tp_conn_drop(c);
         return;
@@ -103,7 +101,6 @@ void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c)
     l->rail->n_strangers--;
     wefti_list_remove(&c->link);
     c->in_n = 0;
-    c->bulk = true;
     c->lane = l;
     l->bulk = c;
     wefti_tp_bulk_up(c);

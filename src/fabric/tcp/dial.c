@@ -1,7 +1,7 @@
 /* fabric/tcp/dial.c - from two addresses to one connection.
  *
- *     WAIT --time--> DIALING --connected--> GREETING --answer--> UP        the side that dials
- *     STRANGER --greeting--> (HELD -->) UP                                 the side that is dialled
+ *     WAIT --time--> DIALING --connected--> CALLING --challenge--> GREETING --answer--> UP        the side that dials
+ *     STRANGER --greeting--> (HELD -->) UP                                                        the side that is dialled
  *
  * Both sides have the other's addresses, and either may be the only one that can reach the other (a firewall, translated addresses). The lane
  * with the smaller token leads: it dials at once, one address after the other. The other one waits FOLLOW_NS to be dialled and then dials too.
@@ -9,7 +9,7 @@
  *   - a lane that has not greeted anybody takes the first one that greets it;
  *   - a leader that has greeted closes those that greet it: its own counts, until that ends;
  *   - a follower that has greeted holds who greets it (HELD) until its own is answered or closed;
- *   - a lane that does not know its peer yet holds who greets it until it does.
+ *   - who greets a lane that does not know its peer yet stays a stranger until it does.
  * Rounds over the addresses are repeated with more patience; after TRIES of them the leader fails the lane.
  * tests/wire/fabric_tcp.c: a_lane_comes_up_whichever_side_can_be_reached, lanes_survive_dials_that_cross. */
 #include <errno.h>
@@ -158,8 +158,7 @@ static void hold(tp_lane_t *l, tp_conn_t *c)
 /* This one is the lane's. */
 static void take(tp_lane_t *l, tp_conn_t *c)
 {
-    uint64_t answer = TP_ANSWER_OK;
-    if (send(c->fd, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer) {
+    if (!wefti_tp_say_answer(l, c)) {
         wefti_tp_conn_drop(c);
         if (!l->conn && dial_later(l, FOLLOW_NS))
             wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for a connection");
@@ -172,26 +171,18 @@ static void take(tp_lane_t *l, tp_conn_t *c)
     wefti_tp_lane_up(l, c);
 }
 
-static bool is_of_peer(const tp_lane_t *l, const tp_conn_t *c)
-{
-    return wefti_tp_same(l->peer_token, c->in + 16 + TP_TOKEN, TP_TOKEN);
-}
-
 void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c)
 {
-    if (l->state > TP_LANE_JOINING || l->failed || l->held || (l->state == TP_LANE_JOINING && !is_of_peer(l, c))) {
+    if (l->state != TP_LANE_JOINING || l->failed || l->held) {
         wefti_debug("tcp: a connection that its lane has no use for is closed");
         wefti_tp_conn_drop(c);
-        return;
-    }
-    if (l->state == TP_LANE_NEW)
-        hold(l, c);
-    else if (!l->conn || l->conn->state != TP_GREETING)
+    } else if (!l->conn || l->conn->state != TP_GREETING) {
         take(l, c);
-    else if (l->leads)
+    } else if (l->leads) {
         wefti_tp_conn_drop(c);
-    else
+    } else {
         hold(l, c);
+    }
 }
 
 /* --- dialling ------------------------------------------------------------------------------------------------------------------ */
@@ -252,41 +243,48 @@ static void dial_failed(tp_conn_t *c)
 }
 
 /* It is connected, or cannot be. */
-static void greet(tp_conn_t *c)
+static void connected(tp_conn_t *c)
 {
-    tp_lane_t *l = c->lane;
-    uint8_t greeting[TP_GREETING_N];
-    uint64_t magic = c->bulk ? TP_GREET_BULK : TP_GREET_LANE;
     int err = 0;
     socklen_t n = sizeof err;
-    memcpy(greeting, &magic, 8);
-    memcpy(greeting + 8, &l->peer_id, 8);
-    memcpy(greeting + 16, l->peer_token, TP_TOKEN);
-    memcpy(greeting + 16 + TP_TOKEN, l->token, TP_TOKEN);
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &n) || err ||
-        send(c->fd, greeting, sizeof greeting, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof greeting) {
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &n) || err) {
         dial_failed(c);
         return;
     }
-    c->state = TP_GREETING;
+    c->state = TP_CALLING;
     c->deadline = wefti_clock_ns() + ANSWER_NS;
     wefti_tp_watch(c, EPOLLIN);
 }
 
+static void challenged(tp_conn_t *c)
+{
+    if (!wefti_tp_read_in(c, TP_CHALLENGE_N)) {
+        if (c->in_n == SIZE_MAX)
+            dial_failed(c);
+        return;
+    }
+    if (!wefti_tp_say_greeting(c->lane, c)) {
+        dial_failed(c);
+        return;
+    }
+    c->in_n = 0;
+    c->state = TP_GREETING;
+    c->deadline = wefti_clock_ns() + ANSWER_NS;
+}
+
 static void answered(tp_conn_t *c)
 {
-    uint64_t answer;
     if (!wefti_tp_read_in(c, TP_ANSWER_N)) {
         if (c->in_n == SIZE_MAX)
             dial_failed(c);
         return;
     }
-    memcpy(&answer, c->in, sizeof answer);
-    c->in_n = 0;
-    if (answer != TP_ANSWER_OK) {
+    if (!wefti_tp_answer_good(c->lane, c)) {
+        wefti_info("tcp: someone answers at an address of the peer's who is not the peer");
         dial_failed(c);
         return;
     }
+    c->in_n = 0;
     wefti_list_remove(&c->link);
     if (c->bulk) {
         wefti_tp_bulk_up(c);
@@ -299,7 +297,9 @@ static void answered(tp_conn_t *c)
 void wefti_tp_dial_event(tp_conn_t *c)
 {
     if (c->state == TP_DIALING)
-        greet(c);
+        connected(c);
+    else if (c->state == TP_CALLING)
+        challenged(c);
     else
         answered(c);
 }
@@ -310,7 +310,7 @@ void wefti_tp_dial_due(tp_conn_t *c)
     tp_lane_t *l = c->lane;
     if (c->state == TP_WAIT)
         dial_next(c);
-    else if (c->state == TP_GREETING && (c->bulk || l->n_peer == 1))
+    else if (c->state != TP_DIALING && (c->bulk || l->n_peer == 1))
         c->deadline = wefti_clock_ns() + ANSWER_NS; /* it is there, and slow: whoever wants the lane has a bound of his own */
     else
         dial_failed(c);
@@ -319,15 +319,13 @@ void wefti_tp_dial_due(tp_conn_t *c)
 /* For a lane that knows its peer. */
 weft_status_t wefti_tp_join(tp_lane_t *l)
 {
-    tp_conn_t *held = l->held;
+    wefti_tp_lane_key(l);
     l->leads = memcmp(l->token, l->peer_token, TP_TOKEN) < 0;
-    if (held && is_of_peer(l, held)) {
-        l->held = NULL;
-        take(l, held);
+    tp_conn_t *early = wefti_tp_early_bird(l);
+    if (early) {
+        take(l, early);
         return WEFT_OK;
     }
-    if (held)
-        wefti_tp_conn_drop(held);
     weft_status_t st = dial_later(l, FOLLOW_NS);
     return st || !l->leads ? st : dial_next(l->conn);
 }

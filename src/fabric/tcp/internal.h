@@ -1,7 +1,8 @@
 /* fabric/tcp/internal.h - what the files of the tcp rail share.
  *
  *   rail.c    progress, sleep, and everything the rail has to tell
- *   port.c    where it listens, and strangers until they have shown a lane's token
+ *   port.c    where it listens, and strangers until they have proved to be a lane's peer
+ *   greet.c   what the two ends of a connection say before it is a lane's
  *   dial.c    from two addresses to one connection
  *   lane.c    the life of a lane
  *   out.c     records and chunks of payloads to the socket
@@ -9,8 +10,9 @@
  *   xfer.c    announcements, pulls, refusals
  *   bulk.c    the second connection, for large payloads
  *
- * docs/design/wire.md has the bytes. In short: a connection begins with a greeting that names a lane of the receiver and shows both
- * lanes' tokens; after the answer it carries items, each a multiple of 8 bytes: u32 length, u32 kind, the bytes, zeroes. */
+ * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the receiver and
+ * proves whose it is, and an answer that proves the same; then it carries items, each a multiple of 8 bytes: u32 length, u32 kind, the
+ * bytes, zeroes. */
 #ifndef WEFTI_TCP_INTERNAL_H
 #define WEFTI_TCP_INTERNAL_H
 
@@ -35,18 +37,21 @@
 #define TP_PIECES 16
 #define TP_ADDRS 8
 #define TP_TOKEN 16
-#define TP_GREETING_N 48           /* u64 magic, u64 id of the receiving lane, its token, the sender's token */
-#define TP_ANSWER_N 8
-#define TP_STRANGERS 64          /* connections that have shown no token yet */
+#define TP_NONCE 16
+#define TP_CHALLENGE_N (8 + TP_NONCE)                         /* magic, nonce */
+#define TP_GREETING_N (16 + TP_NONCE + WEFTI_SECRET_SIZE)     /* magic, u64 id of the receiving lane, nonce, MAC */
+#define TP_ANSWER_N (8 + WEFTI_SECRET_SIZE)                   /* magic, MAC */
+#define TP_STRANGERS 512         /* connections that have proved nothing yet; at most a quarter of the descriptors */
 #define TP_LINGERS 256
 #define TP_HOT 4                 /* lanes polled on every progress while records flow on them */
 #define TP_QUIET 512             /* polls that found nothing before a lane is left to epoll */
 #define TP_WARM 32               /* polls that found something before it is taken out of epoll, which costs on every packet */
 _Static_assert(TP_REC_MAX >= WEFTI_REC_MAX, "a lane takes what every lane takes");
 
-#define TP_GREET_LANE UINT64_C(0x31454e414c544657) /* "WFTLANE1" */
-#define TP_GREET_BULK UINT64_C(0x314b4c5542544657) /* "WFTBULK1" */
-#define TP_ANSWER_OK UINT64_C(0x3259414b4f544657)  /* "WFTOKAY2" */
+#define TP_CHALLENGE UINT64_C(0x324f485753544657)  /* "WFTSWHO2" */
+#define TP_GREET_LANE UINT64_C(0x32454e414c544657) /* "WFTLANE2" */
+#define TP_GREET_BULK UINT64_C(0x324b4c5542544657) /* "WFTBULK2" */
+#define TP_ANSWER_OK UINT64_C(0x3359414b4f544657)  /* "WFTOKAY3" */
 
 /* Kinds of items. USER is the room's above. */
 enum {
@@ -70,14 +75,15 @@ typedef struct tp_frame {
     _Alignas(16) uint8_t bytes[TP_FRAME];
 } tp_frame_t;
 
-/* WAIT -> DIALING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has closed, until the
- * peer has too. */
+/* WAIT -> DIALING -> CALLING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has closed,
+ * until the peer has too. */
 typedef enum tp_conn_state {
     TP_WAIT,      /* dials when its time has come */
     TP_DIALING,
+    TP_CALLING,   /* is connected; the challenge is awaited */
     TP_GREETING,  /* has greeted; the answer is awaited */
     TP_STRANGER,
-    TP_HELD,      /* has shown the lane's token; see dial.c for what is decided when */
+    TP_HELD,      /* has proved to be the lane's peer; see dial.c for what is decided when */
     TP_UP,
     TP_LINGER,
     TP_DEAD
@@ -91,10 +97,12 @@ typedef struct tp_conn {
     bool bulk;           /* the lane's second connection */
     int fd;              /* -1: none */
     uint32_t events;     /* what epoll watches for; 0: not in it */
-    uint64_t deadline;   /* of WAIT, DIALING, GREETING, STRANGER, LINGER */
+    uint64_t deadline;   /* of WAIT, DIALING, CALLING, GREETING, STRANGER, LINGER */
     wefti_list_t link;   /* rail->dials, ->strangers, ->lingers or ->dead */
     uint8_t in[TP_GREETING_N];
     size_t in_n;
+    uint8_t challenge[TP_NONCE], nonce[TP_NONCE]; /* of the acceptor, of the dialler */
+    uint64_t source;     /* of a stranger: the same for all from one address */
     /* bulk */
     wefti_list_t busy;   /* rail->bulk_busy */
     tp_pull_t *pull;     /* whose bytes come now */
@@ -168,7 +176,9 @@ struct tp_lane {
     uint8_t n_peer, peer_at, tries;
     tp_peer_addr_t peer[TP_ADDRS];
     uint64_t id, peer_id;
+    uint8_t side;           /* of the wire, ours */
     uint8_t token[TP_TOKEN], peer_token[TP_TOKEN];
+    uint8_t key[WEFTI_SECRET_SIZE]; /* of its connections; in NEW the meeting's secret, of which it is made */
 
     /* bulk */
     tp_conn_t *bulk;
@@ -221,11 +231,11 @@ struct tp_rail {
     unsigned n_listeners, n_addrs;
     tp_peer_addr_t addrs[TP_ADDRS]; /* ours, as peers are told */
 
-    wefti_list_t dials;     /* conns in WAIT, DIALING, GREETING */
+    wefti_list_t dials;     /* conns in WAIT, DIALING, CALLING, GREETING */
     wefti_list_t strangers; /* oldest first */
     wefti_list_t lingers;   /* oldest first */
     wefti_list_t dead;      /* to free after the batch of events */
-    unsigned n_strangers, n_lingers;
+    unsigned n_strangers, max_strangers, n_lingers;
     wefti_list_t reserved;  /* lanes with a reserve_fd */
 
     wefti_list_t open, stuck, events, sent, pulled, bulk_busy, free_frames;
@@ -251,10 +261,23 @@ void wefti_tp_cool(tp_lane_t *l);
 weft_status_t wefti_tp_listen(tp_rail_t *r);
 void wefti_tp_accept(tp_conn_t *listener);
 void wefti_tp_stranger_spoke(tp_conn_t *c);
+/* One that greeted this lane before it knew its peer; NULL: none that is its peer's. */
+tp_conn_t *wefti_tp_early_bird(tp_lane_t *l);
 void wefti_tp_resume(tp_rail_t *r); /* listeners that were out of epoll */
 weft_status_t wefti_tp_errno(int err);
 socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out);
-bool wefti_tp_same(const uint8_t *a, const uint8_t *b, size_t n); /* in a time that does not depend on where they differ */
+
+/* greet.c */
+/* The key of a lane that knows both tokens. */
+void wefti_tp_lane_key(tp_lane_t *l);
+/* Each sends one of the three; false: it could not. */
+bool wefti_tp_say_challenge(tp_conn_t *c);
+bool wefti_tp_say_greeting(tp_lane_t *l, tp_conn_t *c); /* c->in has the challenge. False also if that is none */
+bool wefti_tp_say_answer(tp_lane_t *l, tp_conn_t *c);
+/* c->in has a greeting: is it by the peer of this lane, for this connection? Then c is ready for the answer. */
+bool wefti_tp_greeting_good(const tp_lane_t *l, tp_conn_t *c);
+/* c->in has the answer to our greeting. */
+bool wefti_tp_answer_good(const tp_lane_t *l, const tp_conn_t *c);
 
 /* dial.c */
 tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state);
@@ -268,7 +291,7 @@ int wefti_tp_socket(int family);
 void wefti_tp_options(int fd);
 /* The lane knows its peer now: dial, or wait to be dialled. */
 weft_status_t wefti_tp_join(tp_lane_t *l);
-/* A stranger has shown this lane's token. */
+/* A stranger has proved to be this lane's peer. */
 void wefti_tp_arrived(tp_lane_t *l, tp_conn_t *c);
 void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);

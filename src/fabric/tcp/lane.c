@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
@@ -29,6 +30,15 @@
 #define LINGER_NS 1000000000u
 #define LINGER_READS 8 /* in a row */
 
+/* Strangers shall not take the descriptors that peers need. */
+static unsigned strangers_allowed(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur / 4 >= TP_STRANGERS)
+        return TP_STRANGERS;
+    return limit.rlim_cur / 4 ? (unsigned)(limit.rlim_cur / 4) : 1;
+}
+
 /* Open what all lanes share. */
 static weft_status_t start(tp_rail_t *r)
 {
@@ -36,6 +46,7 @@ static weft_status_t start(tp_rail_t *r)
         return wefti_tp_listen(r);
     r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    r->max_strangers = strangers_allowed();
     r->spare_fd = r->epoll_fd >= 0 ? fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0) : -1;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
     weft_status_t st;
@@ -66,7 +77,6 @@ void wefti_tp_release_reserve(tp_lane_t *l)
 weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
                                 wefti_lane_t **lane_out)
 {
-    (void)with;
     tp_rail_t *r = tp_rail(rail);
     weft_status_t st = start(r);
     if (st)
@@ -83,6 +93,8 @@ weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with,
         goto err_slot;
     }
     rail->fabric->ops->random(rail->fabric, l->token, sizeof l->token);
+    l->side = with->side;
+    memcpy(l->key, with->secret, sizeof l->key);
     l->base = (wefti_lane_t){.ops = rail->ops, .rail = rail, .user = user, .frame_max = TP_REC_MAX};
     l->rail = r;
     l->fd = -1;
@@ -253,5 +265,6 @@ void wefti_tp_lane_free(tp_lane_t *l)
     wefti_slots_remove(&r->lanes, l->id);
     wefti_list_remove(&l->event_link);
     wefti_map_free(&l->offer_ids);
+    explicit_bzero(l->key, sizeof l->key);
     wefti_free(l);
 }

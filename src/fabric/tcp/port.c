@@ -1,11 +1,12 @@
-/* fabric/tcp/port.c - where the rail listens, and strangers until they have shown a lane's token.
+/* fabric/tcp/port.c - where the rail listens, and strangers until they have proved to be a lane's peer.
  *
  * With all devices allowed there is one socket for every address of the machine; with WEFT_INTERFACES there is one for each address of
  * those devices and none elsewhere. They are opened with the first lane and stay until the rail closes.
  *
- * Whoever connects is a STRANGER, of whom TP_GREETING_N bytes are read and nothing else is believed: the id of one of our lanes and its
- * random token, compared in constant time. Anything else is closed. There are at most TP_STRANGERS of them, the oldest goes for the newest,
- * and none stays longer than STRANGER_NS.
+ * Whoever connects is a STRANGER: it gets a challenge, and TP_GREETING_N bytes are read of it (greet.c). One that does not prove to be
+ * the peer of a lane is closed; one whose lane does not know its peer yet waits until it does. There are at most max_strangers of
+ * them, and none stays longer than STRANGER_NS. When there are so many, an old one goes for the newest: the oldest of the newest's own address,
+ * if that has more than half of the places, else the oldest of all. So a flood keeps nobody out, and least of all other addresses.
  *
  * Out of descriptors, a newcomer gets one of those that lanes without a connection keep for it; if there is none, it is accepted on the
  * spare one and closed; if there is not even that, the listeners leave epoll for PAUSE_NS, since they would be an event for ever.
@@ -39,14 +40,6 @@ weft_status_t wefti_tp_errno(int err)
     default:
         return WEFT_ERR_SYSTEM;
     }
-}
-
-bool wefti_tp_same(const uint8_t *a, const uint8_t *b, size_t n)
-{
-    volatile uint8_t differ = 0;
-    for (size_t i = 0; i < n; i++)
-        differ = (uint8_t)(differ | (a[i] ^ b[i]));
-    return !differ;
 }
 
 /* --- addresses ------------------------------------------------------------------------------------------------------------ */
@@ -226,11 +219,22 @@ void wefti_tp_resume(tp_rail_t *r)
         wefti_tp_watch(&r->listeners[i], EPOLLIN);
 }
 
-static int accept_one(const tp_conn_t *listener, int flags)
+/* *source_out: the same for all from one address, or one network of IPv6 in which whoever has an address has them all. */
+static int accept_one(const tp_conn_t *listener, int flags, uint64_t *source_out)
 {
     struct sockaddr_storage from;
+    const struct sockaddr_in *in = (const void *)&from;
+    const struct sockaddr_in6 *in6 = (const void *)&from;
     socklen_t n = sizeof from;
-    return accept4(listener->fd, (void *)&from, &n, flags);
+    memset(&from, 0, sizeof from);
+    int fd = accept4(listener->fd, (void *)&from, &n, flags);
+    bool mapped = from.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr);
+    *source_out = 0;
+    if (from.ss_family == AF_INET)
+        memcpy(source_out, &in->sin_addr, 4);
+    else
+        memcpy(source_out, &in6->sin6_addr.s6_addr[mapped ? 12 : 0], mapped ? 4 : 8);
+    return fd;
 }
 
 /* No descriptors: true when the newcomer has another chance. */
@@ -243,8 +247,9 @@ static bool make_way(tp_conn_t *listener)
         return true;
     }
     if (r->spare_fd >= 0) {
+        uint64_t source;
         close(r->spare_fd);
-        int fd = accept_one(listener, SOCK_CLOEXEC);
+        int fd = accept_one(listener, SOCK_CLOEXEC, &source);
         if (fd >= 0)
             close(fd);
     }
@@ -254,11 +259,27 @@ static bool make_way(tp_conn_t *listener)
     return r->spare_fd >= 0;
 }
 
+/* There is no place for one more from this address: who goes? */
+static tp_conn_t *in_excess(tp_rail_t *r, uint64_t source)
+{
+    tp_conn_t *oldest = NULL;
+    unsigned n = 0;
+    wefti_list_each(it, &r->strangers) {
+        tp_conn_t *c = wefti_container_of(it, tp_conn_t, link);
+        if (c->source != source)
+            continue;
+        oldest = oldest ? oldest : c;
+        n++;
+    }
+    return n > r->max_strangers / 2 ? oldest : wefti_container_of(wefti_list_first(&r->strangers), tp_conn_t, link);
+}
+
 void wefti_tp_accept(tp_conn_t *listener)
 {
     tp_rail_t *r = listener->rail;
     for (int i = 0; i < ACCEPTS; i++) {
-        int fd = accept_one(listener, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        uint64_t source;
+        int fd = accept_one(listener, SOCK_NONBLOCK | SOCK_CLOEXEC, &source);
         if (fd < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK)
                 return;
@@ -266,37 +287,60 @@ void wefti_tp_accept(tp_conn_t *listener)
                 return;
             continue; /* the newcomer has gone (ECONNABORTED and its like), or there is a descriptor now */
         }
-        if (r->n_strangers >= TP_STRANGERS)
-            wefti_tp_conn_drop(wefti_container_of(wefti_list_first(&r->strangers), tp_conn_t, link));
+        if (r->n_strangers >= r->max_strangers)
+            wefti_tp_conn_drop(in_excess(r, source));
         tp_conn_t *c = wefti_tp_conn_new(r, fd, TP_STRANGER);
         if (!c)
             continue;
         wefti_tp_options(fd);
+        c->source = source;
         c->deadline = wefti_clock_ns() + STRANGER_NS;
         wefti_tp_timer(r, c->deadline);
-        wefti_tp_stranger_spoke(c); /* its greeting is mostly there already */
+        if (wefti_tp_say_challenge(c))
+            wefti_tp_watch(c, EPOLLIN);
+        else
+            wefti_tp_conn_drop(c);
     }
+}
+
+static tp_lane_t *lane_greeted(tp_conn_t *c)
+{
+    uint64_t id;
+    memcpy(&id, c->in + 8, 8);
+    return wefti_slots_get(&c->rail->lanes, id);
 }
 
 void wefti_tp_stranger_spoke(tp_conn_t *c)
 {
-    uint64_t head[2];
     if (!wefti_tp_read_in(c, TP_GREETING_N)) {
-        if (c->in_n == SIZE_MAX)
+        if (c->in_n == SIZE_MAX) /* also when it said more while its lane does not know its peer: it waits for our answer */
             wefti_tp_conn_drop(c);
-        else
-            wefti_tp_watch(c, EPOLLIN);
         return;
     }
-    memcpy(head, c->in, sizeof head);
-    tp_lane_t *l = wefti_slots_get(&c->rail->lanes, head[1]);
-    if (!l || !wefti_tp_same(l->token, c->in + 16, TP_TOKEN) || (head[0] != TP_GREET_LANE && head[0] != TP_GREET_BULK)) {
+    tp_lane_t *l = lane_greeted(c);
+    if (l && l->state == TP_LANE_NEW)
+        return;
+    if (!l || !wefti_tp_greeting_good(l, c)) {
         wefti_debug("tcp: a connection that is no lane's is closed");
         wefti_tp_conn_drop(c);
-        return;
-    }
-    if (head[0] == TP_GREET_BULK)
+    } else if (c->bulk) {
         wefti_tp_bulk_arrived(l, c);
-    else
+    } else {
         wefti_tp_arrived(l, c);
+    }
+}
+
+tp_conn_t *wefti_tp_early_bird(tp_lane_t *l)
+{
+    tp_conn_t *found = NULL;
+    wefti_list_each_safe(it, &l->rail->strangers) {
+        tp_conn_t *c = wefti_container_of(it, tp_conn_t, link);
+        if (c->in_n != TP_GREETING_N || lane_greeted(c) != l)
+            continue;
+        if (!found && wefti_tp_greeting_good(l, c) && !c->bulk)
+            found = c;
+        else
+            wefti_tp_conn_drop(c);
+    }
+    return found;
 }

@@ -1,7 +1,7 @@
 /* fabric/tcp/rail.c - progress, sleep, and everything the rail has to tell.
  *
  * A TCP rail of our own, because UCX's carries out what any stranger writes to its port (docs/design/security.md): here a stranger meets a
- * greeting of fixed size, and a peer that has shown a lane's token meets in.c.
+ * greeting of fixed size, and a peer that has proved whose it is meets in.c.
  *
  * The rail is CLOSED (no descriptors) until its first lane, then OPEN until wefti_tcp_close().
  *
@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define CARD_VERSION 1
+#define CARD_VERSION 2 /* 2: challenges */
 #define EVENTS 64
 #define STUCK_TRIES 8 /* lanes whose socket was full, per progress */
 #define TIMER_GRAIN_NS 10000000u
@@ -187,6 +187,7 @@ static void conn_event(tp_conn_t *c, uint32_t events)
     }
     switch (c->state) {
     case TP_DIALING:
+    case TP_CALLING:
     case TP_GREETING:
         wefti_tp_dial_event(c);
         return;
