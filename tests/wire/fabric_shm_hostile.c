@@ -421,7 +421,6 @@ TEST(arenas_that_make_no_sense_fail_the_lane)
         GONE_UNKNOWN,
         GONE_TWICE,
         TOO_MANY,
-        OTHER_LANE,
         N
     };
     int fd = memfd_of(1 << 20, F_SEAL_SHRINK);
@@ -490,13 +489,8 @@ TEST(arenas_that_make_no_sense_fail_the_lane)
             }
             CHECK_EQ(lane_of(&s.ea)->n_known, WEFTI_SHM_TOLD_MAX);
             break;
-        case OTHER_LANE: /* the same id says another thing there: that lane fails, not the first */
-            put(&s.fb, WEFTI_SHM_ARENA, &a, sizeof a);
-            SHM_UNTIL(&s.a, lane_of(&s.fa)->n_known);
-            b.id = 1;
-            break;
         }
-        if (what < SHORT || what == OTHER_LANE)
+        if (what < SHORT)
             put(&s.eb, WEFTI_SHM_ARENA, &b, sizeof b);
         SHM_UNTIL(&s.a, s.ea.failed);
         if (s.ea.why != WEFT_ERR_PROTOCOL)
@@ -505,6 +499,41 @@ TEST(arenas_that_make_no_sense_fail_the_lane)
         scene_close(&s);
     }
     close(fd);
+}
+
+/* Whoever is of the same user can say that it is another runtime: what it says on its lane is its own. */
+TEST(an_arena_means_on_each_lane_what_was_said_there)
+{
+    const uint64_t n = 1 << 20, at = UINT64_C(0x7000000000);
+    scene_t s;
+    int fds[2] = {memfd_of(n, F_SEAL_SHRINK), memfd_of(n, F_SEAL_SHRINK)};
+    shm_end_t *from[2], *to[2];
+    scene_open(&s, "kernel");
+    from[0] = &s.eb, from[1] = &s.fb, to[0] = &s.ea, to[1] = &s.fa;
+    for (int i = 0; i < 2; i++) {
+        char c = (char)('a' + i);
+        const void *ptr;
+        void *lent;
+        CHECK_EQ(pwrite(fds[i], &c, 1, 0), 1);
+        arena_t a = arena_of(1, (void *)(uintptr_t)at, n, fds[i]); /* the same id and addresses, and another memory */
+        put(from[i], WEFTI_SHM_ARENA, &a, sizeof a);
+        rts_t rts = {.id = 9, .total = n, .n_pieces = 1, .piece = {{at, n}}};
+        put(from[i], WEFTI_SHM_RTS, &rts, rts_size(1));
+        SHM_UNTIL(&s.a, to[i]->announced || to[i]->failed);
+        CHECK(!to[i]->failed);
+        CHECK_OK(to[i]->offer[0]->ops->lend(to[i]->offer[0], &ptr, &lent));
+        CHECK_EQ(*(const char *)ptr, c);
+        s.a.rail->ops->unlend(s.a.rail, lent);
+    }
+    put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
+    SHM_UNTIL(&s.a, !lane_of(&s.ea)->n_known);
+    CHECK_EQ(lane_of(&s.fa)->n_known, 1);
+    put_ctl(&s.fb, WEFTI_SHM_ARENA_GONE, 1, 0);
+    SHM_UNTIL(&s.a, !lane_of(&s.fa)->n_known);
+    CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+    scene_close(&s);
+    close(fds[0]);
+    close(fds[1]);
 }
 
 /* Ranges that are not what they seem: nothing is mapped, nothing outside a mapping is read, and the lane goes on. */
@@ -670,5 +699,75 @@ TEST(a_bell_that_was_scribbled_on_keeps_nobody_out)
         shm_end_close(&e2);
         shm_side_close(&c);
     }
+    scene_close(&s);
+}
+
+/* The bell says what is worth a look, and nobody depends on it. */
+TEST(rings_that_somebody_takes_away_are_late_and_not_lost)
+{
+    for (int way = 0; way < 4; way++) {
+        scene_t s;
+        scene_open(&s, "auto");
+        wefti_bell_t *bell = lane_of(&s.eb)->peer->bell;
+        shm_xfer_t x;
+        weft_iov_t iov = {&s, 1};
+        uint64_t n = 0;
+        if (way == 2) /* fill the ring: the other side is to say when there is room */
+            while (shm_send(&s.fa, "0123456789abcdef", 16))
+                n++;
+        if (way == 3) { /* until it polls the lane no more */
+            CHECK(shm_send(&s.fb, "hot", 3));
+            SHM_UNTIL(&s.a, s.fa.records == 1);
+            shm_sleep(&s.a, 0);
+        }
+        if (way == 2)
+            SHM_UNTIL(&s.b, s.fb.records == n);
+        else if (way == 1)
+            CHECK_OK(shm_announce(&s.fb, &iov, 1, &x));
+        else
+            CHECK(shm_send(&s.fb, "record", 6));
+        memset((void *)bell, 0, sizeof *bell);
+        if (way == 0) /* one who sleeps whenever there is nothing to do */
+            for (double end = test_now() + 30; !s.fa.records; shm_progress(&s.a)) {
+                if (test_now() > end)
+                    FAIL("the record is lost");
+                shm_sleep(&s.a, 20);
+            }
+        SHM_UNTIL(&s.a, way == 2 ? s.fa.rooms : s.fa.records + s.fa.announced >= (way == 3 ? 2u : 1u));
+        if (way == 1)
+            s.fa.offer[0]->ops->refuse(s.fa.offer[0], true);
+        scene_close(&s);
+    }
+}
+
+/* --- what is kept --------------------------------------------------------------------------------------------------------------- */
+
+TEST(a_burst_of_announcements_leaves_little_behind)
+{
+    enum { N = 3000 };
+    scene_t s;
+    static shm_xfer_t x[N];
+    static uint8_t byte;
+    weft_iov_t iov = {&byte, 1};
+    static wefti_pull_t *offers[N];
+    scene_open(&s, "auto");
+    for (int i = 0; i < N; i++) {
+        while (shm_announce(&s.eb, &iov, 1, &x[i]))
+            shm_progress(&s.a);
+        SHM_UNTIL(&s.a, s.ea.announced);
+        offers[i] = s.ea.offer[0];
+        s.ea.announced = 0;
+    }
+    for (int i = 0; i < N; i++) {
+        offers[i]->ops->refuse(offers[i], true);
+        SHM_UNTIL2(&s.a, &s.b, x[i].done);
+    }
+    unsigned sends = 0, pulls = 0;
+    wefti_list_each(it, &((wefti_shm_rail_t *)s.b.rail)->spare_sends)
+        sends++;
+    wefti_list_each(it, &((wefti_shm_rail_t *)s.a.rail)->spare_pulls)
+        pulls++;
+    CHECK(sends && sends <= 256);
+    CHECK(pulls && pulls <= 256);
     scene_close(&s);
 }

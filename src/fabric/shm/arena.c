@@ -274,26 +274,26 @@ static void arena_free_if_unused(wefti_shm_arena_t *a)
 static void arena_forget(wefti_shm_arena_t *a)
 {
     if (!--a->known) {
-        wefti_map_take(&a->peer->arenas, a->id);
+        if (wefti_map_get(&a->peer->arenas, a->id) == a)
+            wefti_map_take(&a->peer->arenas, a->id);
         a->peer = NULL;
     }
     arena_free_if_unused(a);
 }
 
-/* The arena a record describes, which another lane may have told us of. */
+/* The arena a record describes, which another lane may have told us of. One that has that id and is another one is left alone: what is said on
+ * one lane does not change what another one's words mean. */
 static weft_status_t arena_get(wefti_shm_lane_t *lane, const arena_record_t *rec, wefti_shm_arena_t **arena_out)
 {
-    wefti_shm_arena_t *a = wefti_map_get(&lane->peer->arenas, rec->id);
-    if (a) {
-        if (a->base != rec->base || a->n != rec->n || a->ino != rec->ino || a->fd != (int)rec->fd)
-            return WEFT_ERR_PROTOCOL;
-        *arena_out = a;
+    wefti_shm_arena_t *known = wefti_map_get(&lane->peer->arenas, rec->id);
+    if (known && known->base == rec->base && known->n == rec->n && known->ino == rec->ino && known->fd == (int)rec->fd) {
+        *arena_out = known;
         return WEFT_OK;
     }
-    a = wefti_calloc(1, sizeof *a);
+    wefti_shm_arena_t *a = wefti_calloc(1, sizeof *a);
     if (!a)
         return WEFT_ERR_NOMEM;
-    if (wefti_map_put(&lane->peer->arenas, rec->id, a)) {
+    if (!known && wefti_map_put(&lane->peer->arenas, rec->id, a)) {
         wefti_free(a);
         return WEFT_ERR_NOMEM;
     }
@@ -315,7 +315,7 @@ weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, u
     if (n != sizeof rec)
         return WEFT_ERR_PROTOCOL;
     memcpy(&rec, bytes, sizeof rec);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+    wefti_shm_copied();
     if (!rec.n || rec.base + rec.n < rec.base || rec.n > SIZE_MAX / 2 || rec.fd > INT32_MAX ||
         lane->n_known >= WEFTI_SHM_TOLD_MAX)
         return WEFT_ERR_PROTOCOL;
@@ -323,6 +323,9 @@ weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, u
     if ((at && wefti_shm_arena_has(lane->known[at - 1], rec.base, 1)) ||
         (at < lane->n_known && rec.base + rec.n > lane->known[at]->base))
         return WEFT_ERR_PROTOCOL;
+    for (uint32_t i = 0; i < lane->n_known; i++)
+        if (lane->known[i]->id == rec.id)
+            return WEFT_ERR_PROTOCOL;
     if (lane->n_known == lane->cap_known) {
         uint32_t cap = lane->cap_known ? 2 * lane->cap_known : 8;
         wefti_shm_arena_t **more = wefti_realloc(lane->known, cap * sizeof(wefti_shm_arena_t *));
@@ -334,7 +337,6 @@ weft_status_t wefti_shm_on_arena(wefti_shm_lane_t *lane, const uint8_t *bytes, u
     weft_status_t st = arena_get(lane, &rec, &a);
     if (st)
         return st;
-    /* The same id twice on a lane is the same range twice, which overlaps. */
     a->known++;
     memmove(&lane->known[at + 1], &lane->known[at], (lane->n_known - at) * sizeof lane->known[0]);
     lane->known[at] = a;

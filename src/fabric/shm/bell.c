@@ -9,8 +9,10 @@
  * needs no name that strangers could know, and opened for reading and writing it never raises SIGPIPE after its owner died.
  * Whoever takes `sleeping` from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
  *
- * What a bad peer can do here: ring for nothing, wake for nothing, and make rings of others late: the next record of that
- * lane rings again, and a heartbeat is one. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up. */
+ * Every peer can write all of it, so it is no more than a hint, and says nothing of who we are. What a bad peer can do here: ring for nothing,
+ * wake for nothing, and take the rings of others away, which makes those late: now and then, and before a sleep, the rail looks at
+ * every lane (rail.c). tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up, fabric_shm_hostile.c to
+ * the rest. */
 #include <errno.h>
 #include <sys/uio.h>
 #include <unistd.h>

@@ -42,9 +42,30 @@ _Static_assert(sizeof(rts_record_t) + WEFTI_SHM_PIECES * sizeof(wefti_shm_piece_
 
 /* --- objects ------------------------------------------------------------------------------------------------------------ */
 
+static void spare_send(wefti_shm_rail_t *r, wefti_shm_send_t *s)
+{
+    if (r->n_spare_sends >= WEFTI_SHM_SPARES) {
+        wefti_free(s);
+        return;
+    }
+    r->n_spare_sends++;
+    wefti_list_push_front(&r->spare_sends, &s->link);
+}
+
+static void spare_pull(wefti_shm_rail_t *r, wefti_shm_pull_t *p)
+{
+    if (r->n_spare_pulls >= WEFTI_SHM_SPARES) {
+        wefti_free(p);
+        return;
+    }
+    r->n_spare_pulls++;
+    wefti_list_push_front(&r->spare_pulls, &p->link);
+}
+
 static wefti_shm_send_t *send_new(wefti_shm_rail_t *r)
 {
     wefti_list_t *spare = wefti_list_pop(&r->spare_sends);
+    r->n_spare_sends -= spare != NULL;
     wefti_shm_send_t *s = spare ? wefti_container_of(spare, wefti_shm_send_t, link) : wefti_malloc(sizeof *s);
     if (s)
         memset(s, 0, sizeof *s);
@@ -56,12 +77,13 @@ static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
     if (wefti_list_linked(&s->link))
         wefti_list_remove(&s->link);
     wefti_slots_remove(&lane->send_ids, s->id);
-    wefti_list_push_front(&wefti_shm_rail_of(lane)->spare_sends, &s->link);
+    spare_send(wefti_shm_rail_of(lane), s);
 }
 
 static wefti_shm_pull_t *pull_new(wefti_shm_rail_t *r)
 {
     wefti_list_t *spare = wefti_list_pop(&r->spare_pulls);
+    r->n_spare_pulls -= spare != NULL;
     wefti_shm_pull_t *p = spare ? wefti_container_of(spare, wefti_shm_pull_t, link) : wefti_malloc(sizeof *p);
     if (p)
         memset(p, 0, sizeof *p);
@@ -78,7 +100,7 @@ static void pull_free(wefti_shm_pull_t *p)
     if (p->arena)
         wefti_shm_arena_drop(p->arena);
     wefti_map_take(&p->lane->pull_ids, p->id);
-    wefti_list_push_front(&r->spare_pulls, &p->link);
+    spare_pull(r, p);
 }
 
 void wefti_shm_bulk_free_spares(wefti_shm_rail_t *r)
@@ -194,7 +216,7 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
-        wefti_list_push_front(&wefti_shm_rail_of(lane)->spare_sends, &s->link);
+        spare_send(wefti_shm_rail_of(lane), s);
         return wefti_fail(st, "no place for one more announcement");
     }
     size_t n_here = iov_n < WEFTI_SHM_PIECES ? iov_n : WEFTI_SHM_PIECES;
@@ -329,7 +351,7 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     if (n < sizeof rts)
         return WEFT_ERR_PROTOCOL;
     memcpy(&rts, bytes, sizeof rts);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+    wefti_shm_copied();
     uint32_t n_here = rts.n_pieces < WEFTI_SHM_PIECES ? rts.n_pieces : WEFTI_SHM_PIECES;
     size_t rec_at = sizeof rts + n_here * sizeof(wefti_shm_piece_t);
     if (rts.n_rec > n || rec_at + rts.n_rec != n || wefti_map_get(&lane->pull_ids, rts.id))
@@ -340,7 +362,7 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     p->lane = lane;
     p->id = rts.id;
     if (wefti_map_put(&lane->pull_ids, rts.id, p)) {
-        wefti_list_push_front(&r->spare_pulls, &p->link);
+        spare_pull(r, p);
         return WEFT_ERR_NOMEM;
     }
     p->pull.ops = lane->lane.ops;
@@ -374,6 +396,7 @@ static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint3
     if (n <= sizeof id)
         return WEFT_ERR_PROTOCOL;
     memcpy(&id, bytes, sizeof id);
+    wefti_shm_copied();
     n -= sizeof id;
     wefti_shm_pull_t *p = wefti_map_get(&lane->pull_ids, id);
     if (!p || p->state != WEFTI_SHM_ARRIVING || n > p->left)
@@ -406,7 +429,7 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
     if (rec->n != sizeof ctl)
         return WEFT_ERR_PROTOCOL;
     memcpy(&ctl, rec->bytes, sizeof ctl);
-    __asm__ volatile("" : : : "memory");
+    wefti_shm_copied();
     switch (rec->type) {
     case WEFTI_SHM_PULL:
         return on_pull(lane, ctl.id, ctl.arg);

@@ -38,6 +38,7 @@ weft_status_t wefti_shm_map(wefti_lane_t *l, const void *ticket, size_t ticket_n
     wefti_reader_t rd = wefti_reader(ticket, ticket_n);
     uint32_t magic = wefti_get_u32(&rd), fd = wefti_get_u32(&rd);
     uint64_t ino = wefti_get_u64(&rd), bytes = wefti_get_u64(&rd);
+    wefti_shm_copied(); /* it may lie in the ring */
     if (rd.bad || wefti_reader_left(&rd) || magic != TICKET_MAGIC || fd > INT32_MAX || !n || bytes != n)
         return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no ticket for a mapping of %zu bytes", ticket_n, n);
     if (lane->state != WEFTI_SHM_LANE_UP)

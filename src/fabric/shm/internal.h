@@ -25,6 +25,7 @@
 #define WEFTI_SHM_COPY_CHUNK (1u << 20)  /* bytes per system call */
 #define WEFTI_SHM_COPY_BUDGET (2u << 20) /* bytes copied per progress by all lanes together */
 #define WEFTI_SHM_PIECES 16u         /* pieces of a payload that an announcement carries itself */
+#define WEFTI_SHM_SPARES 256u        /* transfers of each kind that are kept to be used again */
 #define WEFTI_SHM_TELL_MIN 8192u     /* bytes of a piece that make its arena worth telling the peer of */
 #define WEFTI_SHM_TOLD_MAX 1024u     /* arenas that one side tells the other of on one lane, at one time */
 #define WEFTI_SHM_SHARES_MAX 65536u  /* ranges shared by one rail */
@@ -44,6 +45,10 @@ enum {
 
 typedef struct wefti_shm_rail wefti_shm_rail_t;
 typedef struct wefti_shm_lane wefti_shm_lane_t;
+
+/* After something was copied out of memory that a peer can write: from here on the copy counts, whatever the peer does to the original, and
+ * the compiler does not read that once more. */
+static inline void wefti_shm_copied(void) { __asm__ volatile("" : : : "memory"); }
 
 /* --- region.c ----------------------------------------------------------------------------------------------------------- */
 
@@ -93,7 +98,7 @@ typedef struct wefti_shm_peer {
     uint64_t probe_at;
     bool readable;       /* process_vm_readv works on it */
     uint32_t refs;
-    wefti_map_t arenas;  /* those it told us of: id -> wefti_shm_arena_t */
+    wefti_map_t arenas;  /* those it told us of: id -> wefti_shm_arena_t, the first of that id */
 } wefti_shm_peer_t;
 
 /* What a lane address says about its runtime. */
@@ -342,6 +347,8 @@ void wefti_shm_commit(wefti_lane_t *lane, size_t n);
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
 /* Poll a lane that is UP: number of records, at most the budget. */
 unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane);
+/* Would a visit find anything to do, or may it? */
+bool wefti_shm_lane_has_something(wefti_shm_lane_t *lane);
 /* Its bell rang: poll it, and look at everything that is not in the ring. */
 unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane);
 void wefti_shm_lane_fail(wefti_shm_lane_t *lane, weft_status_t why);
@@ -367,6 +374,7 @@ struct wefti_shm_rail {
     wefti_bell_t *bell;          /* ours; NULL before the first lane */
     uint32_t n_hot;
     uint32_t bell_rest;
+    uint32_t until_sweep;        /* progress calls */
     bool armed;
     wefti_list_t work, closing;
     wefti_shm_lane_t *hot[WEFTI_SHM_HOT_MAX];
@@ -384,6 +392,8 @@ struct wefti_shm_rail {
     uint32_t ring_bytes, frame_max;
     bool copy_ring;              /* never read the peer's memory */
     wefti_list_t spare_sends, spare_pulls;
+    uint32_t n_spare_sends, n_spare_pulls;
+    uint64_t swept;              /* before a sleep: when, ns */
     char boot_id[36];
     bool has_boot_id;
     uint64_t probe;              /* our nonce: peers find it here if they may read our memory */

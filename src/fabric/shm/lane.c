@@ -300,6 +300,17 @@ unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
     return n;
 }
 
+bool wefti_shm_lane_has_something(wefti_shm_lane_t *lane)
+{
+    const wefti_ring_page_t *page = lane->rx.page;
+    if (lane->region.fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed))
+        return true;
+    if (lane->state != WEFTI_SHM_LANE_UP)
+        return false;
+    return !wefti_ring_empty(&lane->rx) || atomic_load_explicit(&page->closed, memory_order_relaxed) || lane->starved ||
+           wefti_shm_bulk_waits_for_room(lane);
+}
+
 unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
 {
     wefti_shm_rail_t *r = wefti_shm_rail_of(lane);

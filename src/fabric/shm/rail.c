@@ -6,19 +6,28 @@
  * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will
  * ring. Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
  *
- * Promise: an armed rail whose fd stays unreadable has nothing to do. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds
+ * Bells can be silenced by any peer, and those are not believed to leave them alone. So every SWEEP_CALLS, and before a sleep if the last
+ * look was SWEEP_NS ago, every lane is looked at, and what has something gets its bell rung by ourselves. A runtime that sleeps is woken
+ * by its heartbeats at the latest.
+ *
+ * Promise: an armed rail whose fd stays unreadable has nothing to do, if its peers are honest; what one of them does to the bell makes the
+ * records of others late, and loses none. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds
  * us to it. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
 /* Progress calls without a look at the bell after it was answered: bells then come in batches, and the line they are in does
  * not go back and forth for each (100 lanes: 20 M/s instead of 13). A lone ring finds no rest under way. */
 #define BELL_REST 16u
+#define SWEEP_CALLS 65536u
+#define SWEEP_NS 100000000u
+#define WAKE_READS 1024 /* of 64 bytes: as much as a pipe holds */
 
 const wefti_rail_ops_t wefti_shm_ops = {
     .card = wefti_shm_card,
@@ -61,6 +70,7 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_list_init(&r->gone);
     wefti_list_init(&r->mapped);
     r->door.fd = -1;
+    r->until_sweep = SWEEP_CALLS;
     r->max_mapped = WEFTI_SHM_MAPPED_MAX;
     r->max_mapped_bytes = WEFTI_SHM_MAPPED_BYTES;
     pthread_mutex_init(&r->share_lock, NULL);
@@ -149,6 +159,21 @@ static unsigned answer_bells(wefti_shm_rail_t *r)
     return n;
 }
 
+/* Look at every lane, as if no bell could be trusted: true if one has something. */
+static bool sweep(wefti_shm_rail_t *r)
+{
+    bool any = false;
+    r->until_sweep = SWEEP_CALLS;
+    for (uint32_t i = 0; i < r->lanes.n; i++) {
+        wefti_shm_lane_t *lane = wefti_shm_lane_at(r, i);
+        if (!lane || !wefti_shm_lane_has_something(lane))
+            continue;
+        wefti_bell_ring(&r->self, i);
+        any = true;
+    }
+    return any;
+}
+
 /* --- progress and sleep ------------------------------------------------------------------------------------------------- */
 
 static unsigned do_work(wefti_shm_rail_t *r)
@@ -192,6 +217,8 @@ unsigned wefti_shm_progress(wefti_rail_t *rail)
         n += answer_bells(r);
         r->bell_rest = BELL_REST;
     }
+    if (WEFTI_UNLIKELY(!--r->until_sweep))
+        sweep(r);
     n += wefti_shm_poll_hot(r);
     if (WEFTI_UNLIKELY(!wefti_list_empty(&r->work)))
         n += do_work(r);
@@ -208,6 +235,12 @@ weft_status_t wefti_shm_arm(wefti_rail_t *rail)
     r->bell_rest = 0;
     if (atomic_load_explicit(&r->bell->top, memory_order_relaxed))
         return WEFT_ERR_AGAIN;
+    uint64_t now = wefti_clock_ns();
+    if (now - r->swept >= SWEEP_NS) {
+        r->swept = now;
+        if (sweep(r))
+            return WEFT_ERR_AGAIN;
+    }
     r->armed = true;
     atomic_exchange(&r->bell->sleeping, 1);
     if (wefti_shm_park_all(r) && !atomic_load(&r->bell->top))
@@ -227,7 +260,7 @@ void wefti_shm_disarm(wefti_rail_t *rail)
     atomic_store(&r->bell->sleeping, 0);
     wefti_shm_unpark_hot(r);
     /* Whoever took the flag has written its byte, or does so soon: then the sleep after this one may end for nothing. Reading
-     * even when nobody took it keeps bytes that came from nowhere from ending every sleep. */
-    while (read(r->self.wake_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes)
+     * even when nobody took it keeps bytes that came from nowhere from ending every sleep. Somebody may write faster than we read. */
+    for (int i = 0; i < WAKE_READS && read(r->self.wake_fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes; i++)
         ;
 }

@@ -94,10 +94,9 @@ void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n)
     return wefti_ring_reserve_slow(tx, n);
 }
 
-wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, wefti_ring_rec_t *rec)
+wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, uint64_t head, wefti_ring_rec_t *rec)
 {
     uint64_t at = rx->pos & (rx->size - 1);
-    uint64_t head = atomic_load_explicit(wefti_ring_head(rx->base, at), memory_order_acquire);
     /* A skip ends at the end of the ring and does not begin at its beginning, so that no two follow each other. */
     if (at == 0 || head != ((rx->size - at - WEFTI_RING_HEAD) | (uint64_t)WEFTI_RING_SKIP << 32))
         return WEFTI_RING_BAD;

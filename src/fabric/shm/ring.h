@@ -138,7 +138,8 @@ static inline void wefti_ring_commit(wefti_ring_tx_t *tx, uint64_t n, uint32_t t
 /* --- consumer ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32_t max);
-wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, wefti_ring_rec_t *rec);
+/* The head word is not that of a plain record: `head` is all that was read of it. */
+wefti_ring_got_t wefti_ring_peek_slow(wefti_ring_rx_t *rx, uint64_t head, wefti_ring_rec_t *rec);
 bool wefti_ring_publish(wefti_ring_rx_t *rx);
 
 static inline bool wefti_ring_empty(const wefti_ring_rx_t *rx)
@@ -157,7 +158,7 @@ static inline wefti_ring_got_t wefti_ring_peek(wefti_ring_rx_t *rx, wefti_ring_r
     uint64_t step = wefti_ring_span(n);
     if (WEFTI_UNLIKELY(n - 1 >= rx->max || step > rx->size - at ||
                        type - WEFTI_RING_TYPE_MIN > WEFTI_RING_TYPE_MAX - WEFTI_RING_TYPE_MIN))
-        return wefti_ring_peek_slow(rx, rec);
+        return wefti_ring_peek_slow(rx, head, rec);
     rx->step = (uint32_t)step;
     rec->bytes = rx->base + at + WEFTI_RING_HEAD;
     if (step > 64) { /* the lines of a short one come while the first is read */
