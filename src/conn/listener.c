@@ -9,9 +9,9 @@
  * than it needs to become the oldest. Silence is no worse than a hello here: anybody can say hello, and who has just come has said
  * nothing yet. With a key, who has shown it stays; if all have, the newest is turned away with a sentence.
  *
- * Promise: nobody who has not shown the key keeps out one who has it; each peer that passed the hello is handed over once; after a close on the driving thread no callback comes and
- * everything that was not handed over is gone. The memory goes with the work, since the close may come from the listener's own
- * callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_flood.c, conn_garbage.c,
+ * Promise: nobody who has not shown the key keeps out one who has it; each peer that passed the hello is handed over once; after a close
+ * on the driving thread no callback comes and everything that was not handed over is gone. The memory goes with the work, since the
+ * close may come from the listener's own callbacks. tests/wire/conn_connect.c, conn_hooks.c; tests/fault/conn_flood.c, conn_garbage.c,
  * conn_fds.c. */
 #include <string.h>
 #include <sys/resource.h>

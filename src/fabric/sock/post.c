@@ -4,7 +4,8 @@
  * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second.
  *
  * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on the spare
- * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins. */
+ * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
+ * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
