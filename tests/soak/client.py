@@ -25,6 +25,7 @@ class Client:
         self.rng, self.timeout, self.transports, self.calcs, self.memories = rng, timeout, transports, dict(calcs), dict(memories)
         self.runtime = weft.Runtime(transports=transports)
         self.clients, self.known, self.stores = {}, set(), {}
+        self.well = {}  # when an operation at that memory server last went well: what has befallen since is felt by the next
 
     # --- calls ---------------------------------------------------------------------------------------------------------------------
 
@@ -67,12 +68,12 @@ class Client:
     async def store(self, server):
         if server not in self.stores:
             ep = await self.runtime.connect(self.memories[server], timeout=self.timeout)
-            self.stores[server] = (ep, await ep.store())
-        return self.stores[server][1]
+            self.stores[server] = (ep, await ep.store(), [])
+        return self.stores[server]
 
     async def block(self, server):
-        """Allocated, written in pieces, read in others; given a name, found by it, removed. Now and then it is left to its lease."""
-        store, rng = await self.store(server), self.rng
+        """Allocated, written in pieces, read in others; given a name, found by it, removed. A few are left to the lease."""
+        (_, store, left), rng = await self.store(server), self.rng
         data = rng.randbytes(int(10 ** rng.uniform(0, 6)))
         block = await store.alloc(len(data), timeout=self.timeout)
         half = rng.randrange(len(data) + 1)
@@ -86,20 +87,23 @@ class Client:
         same(await found.remote.read(at, len(data) - at, timeout=self.timeout), data[at:])
         await store.remove(name, timeout=self.timeout)
         if rng.random() < 0.1:
-            await store.alloc(1000, timeout=self.timeout)  # which nobody frees
+            left.append(await store.alloc(1000, timeout=self.timeout))
+        if len(left) > 4:
+            await left.pop(0).free(timeout=self.timeout)
 
     def forget(self, server):
         """What went wrong is begun anew."""
         if server in self.stores:
-            ep, _ = self.stores.pop(server)
-            ep.abort()
+            self.stores.pop(server)[0].abort()
 
     # --- one after the other -------------------------------------------------------------------------------------------------------
 
     async def one(self):
         kind = self.rng.choice(("call", "call", "stream", "block"))
         server = self.rng.choice(sorted(self.memories if kind == "block" else self.calcs))
-        said = {"op": kind, "over": self.transports, "server": server, "begin": time.monotonic(), "outcome": "ok", "error": ""}
+        begin = time.monotonic()
+        said = {"op": kind, "over": self.transports, "server": server, "begin": begin, "outcome": "ok", "error": ""}
+        said["since"] = self.well.get(server, begin) if server in self.stores else begin
         try:
             async with asyncio.timeout(self.timeout):
                 await getattr(self, kind)(server)
@@ -109,6 +113,8 @@ class Client:
             said.update(outcome="failed", error=f"{type(error).__name__}: {error}")
             self.forget(server)
         said["end"] = time.monotonic()
+        if said["outcome"] == "ok":
+            self.well[server] = said["end"]
         print(json.dumps(said), flush=True)
 
     async def work(self):
@@ -124,7 +130,7 @@ class Client:
         loop.remove_reader(sys.stdin.fileno())
         for client in self.clients.values():
             await client.close()
-        for _, store in self.stores.values():
+        for _, store, _ in self.stores.values():
             try:
                 await store.close()
             except weft.WeftError:

@@ -30,8 +30,8 @@ class Judge:
     def verdict(self, kind, way, own, servers, begin, end, bound, outcome, error, since=None, one_will_do=False):
         """Of one operation: outcome is "ok", "wrong" or "failed". True if it is ok.
 
-        since: what befell the servers from then on explains it. one_will_do: any of the servers is enough for it."""
-        hits = self.chaos.hits({own}, begin, end)
+        since: what befell from then on explains it. one_will_do: any of the servers is enough for it."""
+        hits = self.chaos.hits({own}, since or begin, end)
         felt = [s for s in servers if self.chaos.hits({s}, since or begin, end)]
         if one_will_do and len(felt) < len(servers):
             felt = []
@@ -226,7 +226,7 @@ class Client(Load):
             except ValueError:
                 continue  # it was killed in the middle of a line
             self.judge.verdict("python " + said["op"], said["over"], tag, [said["server"]], said["begin"], said["end"], self.bound, said["outcome"],
-                               said["error"])
+                               said["error"], said["since"])
         status = self.process.wait()
         watch.join()
         if status and not chaos.was_killed(self.process.pid) and self.process.pid not in self.ended:
