@@ -1,7 +1,7 @@
 /* mem/arena.c - where a pool's memory comes from: memfds that peers may map, or whatever the kind allocates.
  *
- * An arena of host memory that may be shared is a memfd (memfd.c). The fabric is told of it; it is the fabric's business which peers get to
- * know. Where CUDA is in use it is page-locked too, so that a GPU's engine copies from and to it directly.
+ * An arena of host memory that may be shared is a memfd (memfd.c), which others can only read. The fabric is told of it; it is the fabric's
+ * business which peers get to know. Where CUDA is in use it is page-locked too, so that a GPU's engine copies from and to it directly.
  *
  * Promise: a failed open leaves nothing behind. tests/unit/mem_pool.c holds us to it. */
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ weft_status_t wefti_arena_open(wefti_arena_t *a, weft_runtime_t *rt, const weft_
     *a = (wefti_arena_t){.kind = kind, .fd = -1};
     a->n = n;
     if (kind == &wefti_mem_kind_host && share) {
-        st = wefti_memfd_open(&a->memfd, "weft-pool", n);
+        st = wefti_memfd_open(&a->memfd, "weft-pool", n, true);
         if (!st) {
             a->base = a->memfd.base;
             a->fd = a->memfd.fd;

@@ -50,8 +50,8 @@ typedef struct wefti_memfd {
     int fd;
     wefti_list_t fork_link;
 } wefti_memfd_t;
-/* n is a multiple of the page size. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
-weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n);
+/* n is a multiple of the page size. read_only: to others; nobody but this process can write to it. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
+weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n, bool read_only);
 void wefti_memfd_close(wefti_memfd_t *m);
 /* Close it and leave the memory where it is, private to this process: whoever asked for that gives it back with munmap(). */
 void wefti_memfd_keep(wefti_memfd_t *m);

@@ -1,7 +1,8 @@
 /* mem/memfd.c - memory in one piece that other processes can be let map: a memfd, and what becomes of it in a forked child.
  *
  * It has no name in any file system and is gone with the last process that has it. It is sealed, so that it can neither shrink
- * nor grow: a peer that maps it cannot be hit by SIGBUS for its end. Pages cost nothing until they are touched.
+ * nor grow: a peer that maps it cannot be hit by SIGBUS for its end. Pages cost nothing until they are touched. Where others are
+ * to read it only, it is sealed against that too once it is mapped here: what was checked in it is as it was, whoever opens it.
  *
  * Fork: a shared mapping stays one memory in parent and child, and a child that writes to what it takes for its own copy of a
  * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since
@@ -23,6 +24,9 @@
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 /* --- forks ------------------------------------------------------------------------------------------------------------------- */
@@ -70,7 +74,7 @@ static weft_status_t new_fd(const char *name, size_t n, int *fd_out)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return wefti_mem_fail_errno(errno, "shared memory (memfd_create)", n);
-    if (ftruncate(fd, (off_t)n) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+    if (ftruncate(fd, (off_t)n) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
         st = wefti_mem_fail_errno(errno, "shared memory (a memfd)", n);
         close(fd);
         return st;
@@ -79,7 +83,14 @@ static weft_status_t new_fd(const char *name, size_t n, int *fd_out)
     return WEFT_OK;
 }
 
-weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n)
+/* No seal is added after this. Kernels before 5.1 have no seal against writers to come; then the rule about /proc is all there is. */
+static void seal(int fd, bool read_only)
+{
+    if (!read_only || fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL))
+        (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL);
+}
+
+weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n, bool read_only)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     weft_status_t st = new_fd(name, n, &m->fd);
@@ -91,6 +102,7 @@ weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n)
         close(m->fd);
         return st;
     }
+    seal(m->fd, read_only);
     m->base = base;
     m->n = n;
     pthread_once(&once, watch_forks);
@@ -178,6 +190,7 @@ weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void
             st = wefti_mem_fail_errno(errno, "shared memory (mapping it in place of another)", m->n);
         } else {
             int old = m->fd;
+            seal(fd, false);
             m->base = base; /* as before */
             m->fd = fd;
             fd = old;

@@ -27,7 +27,7 @@ weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len)
     if (max_len > (uint64_t)PTRDIFF_MAX - RMA_CONTROL - page)
         return wefti_fail(WEFT_ERR_NOMEM, "%llu bytes do not fit an address space", (unsigned long long)max_len);
     size_t bytes = (RMA_CONTROL + (size_t)max_len + page - 1) / page * page;
-    weft_status_t st = wefti_memfd_open(&s->mem, NAME, bytes);
+    weft_status_t st = wefti_memfd_open(&s->mem, NAME, bytes, false);
     if (st)
         return st;
     s->fd = s->mem.fd;

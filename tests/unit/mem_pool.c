@@ -477,6 +477,28 @@ TEST(an_arena_is_a_sealed_memfd_that_another_mapping_can_read)
     end(rt, pool);
 }
 
+/* Whoever may open it, as any process of the same user may through /proc: what was checked in it stays as it was. */
+TEST(nobody_else_can_write_to_an_arena)
+{
+    weft_runtime_t *rt = open_rt();
+    weft_pool_t *pool = new_pool(rt, 0, 0);
+    fake_fabric_t *f = fake_of(rt);
+    char *p = get(pool, 1000), path[64];
+    strcpy(p, "ours");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", f->share_fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    if (!(fcntl(fd, F_GET_SEALS) & 0x10))
+        SKIP("the kernel has no F_SEAL_FUTURE_WRITE");
+    CHECK(mmap(NULL, f->share_n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    CHECK(pwrite(fd, "theirs", 6, 0) < 0);
+    strcpy(p, "still ours");
+    CHECK_STR(p, "still ours");
+    close(fd);
+    weft_pool_put(pool, p);
+    end(rt, pool);
+}
+
 TEST(a_pool_that_outlives_its_runtime_gives_nothing_out)
 {
     weft_runtime_t *rt = open_rt();
