@@ -85,7 +85,10 @@ typedef struct weft_am {
 
 /* A handler. It may read the message, keep it, start a pull, reject it, send, close: everything but wait. If it does none of keep, pull and
  * reject, the message is over when it returns: data that was here is done with, a payload still at the sender counts as rejected
- * (WEFT_AM_NOT_TAKEN). */
+ * (WEFT_AM_NOT_TAKEN).
+ * Over shared memory header and data lie where the sender can still write: they may change while the handler looks; their lengths cannot.
+ * Whoever relies on what is in them (numbers of something, offsets, text) copies first and checks the copy. weft_am_keep() is such a copy,
+ * and so is what weft_am_pull() and receives give. */
 typedef void (*weft_am_fn)(weft_am_t *am, void *user);
 
 /* Set the handler of an id, for all endpoints of the runtime; fn NULL takes it away. Messages of that id that wait here are handed to it.
@@ -128,7 +131,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_pull_with(weft_am_t *am, const we
 
 /* Have the payload where it can be read: completes with op->buf pointing to op->len bytes, read only, until the message is released.
  * Nothing moves if the data is here, or if the sender is on this host and sent it from a pool: then its memory is lent, and the sender's
- * operation completes when the message is released. (Should the connection break meanwhile, the sender may write to it again.)
+ * operation completes when the message is released. Lent bytes are the sender's: an honest one leaves them alone, until the connection
+ * breaks; another can change them while they are read. Pull what is to be checked and believed.
  * Otherwise it is pulled into host memory of the message's own. For kept and taken messages. Statuses as for weft_am_pull(). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op);
 

@@ -88,7 +88,8 @@ typedef struct weft_reply {
     uint32_t category;          /* WEFT_CATEGORY_* */
     int32_t value;
     const char *message;        /* "" if there is none; never NULL once complete */
-    const weft_value_t *values; /* results; strings, vectors and tensors view memory of the reply's, or the `into` of the call */
+    const weft_value_t *values; /* results; strings, vectors and tensors view memory of the reply's, or the `into` of the call. No peer can
+                                   write there */
     size_t n;
     uint32_t tries;             /* how often it was sent */
     uint32_t holds;             /* the library's, from here on */

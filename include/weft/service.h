@@ -107,7 +107,8 @@ WEFT_API size_t weft_service_functions(weft_service_t *service, char *buf, size_
 
 /* Read only. Valid until the function returns; a kept one until weft_request_release(). */
 struct weft_request {
-    const weft_value_t *args; /* views are valid as long as the request */
+    const weft_value_t *args; /* views are valid as long as the request, and of memory that no peer can write to: what was checked (lengths,
+                                 shapes, UTF-8, bools) stays so */
     size_t n;
     const weft_sig_t *sig;
     weft_service_t *service;

@@ -1,8 +1,12 @@
 /* am/arrive.c - what comes from the peer: messages, parts of headers, answers, credit.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is copied once and then believed. A record
- * that is too short, of a kind or with flags we do not know, or that costs more than the window we granted fails the endpoint with
- * WEFT_ERR_PROTOCOL; nothing else happens. What a handler sees of a small message is the transport's own memory: no copy is made for it. */
+ * Every field read here was written by the peer, who may still change it in shared memory: it is taken once (base/wild.h) and then believed. A
+ * record that is too short, of a kind or with flags we do not know, or that costs more than the window we granted fails the endpoint with
+ * WEFT_ERR_PROTOCOL; nothing else happens.
+ *
+ * What a handler of the program's sees of a small message is the transport's own memory: no copy is made for it, and it is told that the
+ * bytes may change (weft/am.h). Handlers of the library's own, which check what they read, get a copy: whoever writes one has nothing to
+ * remember. */
 #include "am/state.h"
 
 /* --- delivery -------------------------------------------------------------------------------------------------------------- */
@@ -36,12 +40,43 @@ static void wait_here(am_msg_t *m)
     wefti_ep_protocol_error(m->ep, "no memory to keep a message until it is asked for");
 }
 
+#define COPY_MAX 8320u /* of a record that our own sender writes: am.c has its length; what is longer is copied to a block */
+
+/* To a handler of the library's own: bytes that stay as they are. In a function of its own, so that others pay for no such stack. */
+static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *port)
+{
+    _Alignas(64) uint8_t here[COPY_MAX], *copy = here, *more = NULL;
+    size_t at = am_pad(m->pub.header_len), n = at + (m->at == AT_HERE ? m->pub.len : 0);
+    if (__builtin_expect(n > sizeof here, 0)) {
+        copy = more = (uint8_t *)wefti_malloc(n);
+        if (!copy) {
+            wefti_ep_protocol_error(m->ep, "no memory for a copy of a message to the library");
+            wefti_am_finish(m);
+            return;
+        }
+    }
+    if (m->pub.header_len)
+        wefti_wild_take(copy, wefti_wild(m->pub.header), m->pub.header_len);
+    if (n > at)
+        wefti_wild_take(copy + at, wefti_wild(m->pub.data), n - at);
+    m->pub.header = m->pub.header_len ? copy : NULL;
+    m->pub.data = n > at ? copy + at : NULL;
+    port->fn(&m->pub, port->user);
+    if (!m->moved)
+        wefti_am_finish(m);
+    wefti_free(more);
+}
+
 /* m is on our caller's stack. */
 static void deliver(am_msg_t *m)
 {
     am_state_t *as = m->as;
     am_port_t *port = am_port(as, m->pub.id);
     if (__builtin_expect(port && port->fn && wefti_list_empty(&port->arrived), 1)) {
+        if (m->pub.id >= WEFT_AM_RESERVED) {
+            handle_copy(m, port);
+            return;
+        }
         port->fn(&m->pub, port->user);
         if (!m->moved)
             wefti_am_finish(m);
@@ -79,7 +114,7 @@ static bool credit_came(weft_ep_t *ep, const wefti_word_t *word)
 }
 
 /* Where the header of a message is: in the n bytes of the record that follow its head, or in parts that came before. false: nonsense. */
-static bool header_of(am_ep_t *e, uint8_t flags, uint32_t header_len, const uint8_t *rest, size_t n, const void **header_out,
+static bool header_of(am_ep_t *e, uint8_t flags, uint32_t header_len, const wefti_wild_t *rest, size_t n, const void **header_out,
                       uint32_t *inline_out)
 {
     if (__builtin_expect(flags & F_PARTS, 0)) {
@@ -90,7 +125,7 @@ static bool header_of(am_ep_t *e, uint8_t flags, uint32_t header_len, const uint
         *inline_out = 0;
         return true;
     }
-    *header_out = header_len ? rest : NULL;
+    *header_out = header_len ? wefti_wild_bare(rest) : NULL;
     *inline_out = header_len;
     return header_len <= WEFT_AM_HEADER_MAX && header_len <= n;
 }
@@ -125,7 +160,7 @@ static void nonsense(weft_ep_t *ep)
     wefti_ep_protocol_error(ep, "an active message's record of an unknown kind, length or flags");
 }
 
-static void eager(weft_ep_t *ep, const uint8_t *rec, size_t n)
+static void eager(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
 {
     am_ep_t *e = am_ep(ep);
     am_head_t head;
@@ -133,22 +168,23 @@ static void eager(weft_ep_t *ep, const uint8_t *rec, size_t n)
     uint64_t confirm = 0;
     const void *header;
     uint32_t in_record;
-    memcpy(&head, rec, sizeof head);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+    wefti_wild_take(&head, rec, sizeof head);
+    head.word.kind = REC_EAGER;
     size_t at = sizeof head;
     if (__builtin_expect(head.word.flags & F_CONFIRM, 0)) {
         if (n >= at + sizeof confirm)
-            memcpy(&confirm, rec + at, sizeof confirm);
+            wefti_wild_take(&confirm, wefti_wild_skip(rec, at), sizeof confirm);
         at += sizeof confirm;
         if (!confirm) {
             nonsense(ep);
             return;
         }
     }
-    if (__builtin_expect(head.word.flags & ~F_ALL || head.id == WEFT_AM_ANY_ID || n < at ||
-                             !header_of(e, head.word.flags, head.header_len, rec + at, n - at, &header, &in_record) ||
-                             n < at + am_pad(in_record),
-                         0)) {
+    if (__builtin_expect(
+            head.word.flags & ~F_ALL || head.id == WEFT_AM_ANY_ID || n < at ||
+                !header_of(e, head.word.flags, head.header_len, wefti_wild_skip(rec, at), n - at, &header, &in_record) ||
+                n < at + am_pad(in_record),
+            0)) {
         nonsense(ep);
         return;
     }
@@ -159,7 +195,7 @@ static void eager(weft_ep_t *ep, const uint8_t *rec, size_t n)
     message(&m, ep, head.id, header, head.header_len, head.word.flags);
     m.at = AT_HERE;
     m.pub.len = len;
-    m.pub.data = len ? rec + at : NULL;
+    m.pub.data = len ? wefti_wild_bare(wefti_wild_skip(rec, at)) : NULL;
     m.confirm = confirm;
     m.cost = AM_COST + head.header_len + (uint32_t)len;
     if (!wefti_flow_admit(ep, &e->flow, m.cost))
@@ -168,7 +204,7 @@ static void eager(weft_ep_t *ep, const uint8_t *rec, size_t n)
     deliver(&m);
 }
 
-void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in)
+void wefti_am_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in)
 {
     am_ep_t *e = am_ep(ep);
     am_announce_t head;
@@ -177,10 +213,11 @@ void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in
     uint32_t in_record;
     memset(&head, 0, sizeof head);
     if (n >= sizeof head)
-        memcpy(&head, rec, sizeof head);
-    __asm__ volatile("" : : : "memory");
-    if (head.word.kind != REC_ANNOUNCE || head.word.flags & ~(F_REPLY | F_PARTS) || head.id == WEFT_AM_ANY_ID || !in->total ||
-        !header_of(e, head.word.flags, head.header_len, (const uint8_t *)rec + sizeof head, n - sizeof head, &header,
+        wefti_wild_take(&head, rec, sizeof head);
+    head.word.kind = kind;
+    if (n < sizeof head || kind != REC_ANNOUNCE || head.word.flags & ~(F_REPLY | F_PARTS) || head.id == WEFT_AM_ANY_ID ||
+        !in->total ||
+        !header_of(e, head.word.flags, head.header_len, wefti_wild_skip(rec, sizeof head), n - sizeof head, &header,
                    &in_record) ||
         n != sizeof head + in_record) {
         wefti_in_refuse(in, false);
@@ -205,12 +242,12 @@ void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in
 }
 
 /* Bytes of a header that is too long for its message's record. */
-static void head_part(weft_ep_t *ep, const uint8_t *rec, size_t n)
+static void head_part(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
 {
     am_ep_t *e = am_ep(ep);
     wefti_word_t word;
-    memcpy(&word, rec, sizeof word);
-    __asm__ volatile("" : : : "memory");
+    wefti_wild_take(&word, rec, sizeof word);
+    word.kind = REC_HEAD;
     size_t bytes = n - sizeof word;
     bool first = !(word.flags & F_PARTS);
     if (first)
@@ -223,34 +260,31 @@ static void head_part(weft_ep_t *ep, const uint8_t *rec, size_t n)
         wefti_ep_protocol_error(ep, "no memory for a long header");
         return;
     }
-    memcpy(e->parts + e->parts_len, rec + sizeof word, bytes);
+    wefti_wild_take(e->parts + e->parts_len, wefti_wild_skip(rec, sizeof word), bytes);
     e->parts_len += (uint32_t)bytes;
     if (word.bytes || word.msgs)
         credit_came(ep, &word);
 }
 
-void wefti_am_record(weft_ep_t *ep, const void *rec, size_t n)
+void wefti_am_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
-    const uint8_t *bytes = (const uint8_t *)rec;
-    uint8_t kind = *bytes;
     if (__builtin_expect(kind == REC_EAGER && n >= sizeof(am_head_t), 1)) {
-        eager(ep, bytes, n);
+        eager(ep, rec, n);
         return;
     }
     if (kind == REC_HEAD && n > sizeof(wefti_word_t)) {
-        head_part(ep, bytes, n);
+        head_part(ep, rec, n);
     } else if (kind == REC_ANSWER && n == sizeof(am_answer_t)) {
         am_answer_t a;
-        memcpy(&a, bytes, sizeof a);
-        __asm__ volatile("" : : : "memory");
+        wefti_wild_take(&a, rec, sizeof a);
+        a.word.kind = kind;
         if (a.word.flags & ~F_CONFIRM || a.zero)
             nonsense(ep);
         else if ((!a.word.bytes && !a.word.msgs) || credit_came(ep, &a.word))
             wefti_am_answered(ep, &a);
     } else if ((kind == REC_CREDIT || kind == REC_STARVED) && n == sizeof(wefti_word_t)) {
         wefti_word_t word;
-        memcpy(&word, bytes, sizeof word);
-        __asm__ volatile("" : : : "memory");
+        wefti_wild_take(&word, rec, sizeof word);
         word.kind = kind;
         credit_came(ep, &word);
     } else {

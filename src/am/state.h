@@ -309,7 +309,7 @@ bool wefti_am_meet(weft_op_t *op, am_msg_t *m);
 void wefti_am_recv_down(weft_ep_t *ep, weft_status_t why);
 void wefti_am_recv_shutdown(am_state_t *as);
 
-void wefti_am_record(weft_ep_t *ep, const void *rec, size_t n);
-void wefti_am_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in);
+void wefti_am_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+void wefti_am_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 
 #endif

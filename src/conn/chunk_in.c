@@ -146,11 +146,13 @@ weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_
     return WEFT_OK;
 }
 
-void wefti_chunk_in_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+void wefti_chunk_in_announced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
     uint64_t w[3] = {0};
-    if (n == sizeof w)
-        memcpy(w, rec, sizeof w);
+    if (n == sizeof w) {
+        wefti_wild_take(w, rec, sizeof w);
+        w[0] = (w[0] & ~UINT64_C(0xff)) | WEFTI_REC_CHUNK; /* which it was when its kind was read */
+    }
     wefti_in_t *in = find(ep, w[1]), *one = NULL;
     wefti_chunks_t *c = in ? in->chunks : NULL;
     if (w[0] == WEFTI_REC_CHUNK && (in ? c->stopped : used_up(&ep->conn->payloads.in_ids, w[1]))) {

@@ -92,7 +92,7 @@ void wefti_chunk_out_stop(wefti_out_t *out);                         /* no more 
 
 weft_status_t wefti_chunk_in_pull(wefti_in_t *in, const weft_iov_t *iov, uint64_t want, const weft_mem_kind_t *device,
                                   wefti_xfer_t *x);
-void wefti_chunk_in_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p); /* CHUNK came */
+void wefti_chunk_in_announced(wefti_epx_t *ep, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p); /* CHUNK came */
 void wefti_chunk_in_step(wefti_in_t *in);
 void wefti_chunk_in_given_up(wefti_epx_t *ep, uint64_t id, uint64_t name); /* TAKE_BACK of chunks came */
 void wefti_chunk_in_withdrawn(wefti_in_t *in);                        /* the lane is closed: an announcement of a chunk, or the payload's, is gone */

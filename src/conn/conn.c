@@ -13,7 +13,6 @@
 #include <sodium.h>
 #include <string.h>
 
-#include "base/bytes.h"
 #include "conn/chunks.h"
 #include "conn/ep.h"
 
@@ -130,15 +129,12 @@ weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what)
 /* --- upcalls: lanes --------------------------------------------------------------------------------------------------------- */
 
 /* A record that is not traffic's, or that came when no traffic is expected. */
-static __attribute__((noinline)) void own_record(wefti_link_t *link, const void *rec, size_t n)
+static __attribute__((noinline)) void own_record(wefti_link_t *link, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
-    wefti_reader_t r = wefti_reader(rec, n);
-    uint8_t kind = wefti_get_u8(&r);
-    (void)wefti_get_bytes(&r, 7);
     bool up = link->deliver;
     switch (kind) {
     case WEFTI_REC_UP:
-        if (link->state < WEFTI_LINK_UP && !r.bad) {
+        if (link->state < WEFTI_LINK_UP && n >= 8) {
             link->got_up = true;
             wefti_shake_rise(link);
             return;
@@ -150,9 +146,10 @@ static __attribute__((noinline)) void own_record(wefti_link_t *link, const void 
         break;
     case WEFTI_REC_CLOSE:
     case WEFTI_REC_CLOSE_ACK: {
-        uint64_t count = wefti_get_u64(&r);
-        if (r.bad || !up)
+        uint64_t count;
+        if (n < 8 + sizeof count || !up)
             break;
+        wefti_wild_take(&count, wefti_wild_skip(rec, 8), sizeof count);
         if (kind == WEFTI_REC_CLOSE)
             wefti_close_record(link->ep, count);
         else
@@ -160,7 +157,7 @@ static __attribute__((noinline)) void own_record(wefti_link_t *link, const void 
         return;
     }
     default:
-        if (up && wefti_payload_record(link->ep, rec, n))
+        if (up && wefti_payload_record(link->ep, kind, rec, n))
             return;
         break;
     }
@@ -171,32 +168,36 @@ static __attribute__((noinline)) void own_record(wefti_link_t *link, const void 
     /* else: on its way out, and what comes now no longer matters */
 }
 
-static void up_record(void *lane_user, const void *rec, size_t n)
+static void up_record(void *lane_user, const void *bytes, size_t n)
 {
     wefti_link_t *link = lane_user;
+    const wefti_wild_t *rec = wefti_wild(bytes);
+    uint8_t kind = wefti_wild_u8(rec);
     if (__builtin_expect(link->deliver, 1)) {
         weft_ep_t *ep = &link->ep->pub;
-        const wefti_traffic_t *t = link->conn->by_kind[*(const uint8_t *)rec];
+        const wefti_traffic_t *t = link->conn->by_kind[kind];
         ep->heard = 1;
         if (__builtin_expect(t != NULL, 1)) {
-            t->record(ep, rec, n);
+            t->record(ep, kind, rec, n);
             return;
         }
     }
-    own_record(link, rec, n);
+    own_record(link, kind, rec, n);
 }
 
-static void up_announced(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+static void up_announced(void *lane_user, const void *bytes, size_t n, uint64_t total, wefti_pull_t *p)
 {
     wefti_link_t *link = lane_user;
+    const wefti_wild_t *rec = wefti_wild(bytes);
+    uint8_t kind = n ? wefti_wild_u8(rec) : 0;
     if (__builtin_expect(link->deliver, 1)) {
         link->ep->pub.heard = 1;
-        wefti_payload_announced(link->ep, rec, n, total, p);
+        wefti_payload_announced(link->ep, kind, rec, n, total, p);
         return;
     }
     p->ops->refuse(p, false);
     if (n)
-        own_record(link, rec, n);
+        own_record(link, kind, rec, n);
 }
 
 static void up_room(void *lane_user)

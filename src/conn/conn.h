@@ -9,6 +9,7 @@
 
 #include <weft/conn.h>
 
+#include "base/wild.h"
 #include "conn/flow.h"
 #include "conn/payload.h"
 #include "conn/pieces.h"
@@ -42,8 +43,9 @@ typedef struct wefti_traffic {
     void (*ep_new)(weft_ep_t *ep);                 /* initialise that, and nothing else: runs on the thread that opens */
     void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits */
     void (*ep_room)(weft_ep_t *ep);                /* the lane has room again */
-    void (*record)(weft_ep_t *ep, const void *rec, size_t n);
-    void (*announced)(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in); /* with wefti_out_announce() */
+    /* kind: the record's first byte, which is not read again. The bytes are the peer's: base/wild.h. announced: with wefti_out_announce() */
+    void (*record)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+    void (*announced)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
     void (*withdrawn)(wefti_in_t *in);             /* its sender took it back, or the lane is closed: gone when this returns. Not
                                                       called where in->user is NULL: the traffic let go of it in ep_down */
     /* Complete every operation on the endpoint that waits for a peer, with `why`; those whose buffers the fabric still has

@@ -58,9 +58,9 @@ void wefti_payload_down(wefti_epx_t *ep);                 /* its lane is about t
 void wefti_payload_free(wefti_epx_t *ep);                 /* nothing is left of them, but in a forked child */
 void wefti_payload_room(wefti_epx_t *ep);                 /* the lane has room again */
 /* Upcalls that concern payloads: the link delivers. */
-void wefti_payload_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
+void wefti_payload_announced(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p);
 void wefti_payload_withdrawn(wefti_pull_t *p);
-bool wefti_payload_record(wefti_epx_t *ep, const void *rec, size_t n); /* one of conn's own; false: none of payload.h's */
+bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n); /* one of conn's own; false: none of payload.h's */
 
 /* --- the room, one per runtime ------------------------------------------------------------------------------------------- */
 

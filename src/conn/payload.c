@@ -233,9 +233,9 @@ void wefti_out_withdraw(wefti_out_t *out)
 /* --- in -------------------------------------------------------------------------------------------------------------------- */
 
 /* A payload waits at the peer: `rec` is the room's. p NULL: it was STAGED. */
-static void arrived(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+static void arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
-    const wefti_traffic_t *t = n >= HEAD && total ? ep->conn->by_kind[*(const uint8_t *)rec] : NULL;
+    const wefti_traffic_t *t = n >= HEAD && total ? ep->conn->by_kind[kind] : NULL;
     wefti_in_t *in = t ? wefti_in_new(ep, total, p) : NULL;
     if (!in) {
         if (p)
@@ -245,16 +245,16 @@ static void arrived(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, 
         return;
     }
     in->traffic = t;
-    memcpy(&in->id, (const uint8_t *)rec + 8, sizeof in->id);
-    t->announced(&ep->pub, rec, n, in);
+    wefti_wild_take(&in->id, wefti_wild_skip(rec, 8), sizeof in->id);
+    t->announced(&ep->pub, kind, rec, n, in);
 }
 
-void wefti_payload_announced(wefti_epx_t *ep, const void *rec, size_t n, uint64_t total, wefti_pull_t *p)
+void wefti_payload_announced(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p)
 {
-    if (n && *(const uint8_t *)rec == WEFTI_REC_CHUNK)
+    if (kind == WEFTI_REC_CHUNK)
         wefti_chunk_in_announced(ep, rec, n, total, p);
     else
-        arrived(ep, rec, n, total, p);
+        arrived(ep, kind, rec, n, total, p);
 }
 
 void wefti_payload_withdrawn(wefti_pull_t *p)
@@ -359,15 +359,19 @@ static bool staged_end(wefti_epx_t *ep, uint64_t id, bool taken)
     return true;
 }
 
-bool wefti_payload_record(wefti_epx_t *ep, const void *rec, size_t n)
+bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
     uint64_t w[4] = {0};
-    memcpy(w, rec, n < sizeof w ? n : sizeof w);
+    size_t head = kind == WEFTI_REC_STAGED ? STAGED_HEAD : sizeof w; /* what is behind it is for the room to take */
+    wefti_wild_take(w, rec, n < head ? n : head);
+    memcpy(w, &kind, sizeof kind);
     switch (w[0]) { /* the bytes behind the kind are zero, or a flag */
     case WEFTI_REC_STAGED:
         if (n < STAGED_HEAD)
             return false;
-        arrived(ep, (const uint8_t *)rec + STAGED_HEAD, n - STAGED_HEAD, w[1], NULL);
+        rec = wefti_wild_skip(rec, STAGED_HEAD);
+        n -= STAGED_HEAD;
+        arrived(ep, n ? wefti_wild_u8(rec) : 0, rec, n, w[1], NULL);
         return true;
     case WEFTI_REC_CHUNKS:
         if (n != 32)

@@ -1,7 +1,7 @@
 /* msg/arrive.c - what comes from the peer: messages that meet a receive, and messages that have to wait for one.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is copied once and then believed. A
- * record that is too short, of a kind we do not know, or that costs more than the window we granted fails the endpoint with
+ * Every field read here was written by the peer, who may still change it in shared memory: it is taken once (base/wild.h) and then
+ * believed. A record that is too short, of a kind we do not know, or that costs more than the window we granted fails the endpoint with
  * WEFT_ERR_PROTOCOL; nothing else happens. */
 #include "msg/state.h"
 
@@ -129,14 +129,15 @@ void wefti_msg_tell_starving(msg_state_t *ms, weft_ep_t *ep)
         wefti_flow_waits(ep, &msg_ep(ep)->flow);
 }
 
-void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
+void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
     msg_head_t head;
-    if (__builtin_expect(n >= sizeof head && *(const uint8_t *)rec == REC_EAGER, 1)) {
+    if (__builtin_expect(n >= sizeof head && kind == REC_EAGER, 1)) {
         uint64_t len = n - sizeof head, cost = MSG_COST + len;
-        const uint8_t *bytes = (const uint8_t *)rec + sizeof head;
+        const void *bytes = wefti_wild_bare(wefti_wild_skip(rec, sizeof head)); /* for a receive, or to be kept: not looked at */
         msg_state_t *ms = msg_state(ep->rt);
-        memcpy(&head, rec, sizeof head);
+        wefti_wild_take(&head, rec, sizeof head);
+        head.word.kind = kind;
         if (head.word.bytes)
             credit_came(ep, &head.word);
         if (!admit(ep, cost, len))
@@ -153,21 +154,23 @@ void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n)
             hold(ep, head.tag, bytes, len, NULL);
         return;
     }
-    wefti_word_t word = {.kind = 0};
-    if (n == sizeof word)
-        memcpy(&word, rec, sizeof word);
-    if (word.kind == REC_CREDIT || word.kind == REC_STARVED)
-        credit_came(ep, &word);
-    else
+    wefti_word_t word;
+    if (n != sizeof word || (kind != REC_CREDIT && kind != REC_STARVED)) {
         wefti_ep_protocol_error(ep, "a message record of an unknown kind or length");
+        return;
+    }
+    wefti_wild_take(&word, rec, sizeof word);
+    word.kind = kind;
+    credit_came(ep, &word);
 }
 
-void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in)
+void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in)
 {
     msg_offer_t offer = {.tag = 0};
     if (n == sizeof offer)
-        memcpy(&offer, rec, sizeof offer);
-    if (offer.word.kind != REC_ANNOUNCE) {
+        wefti_wild_take(&offer, rec, sizeof offer);
+    offer.word.kind = kind;
+    if (n != sizeof offer || kind != REC_ANNOUNCE) {
         wefti_in_refuse(in, false);
         wefti_ep_protocol_error(ep, "an announcement of an unknown kind or length");
         return;

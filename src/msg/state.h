@@ -198,8 +198,8 @@ void wefti_msg_let_go(weft_msg_t *msg);
 /* The endpoint ends: payloads that are still at the peer are lost, and with `discard` everything that arrived. */
 void wefti_msg_arrive_down(weft_ep_t *ep, bool discard);
 void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoint goes: claims outlive it */
-void wefti_msg_record(weft_ep_t *ep, const void *rec, size_t n);
-void wefti_msg_announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in);
+void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_msg_withdrawn(wefti_in_t *in);
 /* A receive waits (NULL: for any) for what is not here: do starving peers have it? */
 void wefti_msg_tell_starving(msg_state_t *ms, weft_ep_t *ep);

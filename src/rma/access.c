@@ -509,14 +509,14 @@ static bool fitting(const rma_acc_t *acc, const rma_reply_t *reply, size_t n)
     }
 }
 
-void wefti_rma_answer(weft_ep_t *ep, const uint8_t *rec, size_t n)
+void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
     rma_reply_t reply;
     bool left;
     memset(&reply, 0, sizeof reply);
     if (n >= sizeof reply)
-        memcpy(&reply, rec, sizeof reply);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+        wefti_wild_take(&reply, rec, sizeof reply);
+    reply.kind = kind;
     rma_acc_t *acc = answered(ep, reply.id, &left);
     weft_status_t st = status_of(&reply);
     if (n < sizeof reply || reply.zero || reply.zero2 || (!acc && !left) || (acc && !fitting(acc, &reply, n)) ||
@@ -535,9 +535,9 @@ void wefti_rma_answer(weft_ep_t *ep, const uint8_t *rec, size_t n)
         if (st == WEFT_ERR_STALE) /* for good */
             atomic_compare_exchange_strong(&acc->remote->state, &ok, WEFT_ERR_STALE);
         if (reply.kind == REC_DATA)
-            st = wefti_rma_scatter(acc, 0, rec + sizeof reply, acc->len);
+            st = wefti_rma_scatter(acc, 0, (const uint8_t *)wefti_wild_bare(wefti_wild_skip(rec, sizeof reply)), acc->len);
         if (reply.kind == REC_VALUE)
-            memcpy(&wefti_op_of_room(acc)->tag, rec + sizeof reply, 8);
+            wefti_wild_take(&wefti_op_of_room(acc)->tag, wefti_wild_skip(rec, sizeof reply), 8);
         done(ep, acc, st);
     }
     if (ep->lane && !wefti_list_empty(&rma_ep(ep)->pending))
@@ -545,14 +545,13 @@ void wefti_rma_answer(weft_ep_t *ep, const uint8_t *rec, size_t n)
     wefti_ep_drained(ep);
 }
 
-void wefti_rma_payload(weft_ep_t *ep, const uint8_t *rec, size_t n, wefti_in_t *in)
+void wefti_rma_payload(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in)
 {
     rma_payload_t head;
     bool left = false;
     memset(&head, 0, sizeof head);
     if (n == sizeof head)
-        memcpy(&head, rec, sizeof head);
-    __asm__ volatile("" : : : "memory");
+        wefti_wild_take(&head, rec, sizeof head);
     rma_acc_t *acc = n == sizeof head ? answered(ep, head.id, &left) : NULL;
     if (left) {
         wefti_in_refuse(in, true);

@@ -148,14 +148,14 @@ void wefti_rma_native_close(weft_remote_t *r)
     r->native = NULL;
 }
 
-void wefti_rma_revoked(weft_ep_t *ep, const uint8_t *rec, size_t n)
+void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
 {
     rma_drop_t revoked;
     if (n != sizeof revoked) {
         wefti_rma_nonsense(ep);
         return;
     }
-    memcpy(&revoked, rec, sizeof revoked);
+    wefti_wild_take(&revoked, rec, sizeof revoked);
     wefti_list_each(l, &rma_ep(ep)->remotes) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, ep_link);
         int32_t ok = WEFT_OK;

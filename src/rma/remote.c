@@ -153,16 +153,15 @@ static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const 
     return true;
 }
 
-void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_t n)
+void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n)
 {
     rma_attached_t a;
     uint8_t ticket[WEFTI_KEY_MAX]; /* or a key */
     _Static_assert(WEFTI_KEY_MAX >= WEFTI_TICKET_MAX, "it holds either");
-    memcpy(&a, rec, sizeof a);
+    wefti_wild_take(&a, rec, sizeof a);
     size_t ticket_n = n - sizeof a;
     if (ticket_n <= sizeof ticket)
-        memcpy(ticket, rec + sizeof a, ticket_n);
-    __asm__ volatile("" : : : "memory"); /* from here on the copies, whatever the peer does to the originals */
+        wefti_wild_take(ticket, wefti_wild_skip(rec, sizeof a), ticket_n);
     if (!a.grant || ticket_n > sizeof ticket || a.rights & ~WEFT_RMA_ALL ||
         (a.stamp &&
          (ticket_n > WEFTI_TICKET_MAX || a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 || a.map_bytes < RMA_CONTROL ||

@@ -38,31 +38,29 @@ static void ep_room(weft_ep_t *ep)
         wefti_rma_pending_flush(ep);
 }
 
-static void record(weft_ep_t *ep, const void *rec, size_t n)
+static void record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n)
 {
-    const uint8_t *bytes = (const uint8_t *)rec;
-    switch (*bytes) {
+    switch (kind) {
     case REC_DONE:
     case REC_DATA:
     case REC_VALUE:
     case REC_ATTACHED:
-        wefti_rma_answer(ep, bytes, n);
+        wefti_rma_answer(ep, kind, rec, n);
         return;
     case REC_REVOKED:
-        wefti_rma_revoked(ep, bytes, n);
+        wefti_rma_revoked(ep, rec, n);
         return;
     default:
-        wefti_rma_serve(ep, bytes, n);
+        wefti_rma_serve(ep, kind, rec, n);
     }
 }
 
-static void announced(weft_ep_t *ep, const void *rec, size_t n, wefti_in_t *in)
+static void announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in)
 {
-    const uint8_t *bytes = (const uint8_t *)rec;
-    if (n && *bytes == REC_WRITE_BIG) {
-        wefti_rma_serve_big(ep, bytes, n, in);
-    } else if (n && *bytes == REC_PAYLOAD) {
-        wefti_rma_payload(ep, bytes, n, in);
+    if (kind == REC_WRITE_BIG) {
+        wefti_rma_serve_big(ep, rec, n, in);
+    } else if (kind == REC_PAYLOAD) {
+        wefti_rma_payload(ep, rec, n, in);
     } else {
         wefti_in_refuse(in, false);
         wefti_rma_nonsense(ep);

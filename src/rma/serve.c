@@ -229,13 +229,13 @@ static void notify(weft_ep_t *ep, const rma_grant_t *grant, uint64_t offset, uin
         region->notify(region, offset, len, value, ep->id, region->user);
 }
 
-static void on_write(weft_ep_t *ep, const rma_request_t *req, const uint8_t *bytes, uint64_t value)
+static void on_write(weft_ep_t *ep, const rma_request_t *req, const wefti_wild_t *bytes, uint64_t value)
 {
     rma_grant_t *grant;
     uint8_t *at;
     weft_status_t st = look_up(ep, req->grant, WEFT_RMA_WRITE, req->offset, req->len, &grant, &at);
     if (!st && req->len)
-        st = wefti_mem_move(grant->region->device, at, bytes, req->len);
+        st = wefti_mem_move(grant->region->device, at, wefti_wild_bare(bytes), req->len);
     if (!st) {
         wefti_count_up(&grant->region->count.writes, 1);
         wefti_count_up(&grant->region->count.bytes_written, req->len);
@@ -293,7 +293,7 @@ static void on_notify(weft_ep_t *ep, const rma_atomic_t *rec)
 
 /* --- attaching --------------------------------------------------------------------------------------------------------------------- */
 
-static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *bytes)
+static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_t *bytes)
 {
     rma_state_t *rs = rma_state(ep->rt);
     struct {
@@ -304,8 +304,7 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const uint8_t *by
     rma_claim_t claim;
     rma_grant_t *grant = NULL;
     size_t ticket_n = 0;
-    memcpy(claim_bytes, bytes, head->len);
-    __asm__ volatile("" : : : "memory");
+    wefti_wild_take(claim_bytes, bytes, head->len);
     weft_status_t st = head->flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head->len, &claim)
                                             : wefti_rma_token_open(rs, claim_bytes, head->len, &claim);
     bool map = head->flags & F_MAP && ep->lane && ep->lane->ops->expose;
@@ -348,29 +347,26 @@ static bool sound(const rma_request_t *req)
                                                   : !req->width && !(req->what & ~(req->kind == REC_WRITE ? F_TELL : 0)));
 }
 
-void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
+void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, size_t n)
 {
     rma_atomic_t rec;
-    uint8_t kind = *bytes;
     size_t head = kind == REC_READ || kind == REC_WRITE ? sizeof rec.req : sizeof rec;
     if (kind == REC_ATTACH) {
         rma_attach_t attach;
         if (n < sizeof attach)
             goto nonsense;
-        memcpy(&attach, bytes, sizeof attach);
-        __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
+        wefti_wild_take(&attach, bytes, sizeof attach);
         if (attach.flags & ~(F_NAME | F_MAP | F_NATIVE) || attach.zero || !attach.len || attach.len > WEFT_RMA_TOKEN_MAX ||
             attach.len != n - sizeof attach)
             goto nonsense;
-        on_attach(ep, &attach, bytes + sizeof attach);
+        on_attach(ep, &attach, wefti_wild_skip(bytes, sizeof attach));
         return;
     }
     if (kind == REC_DROP) {
         rma_drop_t drop;
         if (n != sizeof drop)
             goto nonsense;
-        memcpy(&drop, bytes, sizeof drop);
-        __asm__ volatile("" : : : "memory");
+        wefti_wild_take(&drop, bytes, sizeof drop);
         rma_grant_t *grant = grant_of(ep, drop.grant);
         if (grant)
             wefti_rma_grant_drop(grant, false);
@@ -379,8 +375,7 @@ void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
     if (n < head || (kind != REC_WRITE && n != head))
         goto nonsense;
     memset(&rec, 0, sizeof rec);
-    memcpy(&rec, bytes, head);
-    __asm__ volatile("" : : : "memory");
+    wefti_wild_take(&rec, bytes, head);
     rec.req.kind = kind;
     if (!sound(&rec.req))
         goto nonsense;
@@ -395,12 +390,12 @@ void wefti_rma_serve(weft_ep_t *ep, const uint8_t *bytes, size_t n)
         if (rec.req.what & F_TELL) {
             if (n < head + sizeof value)
                 goto nonsense;
-            memcpy(&value, bytes + head, sizeof value);
+            wefti_wild_take(&value, wefti_wild_skip(bytes, head), sizeof value);
             head += sizeof value;
         }
         if (rec.req.len != n - head)
             goto nonsense;
-        on_write(ep, &rec.req, bytes + head, value);
+        on_write(ep, &rec.req, wefti_wild_skip(bytes, head), value);
     } else {
         goto nonsense;
     }
@@ -429,14 +424,13 @@ static void write_done(wefti_xfer_t *x, weft_status_t status)
     serve_free(s);
 }
 
-void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *bytes, size_t n, wefti_in_t *in)
+void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n, wefti_in_t *in)
 {
     rma_big_t rec;
     uint8_t *at;
     memset(&rec, 0, sizeof rec);
     if (n == sizeof rec)
-        memcpy(&rec, bytes, sizeof rec);
-    __asm__ volatile("" : : : "memory");
+        wefti_wild_take(&rec, bytes, sizeof rec);
     if (n != sizeof rec || rec.zero || rec.zero2 || rec.what & ~F_TELL || (!(rec.what & F_TELL) && rec.value)) {
         wefti_in_refuse(in, false);
         wefti_rma_nonsense(ep);

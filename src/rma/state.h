@@ -432,8 +432,8 @@ weft_status_t wefti_rma_gather(const rma_acc_t *acc, uint64_t at, uint8_t *bytes
 void wefti_rma_count(const rma_acc_t *acc);                         /* in its remote */
 void wefti_rma_pending_flush(weft_ep_t *ep);
 void wefti_rma_asked_down(weft_ep_t *ep, weft_status_t why);
-void wefti_rma_answer(weft_ep_t *ep, const uint8_t *rec, size_t n); /* DONE, DATA, VALUE, ATTACHED */
-void wefti_rma_payload(weft_ep_t *ep, const uint8_t *rec, size_t n, wefti_in_t *in);
+void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n); /* DONE, DATA, VALUE, ATTACHED */
+void wefti_rma_payload(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer broke the protocol */
 
 /* --- mapped.c ------------------------------------------------------------------------------------------------------------------ */
@@ -495,7 +495,7 @@ bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
 bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n);
 void wefti_rma_native_close(weft_remote_t *r);
 void wefti_rma_native_quiet(weft_remote_t *r);                      /* an access of it ended: the owner may wait for the last */
-void wefti_rma_revoked(weft_ep_t *ep, const uint8_t *rec, size_t n); /* REVOKED */
+void wefti_rma_revoked(weft_ep_t *ep, const wefti_wild_t *rec, size_t n); /* REVOKED */
 bool wefti_rma_native_can(const rma_acc_t *acc);
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric: it is loose then. WEFT_ERR_AGAIN: not now */
 void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
@@ -505,7 +505,7 @@ void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
 void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status);
 void wefti_rma_flushes(weft_remote_t *r);                           /* complete those that waited for what has ended */
 
-void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const uint8_t *rec, size_t n); /* acc ends. NULL: nobody wants it any more */
+void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n); /* acc ends. NULL: nobody wants it any more */
 void wefti_rma_remote_unref(weft_remote_t *r);
 /* Something is posted on it, by any thread; and has begun, on the driver. Between the two it may be in the inbox, and neither an access that
  * needs no driver nor a drop may pass it. */
@@ -518,8 +518,8 @@ void wefti_rma_drops_free(weft_ep_t *ep);
 
 /* --- serve.c: what peers ask of us -------------------------------------------------------------------------------------------------- */
 
-void wefti_rma_serve(weft_ep_t *ep, const uint8_t *rec, size_t n);
-void wefti_rma_serve_big(weft_ep_t *ep, const uint8_t *rec, size_t n, wefti_in_t *in);
+void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
+void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_rma_replies_flush(weft_ep_t *ep);
 void wefti_rma_replies_down(weft_ep_t *ep);
 

@@ -80,13 +80,14 @@ typedef struct wefti_decoded {
     _Alignas(16) uint8_t room[256];
 } wefti_decoded_t;
 
-/* Read c->n values, which view the bytes (aligned to 8 or else what is not aligned is copied). payload_len is that of the payload that came
- * with them. Data of pieces is NULL as yet. The values' shapes and strides may be in the bytes too: nobody writes to them.
+/* Read c->n values, which view the bytes (aligned to 8 or else what is not aligned is copied). The bytes are where no peer can write, as long
+ * as the values are used: whoever uses them relies on what is checked here (counts, shapes and strides, UTF-8, bools), which may be viewed.
+ * payload_len is that of the payload that came with them. Data of pieces is NULL as yet. Nobody writes to shapes and strides.
  * WEFT_ERR_PROTOCOL, with a sentence: the bytes are not such values, all of them, and no others. WEFT_ERR_NOMEM. Nothing is to be freed after
  * either. */
 weft_status_t wefti_decode(const wefti_codec_t *c, const void *bytes, size_t len, uint64_t payload_len, weft_value_t *values_out,
                            wefti_decoded_t *d);
-/* The payload is here, in one piece of host memory: its pieces are viewed there, and copied where they are not aligned.
+/* The payload is here, in one piece of host memory, ours like the bytes: its pieces are viewed there, and copied where they are not aligned.
  * WEFT_ERR_PROTOCOL: text that is not UTF-8, a bool that is none; WEFT_ERR_NOMEM. */
 weft_status_t wefti_decoded_payload(wefti_decoded_t *d, const void *payload);
 /* One piece is here, aligned as it asks, in memory of that device (1, 0: the host's). Strings and vectors: the host's only. WEFT_ERR_PROTOCOL as

@@ -1,7 +1,7 @@
 /* rpc/fetch.c - what came with a message: values where they are, values that stay, payloads that are brought here.
  *
- * Nothing of a message is believed before it was decoded; what is decoded again was copied first, so that a peer that writes to shared memory
- * meanwhile changes nothing that was checked.
+ * Nothing of a message is believed before it was decoded, and everything is decoded in memory of ours: messages are copies (am/am.h), payloads are
+ * pulled, never lent. So no peer changes what was checked.
  *
  *     rpc_in_t: missing == 0: ready.   missing > 0 --fetch--> under way --done--> ready | let go of
  *

@@ -313,7 +313,6 @@ static bool read_bind(const weft_am_t *am, wanted_t *w)
     if (left < sizeof b || am->len)
         return false;
     memcpy(&b, at, sizeof b);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
     at += sizeof b;
     left -= sizeof b;
     if (left != (size_t)b.service_len + b.instance_len + b.text_len || (b.number ? b.hash : !b.text_len))

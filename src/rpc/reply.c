@@ -144,7 +144,7 @@ static inline bool succeed_quickly(weft_op_t *op, const weft_am_t *am, const rpc
     size_t len = am->header_len - where->at;
     if (__builtin_expect(!r || codec->n > sizeof r->room / sizeof r->room[0] || am->len || len > sizeof r->bytes, 0))
         return false;
-    if (!codec->fixed) /* what is viewed stays, and the peer cannot change it any more */
+    if (!codec->fixed) /* what is viewed stays with the reply */
         bytes = (const uint8_t *)memcpy(r->bytes, bytes, len);
     if (!wefti_decode_small(codec, bytes, len, r->room))
         return false;
@@ -231,7 +231,6 @@ static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
         return;
     }
     memcpy(&ext, h + sizeof(rpc_head_t), sizeof ext);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
     if (ext.zero || (ext.bytes_len && !(ext.flags & RPC_F_BYTES))) {
         nonsense(ep);
         return;

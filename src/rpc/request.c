@@ -1,7 +1,8 @@
 /* rpc/request.c - requests: how they arrive, and where they run.
  *
  * A call whose arguments are here and whose function needs neither a thread nor a stream is decoded where it lies and runs at
- * once, on the stack of its arrival. Every other becomes a block (block.c), and so does one that its function keeps.
+ * once, on the stack of its arrival. Every other becomes a block (block.c), and so does one that its function keeps. Where it
+ * lies is memory of ours: active messages hand the library copies (am/am.h), which no peer can change after they were checked.
  *
  * Promise: every request that is not `oneway` is answered once, or its caller is gone; functions run at most once, and not
  * after their request was cancelled while it waited; nothing a peer sends is believed before it was checked.
@@ -10,7 +11,7 @@
 
 #include "rpc/serve.h"
 
-/* A call as it came: copied from the message, which its sender may still be writing to. */
+/* A call as it came. */
 typedef struct arrival {
     rpc_head_t head;
     rpc_ext_t ext;
@@ -259,7 +260,6 @@ static bool read_ext(const weft_am_t *am, arrival_t *a)
     if (left < sizeof a->ext)
         return false;
     memcpy(&a->ext, at, sizeof a->ext);
-    __asm__ volatile("" : : : "memory"); /* from here on the copy, whatever the peer does to the original */
     at += sizeof a->ext;
     left -= sizeof a->ext;
     unsigned flags = a->ext.flags;
@@ -341,7 +341,6 @@ void wefti_rpc_to_server(weft_am_t *am, void *user)
         return;
     }
     memcpy(&a.head, am->header, sizeof a.head);
-    __asm__ volatile("" : : : "memory");
     a.left_ns = UINT64_MAX;
     a.is_once = false;
     unsigned kind = rpc_kind(&a.head);
