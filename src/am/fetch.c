@@ -233,13 +233,14 @@ weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op)
 
 weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *given, weft_op_t *op)
 {
-    weft_am_pull_opts_t o = WEFT_AM_PULL_OPTS_INIT;
+    weft_am_pull_opts_t o;
     am_into_t into;
     uint64_t room;
-    if (!am || !op || !given || !given->size)
+    if (!am || !op || !given)
         return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message, an operation and options made with WEFT_AM_PULL_OPTS_INIT");
-    memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
-    weft_status_t st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &room);
+    weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_am_pull_opts_t");
+    if (!st)
+        st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &room);
     if (st)
         return st;
     if (!o.buf && !o.iov) {

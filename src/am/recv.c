@@ -109,18 +109,20 @@ static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, bool t
 
 weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given, weft_op_t *op)
 {
-    weft_am_recv_opts_t o = WEFT_AM_RECV_OPTS_INIT;
+    weft_am_recv_opts_t o;
     am_into_t into;
     uint64_t cap;
-    if (!rt || !op || !given || !given->size)
+    if (!rt || !op || !given)
         return wefti_fail(WEFT_ERR_INVALID,
                           "a receive needs a runtime, an operation and options made with WEFT_AM_RECV_OPTS_INIT");
-    memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_am_recv_opts_t");
+    if (st)
+        return st;
     if (o.ep && o.ep->rt != rt)
         return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
     if (!o.header && o.header_cap)
         return wefti_fail(WEFT_ERR_INVALID, "the header is NULL with a capacity of %zu", o.header_cap);
-    weft_status_t st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &cap);
+    st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &cap);
     if (st)
         return st;
     if (!o.buf && !o.iov) {

@@ -505,11 +505,12 @@ weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_
 
 weft_status_t weft_am_send_with(weft_ep_t *ep, const weft_am_send_opts_t *given, weft_op_t *op)
 {
-    weft_am_send_opts_t o = WEFT_AM_SEND_OPTS_INIT;
-    if (!given || !given->size)
+    weft_am_send_opts_t o;
+    if (!given)
         return wefti_fail(WEFT_ERR_INVALID, "a send needs options made with WEFT_AM_SEND_OPTS_INIT");
-    memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
-    weft_status_t st = check(ep, o.id, o.header, o.header_len, o.iov ? "" : o.buf, o.iov ? 0 : o.len);
+    weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_am_send_opts_t");
+    if (!st)
+        st = check(ep, o.id, o.header, o.header_len, o.iov ? "" : o.buf, o.iov ? 0 : o.len);
     if (st)
         return st;
     uint64_t len = o.len;

@@ -284,7 +284,7 @@ weft_status_t weft_runtime_address(weft_runtime_t *rt, const weft_listen_opts_t 
     weft_listen_opts_t o;
     if (!rt || !len)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "len" : "rt");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_listen_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_listen_opts_t");
     if (st)
         return st;
     address_call_t c = {.rt = rt, .opts = &o, .buf = buf, .cap = buf ? *len : 0};

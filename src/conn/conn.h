@@ -9,6 +9,7 @@
 
 #include <weft/conn.h>
 
+#include "base/opts.h"
 #include "base/wild.h"
 #include "conn/flow.h"
 #include "conn/payload.h"
@@ -118,7 +119,7 @@ weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);
 #define WEFTI_REACH_MAX 512
 void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX]);
 
-/* Copy as much of an options struct as its caller knows; the rest is zero. WEFT_ERR_INVALID: its size is nonsense. */
+/* For listener.c alone; everybody else reads options with wefti_opts_read() (base/opts.h). */
 weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const char *what);
 
 /* For src/open.c. */

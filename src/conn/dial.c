@@ -301,7 +301,7 @@ weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_op
     if (rt->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     wefti_conn_t *conn = wefti_conn_of(rt);
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_ep_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_ep_opts_t");
     if (!st)
         st = targets(conn, uri, &o, &uris, &blob);
     if (st)

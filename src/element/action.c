@@ -60,7 +60,7 @@ weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_ac
     weft_action_opts_t o;
     if (!rt || !id || !action_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !id ? "the id" : "where the action goes");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_action_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_action_opts_t");
     if (st)
         return st;
     if (strnlen(id, sizeof(*action_out)->id) >= sizeof(*action_out)->id)

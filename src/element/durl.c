@@ -425,20 +425,20 @@ static bool ends(const weft_durl_t *d)
 
 weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
 {
-    weft_durl_t d = WEFT_DURL_INIT, back = WEFT_DURL_INIT;
+    weft_durl_t d, back = WEFT_DURL_INIT;
     writer_t w = {.n = 0};
-    if (!durl || !len || durl->size < sizeof durl->size)
-        return wefti_fail(WEFT_ERR_INVALID,
-                          durl ? "the length is NULL, or the durl was not made with WEFT_DURL_INIT" : "the durl is NULL");
-    memcpy(&d, durl, durl->size < sizeof d ? durl->size : sizeof d);
-    d.size = sizeof d;
+    if (!durl || !len)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", durl ? "the length" : "the durl");
+    weft_status_t st = wefti_opts_read(durl, &d, sizeof d, "weft_durl_t");
+    if (st)
+        return st;
     if (!ends(&d))
         return wefti_fail(WEFT_ERR_INVALID,
                           "a text in the durl does not end, or there are more replicas or bytes of a token than fit");
     write_durl(&d, &w);
     if (w.n > WEFT_DURL_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "the durl would have %zu bytes; %u are the most", w.n, WEFT_DURL_MAX);
-    weft_status_t st = weft_durl_parse(w.text, &back);
+    st = weft_durl_parse(w.text, &back);
     if (st)
         return st;
     if (!same(&d, &back))

@@ -727,7 +727,7 @@ weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const 
     weft_transport_alloc_opts_t o;
     weft_status_t st = check(trans, op, false);
     if (!st)
-        st = wefti_opts_copy(opts, &o, sizeof o, "weft_transport_alloc_opts_t");
+        st = wefti_opts_read(opts, &o, sizeof o, "weft_transport_alloc_opts_t");
     if (st)
         return st;
     element_io_t *io = io_for(trans, IO_ALLOC);

@@ -311,7 +311,7 @@ weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *op
     if (!opts || !memory_out)
         return wefti_fail(WEFT_ERR_INVALID, opts ? "there is nowhere to put the memory element"
                                                  : "a memory element needs options: a name and how many bytes");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_memory_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_memory_opts_t");
     if (!st)
         st = check(rt, &o);
     if (st)

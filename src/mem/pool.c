@@ -536,16 +536,15 @@ static weft_status_t check(weft_pool_opts_t *o)
 
 weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, weft_pool_t **pool_out)
 {
-    weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+    weft_pool_opts_t o;
     if (!rt || !pool_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s", rt ? "there is nowhere to put the pool" : "the runtime is NULL");
-    if (opts && opts->size < sizeof opts->size)
-        return wefti_fail(WEFT_ERR_INVALID, "the options have no size: start from WEFT_POOL_OPTS_INIT");
-    if (opts)
-        memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_pool_opts_t");
+    if (st)
+        return st;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    weft_status_t st = check(&o);
+    st = check(&o);
     if (st)
         return st;
     weft_pool_t *pool = wefti_calloc(1, sizeof *pool);

@@ -323,15 +323,16 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
 
 weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *given, weft_op_t *op)
 {
-    weft_msg_send_opts_t opts = WEFT_MSG_SEND_OPTS_INIT;
-    if (!ep || !given || !given->size)
+    weft_msg_send_opts_t opts;
+    if (!ep || !given)
         return wefti_fail(WEFT_ERR_INVALID, "a send needs an endpoint and options made with WEFT_MSG_SEND_OPTS_INIT");
-    memcpy(&opts, given, given->size < sizeof opts ? given->size : sizeof opts);
+    weft_status_t st = wefti_opts_read(given, &opts, sizeof opts, "weft_msg_send_opts_t");
+    if (st)
+        return st;
     uint64_t len = opts.len;
     const weft_mem_kind_t *device = len && !opts.iov ? wefti_mem_device_of(opts.buf, NULL) : NULL;
     if (!opts.iov && !opts.buf && opts.len)
         return wefti_fail(WEFT_ERR_INVALID, "the buffer is NULL with a length of %zu", opts.len);
-    weft_status_t st = WEFT_OK;
     if (opts.iov && (st = wefti_pieces_check("a send", false, opts.iov, opts.buf ? 0 : opts.iov_n, NULL, &len, &device)))
         return st;
     if (!op && !opts.release)

@@ -146,13 +146,12 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
 {
     const reg_backend_t *ops = NULL;
     const char *rest = NULL;
-    weft_registry_opts_t given = WEFT_REGISTRY_OPTS_INIT;
+    weft_registry_opts_t given;
     if (!rt || !registry_out)
         return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, or nowhere to put the registry");
-    if (opts && opts->size < sizeof opts->size)
-        return wefti_fail(WEFT_ERR_INVALID, "the size of the options is not set (WEFT_REGISTRY_OPTS_INIT)");
-    if (opts)
-        memcpy(&given, opts, opts->size < sizeof given ? opts->size : sizeof given);
+    weft_status_t st = wefti_opts_read(opts, &given, sizeof given, "weft_registry_opts_t");
+    if (st)
+        return st;
     if (!given.lease_ns)
         given.lease_ns = REG_LEASE_NS;
     if (wefti_forked(rt))
@@ -161,7 +160,7 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
     if (!uri)
         uri = rt->config.registry;
-    weft_status_t st = find_backend(uri, &ops, &rest);
+    st = find_backend(uri, &ops, &rest);
     if (st)
         return st;
     if (rt->virtual_time && !ops->instant)

@@ -127,13 +127,14 @@ void wefti_reg_request_done(reg_request_t *q)
 weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t *entry, weft_op_t *op)
 {
     reg_request_t *q;
-    weft_entry_t given = WEFT_ENTRY_INIT;
+    weft_entry_t given;
     if (!entry || entry->size < offsetof(weft_entry_t, load))
         return wefti_fail(WEFT_ERR_INVALID, "there is no entry, or its size is not set (WEFT_ENTRY_INIT)");
-    weft_status_t st = request_new(registry, REG_ENTER, &q);
+    weft_status_t st = wefti_opts_read(entry, &given, sizeof given, "weft_entry_t");
+    if (!st)
+        st = request_new(registry, REG_ENTER, &q);
     if (st)
         return st;
-    memcpy(&given, entry, entry->size < sizeof given ? entry->size : sizeof given);
     st = wefti_reg_entry_new(&given, given.instance ? given.instance : registry->name, &q->entry);
     if (st) {
         request_free(q);

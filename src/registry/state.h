@@ -12,6 +12,7 @@
 #include <weft/registry.h>
 
 #include "base/alloc.h"
+#include "base/opts.h"
 #include "base/rarely.h"
 #include "core/core.h"
 

@@ -233,7 +233,7 @@ weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts
         return wefti_fail_gone(rt);
     if (rt->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_region_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_region_opts_t");
     if (!st)
         st = check(&o);
     if (st)

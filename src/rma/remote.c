@@ -219,11 +219,10 @@ static const wefti_op_kind_t attach_kind = {"attach", attach_start, attach_cance
 static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t flags, const weft_remote_opts_t *given,
                             weft_op_t *op)
 {
-    weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
-    if (given && !given->size)
-        return wefti_fail(WEFT_ERR_INVALID, "the options of a remote are made with WEFT_REMOTE_OPTS_INIT");
-    if (given)
-        memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    weft_remote_opts_t o;
+    weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_remote_opts_t");
+    if (st)
+        return st;
     if ((unsigned)o.path > WEFT_RMA_NATIVE)
         return wefti_fail(WEFT_ERR_INVALID, "%d is not a path to remote memory", (int)o.path);
     weft_runtime_t *rt = ep->rt;
@@ -241,7 +240,7 @@ static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t 
     wefti_list_init(&r->live);
     wefti_list_init(&r->loose);
     wefti_list_init(&r->flushes);
-    weft_status_t st = wefti_op_prepare(rt, op, &attach_kind);
+    st = wefti_op_prepare(rt, op, &attach_kind);
     if (st) {
         wefti_free(r);
         return st;

@@ -136,7 +136,7 @@ weft_status_t weft_region_token(weft_region_t *region, const weft_region_token_o
     rma_state_t *rs = region->rs;
     if (wefti_gone(rs->rt))
         return wefti_fail_gone(rs->rt);
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_region_token_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_region_token_opts_t");
     if (st)
         return st;
     /* the generation first: one that a revoke ends meanwhile gives a token that is stale, never one that is too good */

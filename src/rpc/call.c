@@ -369,9 +369,8 @@ void wefti_rpc_call_again(weft_op_t *op, weft_status_t why, const rpc_server_t *
     rpc_call_t *c = rpc_call(op);
     const weft_client_t *client = c->method->client;
     const weft_sig_t *sig = atomic_load_explicit(&c->method->sig, memory_order_relaxed);
-    bool fresh = c->opts && c->opts->fresh;
     bool may = !c->ran ||
-               (!fresh && c->tries < client->tries && c->kind != CALL_ONEWAY && (c->seq || (sig && weft_sig_idempotent(sig))));
+               (!c->fresh && c->tries < client->tries && c->kind != CALL_ONEWAY && (c->seq || (sig && weft_sig_idempotent(sig))));
     if (c->stream && wefti_stream_used(c->stream))
         may = false;
     if (client->closing || client->lost || !may || (c->kind == CALL_ONEWAY && c->ran)) {
@@ -499,7 +498,7 @@ static weft_status_t start(weft_op_t *op)
     weft_status_t st = wefti_op_track(op);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
-    if (__builtin_expect(c->opts && c->opts->once, 0)) {
+    if (__builtin_expect(c->once, 0)) {
         c->seq = ++client->seq;
         wefti_list_push_back(&client->once, &c->once_link);
     }
@@ -565,7 +564,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
         wefti_rpc_call_end(op, why, NULL);
         break;
     case CALL_FETCHING:
-        if (c->opts && c->opts->into) /* bytes on their way to the program's memory end it, as anywhere */
+        if (c->into) /* bytes on their way to the program's memory end it, as anywhere */
             break;
         wefti_rpc_in_free(c->in);
         c->in = NULL;
@@ -587,8 +586,9 @@ static const wefti_op_kind_t call_kind = {"call", start_later, cancel};
 
 /* --- posting --------------------------------------------------------------------------------------------------------------------- */
 
+/* known: opts as this version has them; NULL where there are none. */
 static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
-                        weft_reply_t *reply, unsigned kind)
+                        const weft_call_opts_t *known, weft_reply_t *reply, unsigned kind)
 {
     rpc_call_t *c = rpc_call(op);
     op->from = 0;
@@ -609,7 +609,12 @@ static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *arg
     c->kind = (uint8_t)kind;
     c->ran = WEFT_NOT_RUN;
     c->tries = 0;
-    c->left_open = false;
+    c->left_open = c->once = c->fresh = c->into = false;
+    if (__builtin_expect(known != NULL, 0)) {
+        c->once = known->once;
+        c->fresh = known->fresh;
+        c->into = known->into;
+    }
     if (reply) {
         reply->code = WEFT_CODE_OK;
         reply->ran = WEFT_NOT_RUN;
@@ -641,15 +646,13 @@ static weft_status_t check(const weft_method_t *m, const weft_value_t *args, siz
     return WEFT_OK;
 }
 
-weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
-                             weft_reply_t *reply, weft_op_t *op)
+static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                                      const weft_call_opts_t *known, weft_reply_t *reply, weft_op_t *op)
 {
     unsigned kind;
     weft_status_t st = check(m, args, n, op, false, &kind);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
-    if (opts && opts->size != sizeof *opts)
-        return wefti_fail(WEFT_ERR_INVALID, "the options of a call are made with WEFT_CALL_OPTS_INIT");
     if (!op)
         return wefti_rpc_call_detached(m, args, n);
     weft_runtime_t *was, *rt = m->client->rs->rt;
@@ -658,7 +661,7 @@ weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t 
         if (__builtin_expect(pass, 1)) {
             st = wefti_op_prepare_here(rt, op, &call_kind);
             if (__builtin_expect(!st, 1)) {
-                fill(op, m, args, n, opts, reply, kind);
+                fill(op, m, args, n, opts, known, reply, kind);
                 st = start(op);
                 if (__builtin_expect(st, 0))
                     wefti_op_unprepare_here(op);
@@ -671,13 +674,21 @@ weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t 
     st = wefti_op_prepare(rt, op, &call_kind);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
-    fill(op, m, args, n, opts, reply, kind);
+    fill(op, m, args, n, opts, known, reply, kind);
     return wefti_op_go_by(rt, op, start);
 }
 
 weft_status_t weft_call(weft_method_t *m, const weft_value_t *args, size_t n, weft_reply_t *reply, weft_op_t *op)
 {
-    return weft_call_with(m, args, n, NULL, reply, op);
+    return call_with(m, args, n, NULL, NULL, reply, op);
+}
+
+weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
+                             weft_reply_t *reply, weft_op_t *op)
+{
+    weft_call_opts_t o;
+    weft_status_t st = opts ? wefti_opts_read(opts, &o, sizeof o, "weft_call_opts_t") : WEFT_OK;
+    return st ? st : call_with(m, args, n, opts, opts ? &o : NULL, reply, op);
 }
 
 size_t weft_call_many(weft_method_t *m, const weft_call_item_t *items, size_t n, weft_status_t *why_out)
@@ -703,7 +714,7 @@ weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t
     weft_status_t st = wefti_op_prepare(rt, op, &call_kind);
     if (st)
         return st;
-    fill(op, m, NULL, 0, NULL, reply, CALL_CHECK);
+    fill(op, m, NULL, 0, NULL, NULL, reply, CALL_CHECK);
     return wefti_op_go_by(rt, op, start);
 }
 
@@ -712,14 +723,15 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
 {
     unsigned kind;
     weft_stream_t *stream;
+    weft_call_opts_t o;
     weft_status_t st = check(m, args, n, op, true, &kind);
+    if (!st)
+        st = wefti_opts_read(opts, &o, sizeof o, "weft_call_opts_t");
     if (st)
         return st;
-    if (!op || !stream_out || (opts && opts->size != sizeof *opts))
-        return wefti_fail(WEFT_ERR_INVALID,
-                          "a call with a stream needs an operation, somewhere to put the stream, and options made with "
-                          "WEFT_CALL_OPTS_INIT or none");
-    if (opts && opts->once)
+    if (!op || !stream_out)
+        return wefti_fail(WEFT_ERR_INVALID, "a call with a stream needs an operation, and somewhere to put the stream");
+    if (o.once)
         return wefti_fail(WEFT_ERR_UNSUPPORTED,
                           "a call with a stream cannot be made `once`: what was sent on it is not remembered");
     weft_runtime_t *rt = m->client->rs->rt;
@@ -728,7 +740,7 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
         return st;
     st = wefti_op_prepare(rt, op, &call_kind);
     if (!st) {
-        fill(op, m, args, n, opts, reply, kind);
+        fill(op, m, args, n, opts, &o, reply, kind);
         rpc_call(op)->stream = stream;
         wefti_stream_connect(stream, NULL, 0, op);
         *stream_out = stream;

@@ -90,7 +90,7 @@ weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *given, wef
     weft_client_t *c;
     if (!ep || !client_out)
         return wefti_fail(WEFT_ERR_INVALID, ep ? "there is nowhere to put the client" : "the endpoint is NULL");
-    weft_status_t st = given ? wefti_opts_copy(given, &o, sizeof o, "a client") : WEFT_OK;
+    weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_client_opts_t");
     if (st)
         return st;
     if (wefti_forked(ep->rt) || ep->rt->closing)

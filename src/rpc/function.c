@@ -153,7 +153,7 @@ weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signat
                                      const weft_function_opts_t *opts, bool own)
 {
     weft_function_opts_t o;
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_function_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_function_opts_t");
     if (st)
         return st;
     rpc_function_t *f = (rpc_function_t *)wefti_calloc(1, sizeof *f);

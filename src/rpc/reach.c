@@ -170,7 +170,7 @@ weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_c
         return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, no uri, or nowhere to put the client");
     if (wefti_forked(rt) || rt->closing)
         return wefti_fail(wefti_forked(rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
-    weft_status_t st = opts ? wefti_opts_copy(opts, &o, sizeof o, "weft_client_opts_t") : WEFT_OK;
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_client_opts_t");
     if (st)
         return st;
     bool by_name = wefti_uri_is_service(uri);

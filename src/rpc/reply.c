@@ -117,10 +117,13 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where
     wefti_rpc_unsend(op);
     c->ran = WEFT_RAN;
     if (in && in->missing) {
-        const weft_call_opts_t *o = c->opts;
+        weft_call_opts_t o = WEFT_CALL_OPTS_INIT;
         c->state = CALL_FETCHING;
         c->in = in;
-        st = wefti_rpc_in_fetch(in, o ? o->into : NULL, o ? o->into_cap : 0, o ? o->into_kind : NULL, fetched, op);
+        if (c->into)
+            st = wefti_opts_read(c->opts, &o, sizeof o, "weft_call_opts_t");
+        if (!st)
+            st = wefti_rpc_in_fetch(in, o.into, o.into_cap, o.into_kind, fetched, op);
         if (!st)
             return;
         c->state = CALL_NEW;

@@ -112,7 +112,7 @@ weft_status_t weft_service_open(weft_runtime_t *rt, const char *name, const weft
     weft_service_opts_t o;
     if (!rt || !name || !service_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : name ? "the place for the service" : "the name");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_service_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_service_opts_t");
     if (!st)
         st = check_name(name, "a service");
     if (!st && o.instance)

@@ -264,7 +264,7 @@ struct rpc_call {
     weft_method_t *method;
     rpc_server_t *server;        /* it waits for or was sent to; NULL: none */
     const weft_value_t *args;
-    const weft_call_opts_t *opts; /* NULL: none */
+    const weft_call_opts_t *opts; /* the program's, of whatever version: wefti_opts_read(). NULL: none */
     weft_reply_t *reply;         /* NULL: nobody wants it */
     weft_stream_t *stream;
     rpc_out_t *out;              /* the request, while it waits to be sent or its payload is taken */
@@ -278,6 +278,7 @@ struct rpc_call {
     weft_status_t why;           /* how it ends, when that has to wait for a buffer; WEFT_ERR_AGAIN: it is sent again */
     uint8_t state, kind, ran, tries;
     bool left_open;              /* an earlier try may have run */
+    bool once, fresh, into;      /* what its options say; into: results go to the program's memory */
 };
 _Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
 static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_room(op, rpc_call_t); }

@@ -149,7 +149,7 @@ weft_status_t weft_function_serve(weft_service_t *service, const weft_function_t
     weft_function_opts_t o;
     if (!function || !run || !fn)
         return wefti_fail(WEFT_ERR_INVALID, "there is no function to serve");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_function_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_function_opts_t");
     if (st)
         return st;
     handler_t *h = (handler_t *)wefti_malloc(sizeof *h);

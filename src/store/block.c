@@ -132,7 +132,7 @@ weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opt
     weft_block_opts_t o;
     weft_status_t st = wefti_store_check(store, op);
     if (!st)
-        st = wefti_opts_copy(opts, &o, sizeof o, "weft_block_opts_t");
+        st = wefti_opts_read(opts, &o, sizeof o, "weft_block_opts_t");
     if (!st && o.name)
         st = wefti_store_check_name(o.name, "a block");
     if (st)

@@ -194,7 +194,7 @@ weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft
     weft_store_opts_t o;
     if (!ep || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
-    weft_status_t st = wefti_opts_copy(opts, &o, sizeof o, "weft_store_opts_t");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_store_opts_t");
     if (st)
         return st;
     weft_store_t *store = (weft_store_t *)wefti_calloc(1, sizeof *store);

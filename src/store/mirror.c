@@ -365,12 +365,14 @@ static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o
 
 weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op)
 {
-    weft_mirror_opts_t o = WEFT_MIRROR_OPTS_INIT;
-    if (!rt || !op || !opts || !opts->size || !opts->name)
+    weft_mirror_opts_t o;
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_mirror_opts_t");
+    if (st)
+        return st;
+    if (!rt || !op || !o.name)
         return wefti_fail(WEFT_ERR_INVALID,
                           "a mirror needs a runtime, an operation, and options made with WEFT_MIRROR_OPTS_INIT that have a name");
-    memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
-    weft_status_t st = check(rt, &o);
+    st = check(rt, &o);
     if (st)
         return st;
     weft_mirror_t *m = mirror_new(rt, &o);

@@ -312,7 +312,7 @@ void wefti_store_request(weft_am_t *am, void *user)
 
 static weft_status_t take_opts(const weft_store_server_opts_t *given, weft_store_server_opts_t *o)
 {
-    weft_status_t st = wefti_opts_copy(given, o, sizeof *o, "weft_store_server_opts_t");
+    weft_status_t st = wefti_opts_read(given, o, sizeof *o, "weft_store_server_opts_t");
     if (st)
         return st;
     o->size = sizeof *o;

@@ -7,8 +7,8 @@
  * ring. Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
  *
  * Bells can be silenced by any peer, and those are not believed to leave them alone. So every SWEEP_CALLS, and before a sleep if the last
- * look was SWEEP_NS ago, every lane is looked at, and what has something gets its bell rung by ourselves. A runtime that sleeps is woken
- * by its heartbeats at the latest.
+ * look was SWEEP_NS ago, every lane is looked at, and what has something gets its bell rung by ourselves. A runtime never sleeps for
+ * more than a quarter of a second (core/sleep.c).
  *
  * Promise: an armed rail whose fd stays unreadable has nothing to do, if its peers are honest; what one of them does to the bell makes the
  * records of others late, and loses none. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds
