@@ -76,7 +76,7 @@ struct weft_op {
     weft_status_t status;
     union {
         uint32_t header_len; /* of an active message received */
-        uint32_t reason;     /* of an active message sent and rejected */
+        uint32_t reason;     /* of WEFT_ERR_REJECTED */
     };
     uint64_t len;            /* bytes of the message, of the transfer, or a count */
     uint64_t tag;

@@ -48,7 +48,7 @@ extern "C" {
     X(WEFT_ERR_ADDRESS,    -18, "the address cannot be used: in use, not of this machine, or its name has no address") \
     X(WEFT_ERR_NOTFOUND,   -19, "no such thing: a name, an id whose object is gone, or a message that is not there") \
     X(WEFT_ERR_SYSTEM,     -20, "the operating system or UCX failed; the log has its words") \
-    X(WEFT_ERR_REJECTED,   -21, "the receiver rejected the message; the operation has its reason") \
+    X(WEFT_ERR_REJECTED,   -21, "the peer rejected the message or the request; the operation has its reason") \
     X(WEFT_ERR_RANGE,      -22, "outside of the memory that was exposed, or of the part the token names; nothing was touched") \
     X(WEFT_ERR_RIGHTS,     -23, "the token does not give that right; nothing was touched") \
     X(WEFT_ERR_STALE,      -24, "it is no longer valid: the region was revoked or freed, or the token's time is over") \

@@ -19,6 +19,7 @@
  *     WEFT_ERR_STALE     the lease is over: its blocks are gone. Open the store again. Or its id was opened over another endpoint
  *     WEFT_ERR_PEER      the server is lost. Within the lease a client can come back to its blocks: weft_store_open() with its id
  *     WEFT_ERR_UNSUPPORTED the peer is no server
+ *     WEFT_ERR_REJECTED  the server is of a newer version and refused it for a reason that is not known here; op->reason is its number
  *
  * Threads: any, for everything here. */
 #ifndef WEFT_STORE_H

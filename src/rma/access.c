@@ -463,12 +463,6 @@ void wefti_rma_asked_down(weft_ep_t *ep, weft_status_t why)
 
 /* --- answers ------------------------------------------------------------------------------------------------------------------- */
 
-/* A status that came over the network is one of ours, or a breach. */
-static weft_status_t status_of(const rma_reply_t *reply)
-{
-    return reply->status > 0 || reply->status < WEFT_ERR_CORRUPT ? WEFT_ERR_PROTOCOL : (weft_status_t)reply->status;
-}
-
 /* The access that an answer is for; *left: it was cancelled. NULL and not left: nonsense. */
 static rma_acc_t *answered(weft_ep_t *ep, uint64_t id, bool *left)
 {
@@ -518,12 +512,15 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         wefti_wild_take(&reply, rec, sizeof reply);
     reply.kind = kind;
     rma_acc_t *acc = answered(ep, reply.id, &left);
-    weft_status_t st = status_of(&reply);
-    if (n < sizeof reply || reply.zero || reply.zero2 || (!acc && !left) || (acc && !fitting(acc, &reply, n)) ||
-        st == WEFT_ERR_PROTOCOL) {
+    if (n < sizeof reply || reply.zero || reply.zero2 || reply.status > 0 || (!acc && !left) ||
+        (acc && !fitting(acc, &reply, n))) {
         wefti_rma_nonsense(ep);
         return;
     }
+    uint32_t reason = 0;
+    weft_status_t st = wefti_status_told(reply.status, "the owner of remote memory", &reason);
+    if (reason && acc && !acc->batch)
+        rma_op(acc)->reason = reason;
     if (reply.kind == REC_ATTACHED) {
         if (acc) {
             unask(ep, acc);

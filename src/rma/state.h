@@ -15,6 +15,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "base/status.h"
 #include "conn/conn.h"
 #include "rma/rma.h"
 

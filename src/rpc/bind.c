@@ -159,15 +159,14 @@ void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
         return;
     }
     memcpy(&bound, (const uint8_t *)am->header + sizeof *head, sizeof bound);
+    bound.code = wefti_rpc_code_told(bound.code);
     const char *text = (const char *)am->header + sizeof *head + sizeof bound;
     size_t len = am->header_len - sizeof *head - sizeof bound;
     rpc_binding_t *b = (rpc_binding_t *)wefti_slots_get(&rpc_ep(ep)->binds, head->call);
     if (!b)
         return; /* nobody wants to know any more */
     weft_method_t *m = b->method;
-    weft_status_t st = bound.code > WEFT_CODE_UNAUTHENTICATED || len > WEFT_SIG_TEXT ? WEFT_ERR_PROTOCOL
-                       : bound.code                                                  ? WEFT_OK
-                                                                                     : learn(m, text, len);
+    weft_status_t st = len > WEFT_SIG_TEXT ? WEFT_ERR_PROTOCOL : bound.code ? WEFT_OK : learn(m, text, len);
     if (st == WEFT_ERR_PROTOCOL || st == WEFT_ERR_INVALID) {
         wefti_ep_protocol_error(ep, "an answer about a function without a signature or a code");
         return;

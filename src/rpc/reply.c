@@ -52,6 +52,11 @@ void wefti_rpc_reply_fail(weft_reply_t *r, weft_code_t code, weft_ran_t ran, con
     r->holds = HOLDS_TEXT;
 }
 
+uint32_t wefti_rpc_code_told(uint32_t code)
+{
+    return code <= WEFT_CODE_UNAUTHENTICATED ? code : WEFT_CODE_UNKNOWN;
+}
+
 static void nonsense(weft_ep_t *ep)
 {
     wefti_ep_protocol_error(ep, "a reply to a call of an unknown kind, length or flags");
@@ -247,10 +252,11 @@ static void reply_ext(weft_ep_t *ep, weft_am_t *am, weft_op_t *op)
         }
         memcpy(&f, h + at, sizeof f);
         at += sizeof f;
-        if (!f.code || f.code > WEFT_CODE_UNAUTHENTICATED) {
+        if (!f.code) {
             nonsense(ep);
             return;
         }
+        f.code = wefti_rpc_code_told(f.code);
         fail(op, &f, ext.flags, (const char *)h + at, am->header_len - at);
         return;
     }

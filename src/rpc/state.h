@@ -338,6 +338,7 @@ weft_status_t wefti_rpc_call_detached(weft_method_t *method, const weft_value_t 
 void wefti_rpc_typed_free(weft_client_t *client);
 
 /* reply.c */
+uint32_t wefti_rpc_code_told(uint32_t code);                    /* a code of a server's, which may be newer: WEFT_CODE_UNKNOWN if we do not know it */
 void wefti_rpc_to_client(weft_am_t *am, void *user);            /* a handler of active messages */
 void wefti_rpc_reply_fail(weft_reply_t *reply, weft_code_t code, weft_ran_t ran, const char *message, size_t len); /* the message is copied */
 

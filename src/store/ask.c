@@ -279,6 +279,8 @@ void wefti_store_replied(weft_am_t *am, void *user)
         return;
     }
     unsend(a, ep);
+    if (p.reason && a->op)
+        a->op->reason = p.reason;
     if (p.flags & STORE_LEASE_OVER)
         atomic_store(&a->store->state, WEFT_ERR_STALE);
     wefti_store_answer(a, &p);

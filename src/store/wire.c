@@ -4,6 +4,7 @@
  * flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
 #include "store/wire.h"
 
+#include "base/status.h"
 #include "base/utf8.h"
 
 enum {
@@ -273,7 +274,7 @@ bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
     if (r.bad || status > 0 || !p->kind || p->kind >= STORE_KINDS ||
         p->flags & ~(kinds[p->kind].reply_flags | STORE_LEASE_OVER) || (status == WEFT_OK && !(p->flags & STORE_BODY)))
         return false;
-    p->status = (weft_status_t)status;
+    p->status = wefti_status_told(status, "a memory server", &p->reason);
     if (p->flags & STORE_BODY)
         get_body(&r, kinds[p->kind].reply, p);
     return !r.bad && !wefti_reader_left(&r);

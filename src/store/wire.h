@@ -62,6 +62,7 @@ typedef struct store_reply {
     uint64_t id;
     uint8_t kind, flags;
     weft_status_t status;
+    uint32_t reason;         /* of WEFT_ERR_REJECTED, which is none of a server's: it is newer, and failed with this */
     uint64_t lease_ns, block, len, max_len, stamp;
     uint8_t server[WEFT_STORE_ID];
     uint64_t stats[STORE_STATS_N];

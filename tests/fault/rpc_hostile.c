@@ -410,7 +410,7 @@ static bool attack_client(unsigned n, outgoing_t *o, const char **what, liar_ver
         put_bound(0, liar_sigs[LIAR_ADD], strlen(liar_sigs[LIAR_ADD]));
         liar_head()->call += UINT64_C(7) << 32;
         break;
-        LIE(5, "an answer with an unknown code", FAILS)
+        LIE(5, "an answer with an unknown code", STANDS)
         call_out(o, LIAR_ADD, false);
         put_bound(17, "what", 4);
         break;
@@ -478,7 +478,7 @@ static bool attack_client(unsigned n, outgoing_t *o, const char **what, liar_ver
         liar_ext(RPC_F_FAILED, 0, 0);
         liar_failure(0, 4);
         break;
-        LIE(18, "a failure of an unknown code", FAILS)
+        LIE(18, "a failure of an unknown code", STANDS)
         call_out(o, LIAR_ADD, true);
         liar_begin(RPC_REPLY_EXT, liar.called.call, LIAR_FUNCTIONS);
         liar_ext(RPC_F_FAILED, 0, 0);
@@ -587,6 +587,36 @@ TEST(a_client_is_told_nonsense)
         end_call(&o, what);
         liar_part();
     }
+    liar_close();
+}
+
+/* A newer server has codes that we do not know: they are failures of that call, and no more. */
+TEST(codes_that_only_a_newer_server_knows)
+{
+    static const uint32_t codes[] = {17, 1000, UINT32_MAX};
+    liar_open();
+    liar_join();
+    for (unsigned i = 0; i < 6; i++) {
+        outgoing_t o;
+        bool bound = i % 2;
+        call_out(&o, LIAR_ADD, !bound);
+        if (bound) {
+            put_bound(codes[i / 2], "a new word", 10);
+        } else {
+            liar_begin(RPC_REPLY_EXT, liar.called.call, LIAR_FUNCTIONS);
+            liar_ext(RPC_F_FAILED, 0, 0);
+            liar_failure(codes[i / 2], 10);
+        }
+        liar_say(RPC_AM_TO_CLIENT);
+        CHECK_EQ(liar_finish(&o.op), WEFT_ERR_CALL);
+        CHECK_EQ(o.reply.code, WEFT_CODE_UNKNOWN);
+        CHECK_EQ(strlen(o.reply.message), 10);
+        liar_judge("a new code", STANDS);
+        weft_reply_release(&o.reply);
+        liar_part();
+        liar_join();
+    }
+    liar_part();
     liar_close();
 }
 

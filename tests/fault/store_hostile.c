@@ -309,25 +309,61 @@ static void taken(weft_listener_t *l, weft_ep_t *accepted, void *user)
     victim = accepted;
 }
 
+/* The honest one asks the hostile one for a store, whose answer is the test's. */
+static weft_listener_t *ask_hostile(weft_op_t *open, weft_ep_t **there)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
+    weft_listener_t *trap;
+    lo.accept = taken;
+    CHECK_OK(weft_listen(rt[HOSTILE], "tcp://127.0.0.1:0", &lo, &trap));
+    victim = NULL;
+    CHECK_OK(done(weft_ep_open(rt[HONEST], weft_listener_uri(trap), NULL, &op, there), &op));
+    for (double end = test_now() + 10; !victim;) {
+        drive();
+        CHECK(test_now() < end);
+    }
+    deaf = true; /* its library must not answer before we do */
+    CHECK_OK(weft_store_open(*there, NULL, open));
+    run(0.01);
+    return trap;
+}
+
+TEST(a_failure_that_only_a_newer_server_knows_is_a_failure_of_that_request)
+{
+    begin("tcp");
+    weft_op_t open = WEFT_OP_INIT;
+    weft_ep_t *there;
+    weft_listener_t *trap = ask_hostile(&open, &there);
+    uint8_t bytes[64];
+    int16_t newer = -77;
+    store_reply_t p = {.id = UINT64_C(1) << 32, .kind = STORE_OPEN, .status = WEFT_ERR_LIMIT};
+    size_t n = wefti_store_put_reply(&p, bytes, sizeof bytes);
+    memcpy(bytes + 10, &newer, sizeof newer);
+    CHECK_OK(weft_am_send(victim, STORE_AM_REPLY, bytes, n, NULL, 0, NULL));
+    deaf = false;
+    for (double end = test_now() + 10; !weft_op_done(&open);) {
+        drive();
+        CHECK(test_now() < end);
+    }
+    CHECK_EQ(open.status, WEFT_ERR_REJECTED);
+    CHECK_EQ(open.reason, 77);
+    run(0.05);
+    CHECK_EQ(weft_ep_get_state(there), WEFT_EP_UP);
+    check_honest();
+    weft_ep_abort(there, NULL);
+    weft_ep_abort(victim, NULL);
+    CHECK_OK(weft_listener_close(trap, NULL));
+    finish();
+}
+
 TEST(replies_that_are_none_cost_the_connection_to_that_server_only)
 {
     for (int how = 0; how < 40; how++) {
         begin("tcp");
-        weft_op_t op = WEFT_OP_INIT, open = WEFT_OP_INIT;
-        weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
-        weft_listener_t *trap;
+        weft_op_t open = WEFT_OP_INIT;
         weft_ep_t *there;
-        lo.accept = taken;
-        CHECK_OK(weft_listen(rt[HOSTILE], "tcp://127.0.0.1:0", &lo, &trap));
-        victim = NULL;
-        CHECK_OK(done(weft_ep_open(rt[HONEST], weft_listener_uri(trap), NULL, &op, &there), &op));
-        for (double end = test_now() + 10; !victim;) {
-            drive();
-            CHECK(test_now() < end);
-        }
-        deaf = true; /* its library must not answer before we do */
-        CHECK_OK(weft_store_open(there, NULL, &open));
-        run(0.01);
+        weft_listener_t *trap = ask_hostile(&open, &there);
         uint8_t bytes[256] = {0};
         wefti_rng_t rng = {(uint64_t)how};
         store_reply_t p = {.id = UINT64_C(1) << 32, .kind = (uint8_t)(1 + how % (STORE_KINDS - 1)), .flags = STORE_BODY};

@@ -3,6 +3,7 @@
 #include <weft/status.h>
 
 #include "../test.h"
+#include "base/status.h"
 
 static const weft_status_t all[] = {
 #define ITEM(name, value, text) name,
@@ -44,6 +45,20 @@ TEST(a_number_that_is_no_status_gets_the_words_for_unknown)
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         CHECK_STR(weft_status_name((weft_status_t)none[i]), "WEFT_ERR_?");
         CHECK_STR(weft_status_text((weft_status_t)none[i]), "unknown status");
+    }
+}
+
+TEST(what_a_peer_tells_is_a_status_of_ours_or_a_plain_rejection_with_its_number)
+{
+    uint32_t reason = 7;
+    weft_log_set_level(WEFT_LOG_NONE);
+    for (int i = 0; i < N; i++)
+        CHECK_EQ(wefti_status_told(all[i], "the test", &reason), all[i]);
+    CHECK_EQ(reason, 7);
+    static const int32_t newer[] = {-N, -1000, INT32_MIN};
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK_EQ(wefti_status_told(newer[i], "the test", &reason), WEFT_ERR_REJECTED);
+        CHECK_EQ(reason, (uint32_t)0 - (uint32_t)newer[i]);
     }
 }
 

@@ -129,6 +129,11 @@ TEST(every_reply_is_read_as_it_was_written)
         CHECK_EQ(n, 12);
         CHECK(wefti_store_get_reply(bytes, n, &got));
         CHECK_EQ(got.status, WEFT_ERR_STALE);
+        int16_t newer = -300; /* a failure that only a newer server knows */
+        memcpy(bytes + 10, &newer, sizeof newer);
+        CHECK(wefti_store_get_reply(bytes, n, &got));
+        CHECK_EQ(got.status, WEFT_ERR_REJECTED);
+        CHECK_EQ(got.reason, 300);
         bytes[10] = 1; /* a status that is none: 1 */
         bytes[11] = 0;
         CHECK(!wefti_store_get_reply(bytes, n, &got));
