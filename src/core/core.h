@@ -186,6 +186,7 @@ struct weft_runtime {
     uint64_t sleeps, wakeups, rescued_wakeups;
     _Atomic uint64_t rescued_waits; /* rescued_wakeups of threads that do not drive */
     wefti_list_t queues;           /* completion queues, to be cut off at close */
+    wefti_list_t fork_link;        /* fork.c's */
     _Atomic uint32_t queues_lock;
     const wefti_room_t *rooms[WEFTI_ROOM_N];
     void *room_state[WEFTI_ROOM_N];

@@ -1,22 +1,57 @@
 /* core/fork.c - noticing that this process is a child of the one that opened a runtime.
  *
  * A fabric does not survive fork(): its connections and registrations belong to the parent, and its thread is not here. So every
- * fork counts, and a runtime remembers the count at its opening: comparing the two is what every public call does first. The
- * handler only counts; it is legal between fork() and exec(). tests/unit/core_fork.c holds us to it. */
+ * fork counts, and a runtime remembers the count at its opening: comparing the two is what every public call does first. A call that
+ * forgets must not touch the parent's connections, which the child has mapped as well: so in the child every runtime of the parent has
+ * a driver already, and nobody can become it. The handler only counts and stores; it is legal between fork() and exec().
+ * tests/unit/core_fork.c holds us to it. */
 #include <pthread.h>
 
 #include "core/local.h"
 
 uint32_t wefti_fork_generation;
 
+/* Every open runtime. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static wefti_list_t runtimes = {&runtimes, &runtimes};
+
+void wefti_fork_list(weft_runtime_t *rt)
+{
+    pthread_mutex_lock(&lock);
+    wefti_list_push_back(&runtimes, &rt->fork_link);
+    pthread_mutex_unlock(&lock);
+}
+
+void wefti_fork_unlist(weft_runtime_t *rt)
+{
+    pthread_mutex_lock(&lock);
+    if (wefti_list_linked(&rt->fork_link))
+        wefti_list_remove(&rt->fork_link);
+    pthread_mutex_unlock(&lock);
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 static void in_child(void)
 {
     wefti_fork_generation++;
+    for (wefti_list_t *l; (l = wefti_list_pop(&runtimes));)
+        atomic_store(&wefti_container_of(l, weft_runtime_t, fork_link)->driver, 1);
+    wefti_driven = NULL; /* if a callback forked: its driver is the parent's thread */
+    pthread_mutex_unlock(&lock);
 }
 
 static void install(void)
 {
-    if (pthread_atfork(NULL, NULL, in_child))
+    if (pthread_atfork(before_fork, in_parent, in_child))
         wefti_error("no memory to notice forks: a forked child must not use the parent's runtimes");
 }
 

@@ -31,7 +31,7 @@ static void wake_driver(weft_runtime_t *rt)
 bool wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node)
 {
     weft_runtime_t *was;
-    if (wefti_mpsc_push(&rt->inbox, &wefti_opx(node)->handed) == WEFTI_MPSC_CLOSED)
+    if (wefti_gone(rt) || wefti_mpsc_push(&rt->inbox, &wefti_opx(node)->handed) == WEFTI_MPSC_CLOSED)
         return false;
     /* The node may be done and gone from here on, and the runtime closed. */
     if (wefti_driven == rt)

@@ -138,5 +138,7 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
 
 /* fork.c */
 void wefti_fork_watch(void); /* any thread */
+void wefti_fork_list(weft_runtime_t *rt);   /* it is open: a forked child must not drive it */
+void wefti_fork_unlist(weft_runtime_t *rt);
 
 #endif

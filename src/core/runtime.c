@@ -30,6 +30,7 @@ static weft_runtime_t *runtime_new(void)
 /* What it holds is freed. */
 void wefti_runtime_release(weft_runtime_t *rt)
 {
+    wefti_fork_unlist(rt);
     sodium_memzero(rt->key, sizeof rt->key);
     wefti_heap_free(&rt->timers);
     wefti_config_free(&rt->config);
@@ -65,6 +66,7 @@ weft_status_t wefti_runtime_open_on(const weft_runtime_opts_t *opts, wefti_confi
         goto err_fabric;
     }
     atomic_store(&rt->fork_generation, wefti_fork_generation);
+    wefti_fork_list(rt);
     atomic_store(&rt->handle.open, 1);
     atomic_store(&rt->driver, 0);
     *rt_out = rt;

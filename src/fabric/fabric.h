@@ -99,7 +99,7 @@ typedef struct wefti_fabric_ops {
     /* Make event_fd readable. The one function for other threads. */
     void (*wake)(wefti_fabric_t *f);
     uint64_t (*now)(wefti_fabric_t *f);
-    /* Unpredictable bytes (seeded in sim). */
+    /* Unpredictable bytes (seeded in sim). Any thread. */
     void (*random)(wefti_fabric_t *f, void *buf, size_t n);
 
     /* Wires. */

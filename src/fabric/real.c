@@ -9,6 +9,7 @@
  * with the processor's counter, whose rate only matters roughly. tests/wire/fabric_sock.c: wires_are_looked_at_while_a_lane_is_busy. */
 #include <errno.h>
 #include <glob.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -44,6 +45,7 @@ typedef struct real {
     unsigned found;  /* by a rail, during a look */
     uint64_t looked; /* ticks */
     wefti_watch_t wake_watch, shm_watch, ucx_watch, tcp_watch;
+    pthread_mutex_t random_lock;
     uint8_t random[256]; /* unpredictable bytes in stock */
     size_t random_left;
 } real_t;
@@ -190,20 +192,23 @@ static uint64_t now_ns(wefti_fabric_t *f)
 static void random_bytes(wefti_fabric_t *f, void *buf, size_t n)
 {
     real_t *r = real_of(f);
-    if (n <= r->random_left) {
-        r->random_left -= n;
-        memcpy(buf, r->random + r->random_left, n);
-        memset(r->random + r->random_left, 0, n);
-        return;
-    }
-    for (size_t at = 0; at < n;) {
+    for (size_t at = 0; n > sizeof r->random && at < n;) {
         ssize_t got = getrandom((char *)buf + at, n - at, 0);
         if (got > 0)
             at += (size_t)got;
     }
+    if (n > sizeof r->random)
+        return;
     /* Small asks come in bursts (tokens, jitter): one system call for many. */
-    ssize_t got = getrandom(r->random, sizeof r->random, 0);
-    r->random_left = got > 0 ? (size_t)got : 0;
+    pthread_mutex_lock(&r->random_lock);
+    while (n > r->random_left) {
+        ssize_t got = getrandom(r->random, sizeof r->random, 0);
+        r->random_left = got > 0 ? (size_t)got : 0;
+    }
+    r->random_left -= n;
+    memcpy(buf, r->random + r->random_left, n);
+    memset(r->random + r->random_left, 0, n);
+    pthread_mutex_unlock(&r->random_lock);
 }
 
 /* --- wires ---------------------------------------------------------------------------------------------------------------- */
@@ -335,6 +340,7 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a fabric");
     r->base.ops = &real_ops;
+    pthread_mutex_init(&r->random_lock, NULL);
     r->shm_fd = r->ucx_fd = r->tcp_fd = r->epoll_fd = r->wake_fd = -1;
     r->wake_watch.fn = woken;
     r->shm_watch.fn = r->ucx_watch.fn = rail_event;
