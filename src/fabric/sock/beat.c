@@ -296,11 +296,13 @@ void wefti_sock_wire_beat_once(wefti_wire_t *wire)
 
 void wefti_beat_stop(sock_wire_t *w)
 {
-    if (!wefti_list_linked(&w->beat_link))
+    if (!w->beats)
         return;
     pthread_mutex_lock(&beats.lock);
-    if (beats.at == &w->beat_link)
-        beats.at = w->beat_link.next;
-    wefti_list_remove(&w->beat_link);
+    if (wefti_list_linked(&w->beat_link)) { /* its neighbours in the list belong to other threads: only under the lock */
+        if (beats.at == &w->beat_link)
+            beats.at = w->beat_link.next;
+        wefti_list_remove(&w->beat_link);
+    }
     pthread_mutex_unlock(&beats.lock);
 }
