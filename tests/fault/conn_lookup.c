@@ -104,7 +104,7 @@ TEST(calls_to_names_that_nobody_can_look_up_end_in_time_and_cost_few_threads)
     CHECK_OK(weft_ep_open(rt, uri, NULL, &op, &ep));
     CHECK_OK(weft_op_wait(&op, 30 * WEFT_SECOND));
     CHECK_EQ(asked_so_far(), were + 1);
-    TEST_UNTIL(threads() == before, 30); /* nobody stays when there is nothing to do */
+    TEST_UNTIL(threads() <= before + 1, 30); /* nobody stays when there is nothing to do but the one that beats */
     CHECK_OK(weft_runtime_close(rt));
 }
 

@@ -100,7 +100,7 @@ void life_connect(int from)
     snprintf(uri, sizeof uri, "tcp://h%d:0", to);
     weft_status_t st = weft_listen(m.net.nodes[to].rt, uri, &lo, &l->listener);
     if (st) {
-        if (m.peace)
+        if (m.peace && st != WEFT_ERR_STATE) /* nobody listens inside a callback of another runtime */
             sim_bad(&m.net, "listen: %s (%s)", weft_status_name(st), weft_last_error());
         m.n_links--;
         return;
