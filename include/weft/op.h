@@ -91,6 +91,12 @@ struct weft_op {
 /* True once the operation is complete, and true for one never posted. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);
 
+/* Why an operation failed, in a sentence that names what it was, the address and the peer: "connect: tcp://trainer-3:13337: the peer refused the
+ * connection". "" if it succeeded or is not complete. weft_op_wait() and weft_op_wait_all() also leave it in weft_last_error(). Valid
+ * until this thread asks for another. The library remembers the last thousand failures of the process; of an older one the sentence is that
+ * of its status. Any thread. */
+WEFT_API const char *weft_op_error(const weft_op_t *op);
+
 /* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send
  * whose bytes are already with the fabric completes when the fabric lets go of them. Cancelling a complete or never
  * posted operation does nothing. Any thread. */

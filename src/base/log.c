@@ -147,6 +147,12 @@ weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
     return status;
 }
 
+void wefti_fail_forget(void)
+{
+    detail_of = WEFT_OK;
+    detail[0] = '\0';
+}
+
 const char *weft_last_error(void)
 {
     return detail;

@@ -220,7 +220,9 @@ static void up_lane_failed(void *lane_user, weft_status_t why)
     if (link->state < WEFTI_LINK_UP)
         wefti_shake_lane_failed(link, why);
     else
-        wefti_link_lost(link, why, "the lane failed");
+        wefti_link_lost(link, why,
+                        why == WEFT_ERR_PEER ? "its connection ended: the process or its host is gone, or it aborted the endpoint"
+                                             : "the fabric failed");
 }
 
 static void up_lane_closed(void *lane_user)

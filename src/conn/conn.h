@@ -76,6 +76,7 @@ struct weft_ep {
     uint32_t heard;              /* set by conn for every record that arrives */
     uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
     weft_status_t why;           /* of FAILED and GONE */
+    uint64_t why_detail;         /* its sentence: base/detail.h */
 };
 
 /* The part of the room that the rooms above see; conn/ep.h has the rest around it. */
@@ -98,6 +99,8 @@ weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
 /* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */
 static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t status)
 {
+    if (status)
+        ep->rt->why_next = ep->why_detail; /* for the completion that follows */
     if (status != WEFT_ERR_CANCELLED)
         return status;
     if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)

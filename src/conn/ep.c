@@ -162,6 +162,15 @@ weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
     return WEFT_OK;
 }
 
+uint64_t wefti_ep_explain(wefti_epx_t *ep, const char *where, weft_status_t why, const char *text)
+{
+    const wefti_peer_t *peer = atomic_load(&ep->peer);
+    ep->pub.why_detail = wefti_ep_state(ep) == WEFT_EP_CONNECTING || !peer
+                             ? wefti_detail_format("%s: %s (%s)", where, weft_status_text(why), text)
+                             : wefti_detail_format("%s, the peer \"%s\", is lost: %s", where, peer->name, text);
+    return ep->pub.why_detail;
+}
+
 /* --- moving ---------------------------------------------------------------------------------------------------------------- */
 
 void wefti_ep_went_up(wefti_epx_t *ep)
@@ -240,6 +249,7 @@ void wefti_ep_patience(wefti_timer_t *t)
 
 void wefti_ep_give_up(wefti_epx_t *ep, weft_status_t why)
 {
+    uint64_t was = wefti_why(ep->conn->rt, ep->pub.why_detail);
     wefti_timer_stop(ep->conn->rt, &ep->timer);
     wefti_cache_forget(ep);
     ep->pub.why = why;
@@ -247,6 +257,7 @@ void wefti_ep_give_up(wefti_epx_t *ep, weft_status_t why)
     wefti_ep_set_state(ep, WEFT_EP_FAILED);
     wefti_ep_connects_done(ep, why);
     wefti_ep_down(ep, why, false);
+    wefti_why(ep->conn->rt, was);
     if (ep->was_up)
         ep->tell = 2; /* two works, so that completions queued behind the present one come first */
     wefti_ep_kick(ep);
@@ -285,6 +296,14 @@ void wefti_ep_step(wefti_epx_t *ep)
 
 /* --- for the rooms above --------------------------------------------------------------------------------------------------- */
 
+/* What the endpoint failed with, and its sentence. */
+static weft_status_t fail_as_it_did(const weft_ep_t *pub)
+{
+    char text[WEFTI_DETAIL_MAX];
+    weft_status_t why = pub->why ? pub->why : WEFT_ERR_PEER;
+    return wefti_fail(why, "%s", wefti_detail_get(pub->why_detail, text) ? text : weft_status_text(why));
+}
+
 weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
 {
     const wefti_epx_t *ep = wefti_epx((weft_ep_t *)(uintptr_t)pub);
@@ -294,7 +313,7 @@ weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
     case WEFT_EP_RECONNECTING:
         return WEFT_OK;
     case WEFT_EP_FAILED: /* whoever reacts to the failure by posting again must not be faster than the hook that may save it */
-        return ep->asking && ep->hooks.failed ? WEFT_OK : pub->why ? pub->why : WEFT_ERR_PEER;
+        return ep->asking && ep->hooks.failed ? WEFT_OK : fail_as_it_did(pub);
     default:
         return WEFT_ERR_CLOSED;
     }

@@ -273,6 +273,8 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard);
 bool wefti_ep_any_sends(wefti_epx_t *ep);
 bool wefti_ep_any_busy(wefti_epx_t *ep);
 weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link); /* from its hello; WEFT_ERR_NOMEM */
+/* Remember why the endpoint is lost or was not reached, as operations on it say it: the detail's number. */
+uint64_t wefti_ep_explain(wefti_epx_t *ep, const char *where, weft_status_t why, const char *text);
 void wefti_ep_went_up(wefti_epx_t *ep);
 void wefti_ep_fail(wefti_epx_t *ep, weft_status_t why);  /* the connection is lost; the hook decides what follows */
 void wefti_ep_dying(wefti_epx_t *ep);                    /* the wire ended: fail once what arrived before was seen */

@@ -125,14 +125,18 @@ void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text)
     }
     if (link->state == WEFTI_LINK_UP) {
         wefti_info("lost %s: %s (%s)", link->where, text, weft_status_name(why));
+        uint64_t was = wefti_why(link->conn->rt, wefti_ep_explain(ep, link->where, why, text));
         if (wefti_ep_state(ep) == WEFT_EP_CLOSING)
             wefti_close_lost(ep, why);
         else
             wefti_ep_fail(ep, why);
+        wefti_why(link->conn->rt, was);
         return;
     }
     wefti_log(why == WEFT_ERR_AUTH || why == WEFT_ERR_VERSION ? WEFT_LOG_WARN : WEFT_LOG_INFO, "no connection %s %s: %s (%s)",
               link->side == WEFTI_SIDE_DIALLER ? "to" : "from", link->where, text, weft_status_name(why));
+    if (ep && ep->dial)
+        wefti_ep_explain(ep, link->where, why, text);
     if (link->wire && link->state != WEFTI_LINK_DIALLING)
         wefti_shake_refuse(link, why, text);
     wefti_link_detach(link);

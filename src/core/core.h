@@ -33,6 +33,7 @@
 #include <weft/runtime.h>
 
 #include "base/config.h"
+#include "base/detail.h"
 #include "base/handle.h"
 #include "base/heap.h"
 #include "base/list.h"
@@ -77,7 +78,10 @@ typedef struct __attribute__((may_alias)) wefti_opx {
     /* From here on what most operations never touch: with many under way, every line touched is a cache miss. */
     void *watch_arg;
     wefti_mpsc_node_t handed;     /* in the inbox, or in its completion queue */
-    wefti_list_t token_link;
+    union {
+        wefti_list_t token_link;
+        uint64_t detail;          /* of one that is complete and failed: base/detail.h; 0: there is none */
+    };
     wefti_heap_node_t timer;
 } wefti_opx_t;
 
@@ -151,6 +155,7 @@ struct weft_runtime {
     bool delivering;               /* inside wefti_progress() */
     uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
     weft_status_t told;            /* status of the operation whose watch runs */
+    uint64_t why, why_next;        /* detail of what fails now, and of the next that does: see wefti_why() */
     uint64_t ops_completed;
     uint64_t ops_at_once;          /* posted on the driver, and not counted in ops_posted */
     uint32_t armed;                /* weft_runtime_arm() succeeded and nobody progressed since. Not beside `delivering`: a load of
@@ -389,7 +394,7 @@ static inline void wefti_op_complete(weft_op_t *op, weft_status_t status)
     uint32_t posted = WEFTI_OP_POSTED;
     op->status = status;
     x->rt->ops_completed++;
-    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags, 0) ||
+    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags || status, 0) ||
         !atomic_compare_exchange_strong_explicit(&x->state, &posted, WEFTI_OP_DONE, memory_order_acq_rel, memory_order_relaxed))
         wefti_op_complete_slow(op);
 }
@@ -400,11 +405,22 @@ static inline void wefti_op_complete_at_once(weft_op_t *op, weft_status_t status
     wefti_opx_t *x = wefti_opx(op);
     op->status = status;
     x->rt->ops_completed++;
-    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags, 0))
+    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags || status, 0))
         wefti_op_complete_slow(op);
     else
         atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
 }
+
+/* What operations that fail from now on say (weft_op_error), until it is set back to what it was: `uint64_t was = wefti_why(rt, detail);
+ * ...; wefti_why(rt, was);`. Driver only. */
+static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)
+{
+    uint64_t was = rt->why;
+    rt->why = detail;
+    return was;
+}
+/* Complete it with a failure and a sentence of its own. */
+void wefti_op_fail(weft_op_t *op, weft_status_t status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The way of a small message, which is sent within the call that posts it: if the operation can be posted and nobody is to be told,
  * none of the above is needed, only to say that it is done. */

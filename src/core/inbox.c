@@ -133,9 +133,13 @@ static void start(weft_runtime_t *rt, weft_op_t *op)
         ;
     /* One that was cancelled meanwhile is started all the same, and then cancelled: its room may hold what only it releases. */
     bool asked = (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED;
+    wefti_fail_forget();
     weft_status_t st = x->kind->start(op);
-    if (st)
+    if (st) { /* where the poster drives itself, this is what the post returns, with its detail */
+        uint64_t was = wefti_why(rt, weft_last_error_status() == st ? wefti_detail_put(weft_last_error()) : rt->why);
         wefti_op_complete(op, st);
+        wefti_why(rt, was);
+    }
     if (asked)
         release(rt, op);
     if (token)

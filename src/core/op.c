@@ -11,6 +11,8 @@
  * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us
  * to it. */
 #include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "core/local.h"
@@ -92,6 +94,10 @@ void wefti_op_complete_slow(weft_op_t *op)
     assert(!(x->flags & WEFTI_OPF_INBOX_START));
     if (x->flags)
         wefti_op_untrack(op);
+    if (op->status) {
+        x->detail = rt->why_next ? rt->why_next : rt->why;
+        rt->why_next = 0;
+    }
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), next;
     do {
         assert((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED || (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED);
@@ -146,6 +152,33 @@ unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
         ticks += wefti_did(rt);
     }
     return n;
+}
+
+/* --- what it says ---------------------------------------------------------------------------------------------------------- */
+
+void wefti_op_fail(weft_op_t *op, weft_status_t status, const char *fmt, ...)
+{
+    weft_runtime_t *rt = wefti_opx(op)->rt;
+    char text[WEFTI_DETAIL_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    uint64_t was = wefti_why(rt, wefti_detail_put(text));
+    wefti_op_complete(op, status);
+    wefti_why(rt, was);
+}
+
+const char *weft_op_error(const weft_op_t *op)
+{
+    static _Thread_local char text[WEFTI_DETAIL_MAX + 64];
+    char detail[WEFTI_DETAIL_MAX];
+    if (!op || !weft_op_done(op) || !op->status)
+        return "";
+    const wefti_opx_t *x = wefti_opx((weft_op_t *)(uintptr_t)op);
+    const char *what = x->kind ? x->kind->name : "operation";
+    snprintf(text, sizeof text, "%s: %s", what, wefti_detail_get(x->detail, detail) ? detail : weft_status_text(op->status));
+    return text;
 }
 
 /* --- cancelling ----------------------------------------------------------------------------------------------------------- */

@@ -238,6 +238,14 @@ weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t 
 
 /* --- the public calls ------------------------------------------------------------------------------------------------------ */
 
+/* What it came to. Its sentence is this thread's last error, too: whoever waits need not look in two places. */
+static inline weft_status_t outcome(const weft_op_t *op)
+{
+    if (__builtin_expect(op->status, 0))
+        wefti_fail(op->status, "%s", weft_op_error(op));
+    return op->status;
+}
+
 weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns)
 {
     if (__builtin_expect(!op, 0))
@@ -245,10 +253,10 @@ weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns)
     if (__builtin_expect(wefti_driven != NULL, 0))
         return wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback");
     if (op_done(op)) /* its runtime may be gone */
-        return op->status;
+        return outcome(op);
     const wefti_wait_t what = {op_done, op_mark, op};
     weft_status_t st = wait_for(wefti_opx(op)->rt, op_done, &what, timeout_ns);
-    return st ? st : op->status;
+    return st ? st : outcome(op);
 }
 
 /* Their runtime, or NULL if all are done; WEFT_ERR_INVALID if there are several. */
@@ -306,6 +314,6 @@ weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_t timeout
         st = wait_for(rt, all_done, &what, timeout_ns);
     for (size_t i = 0; !st && i < n; i++)
         if (ops[i])
-            st = ops[i]->status;
+            st = outcome(ops[i]);
     return st;
 }

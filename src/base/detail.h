@@ -1,0 +1,22 @@
+/* base/detail.h - sentences about failures that are told later, on another thread: each has a number.
+ *
+ * An operation fails on no thread in particular, and its owner keeps its memory and need not release anything. So it keeps a number, and the
+ * sentence is in a ring of the process: the last WEFTI_DETAILS of them are there. Many operations that fail for one reason share one.
+ * Any thread writes and reads; nobody waits. tests/unit/base_detail.c. */
+#ifndef WEFTI_DETAIL_H
+#define WEFTI_DETAIL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WEFTI_DETAILS 1024u
+#define WEFTI_DETAIL_MAX 248u /* bytes of one, with its NUL; longer ones are cut */
+
+/* The number of this sentence, never 0. */
+uint64_t wefti_detail_put(const char *text);
+uint64_t wefti_detail_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The sentence; false: it was overwritten since, or the number is 0. */
+bool wefti_detail_get(uint64_t number, char text[WEFTI_DETAIL_MAX]);
+
+#endif

@@ -1,0 +1,87 @@
+/* Every operation that failed says why, with the address and the peer: not only that it did. */
+#include <string.h>
+
+#include "lib/peer.h"
+#include "test.h"
+
+static void life_idle(weft_runtime_t *rt, weft_ep_t *ep)
+{
+    (void)ep;
+    peer_live(rt);
+}
+
+/* All of these words, in this order. */
+#define SAYS(op, ...) says(op, __LINE__, (const char *const[]){__VA_ARGS__, NULL})
+static void says(const weft_op_t *op, int line, const char *const *words)
+{
+    const char *text = weft_op_error(op), *at = text;
+    for (int i = 0; words[i]; i++) {
+        at = strstr(at, words[i]);
+        if (!at)
+            FAIL("line %d: \"%s\" does not say \"%s\"", line, text, words[i]);
+    }
+}
+
+TEST(a_connect_that_was_refused_names_the_address)
+{
+    weft_runtime_t *rt;
+    weft_op_t op = WEFT_OP_INIT, send = WEFT_OP_INIT;
+    weft_ep_t *ep;
+    CHECK_OK(weft_runtime_open(NULL, &rt));
+    CHECK_OK(weft_ep_open(rt, "tcp://127.0.0.1:1", NULL, &op, &ep));
+    CHECK_OK(weft_msg_send(ep, "x", 1, 1, &send)); /* it shares its fate */
+    CHECK_EQ(weft_op_wait(&op, 20 * WEFT_SECOND), WEFT_ERR_REFUSED);
+    SAYS(&op, "connect", "tcp://127.0.0.1:1", "refused");
+    CHECK_STR(weft_last_error(), weft_op_error(&op));
+    CHECK_EQ(weft_op_wait(&send, 20 * WEFT_SECOND), WEFT_ERR_REFUSED);
+    SAYS(&send, "send", "tcp://127.0.0.1:1", "refused");
+    CHECK_OK(weft_runtime_close(rt));
+    SAYS(&op, "connect", "tcp://127.0.0.1:1", "refused"); /* the operation's own, whatever became of the runtime */
+}
+
+TEST(operations_on_a_lost_peer_name_it_and_say_how_it_was_lost)
+{
+    static const struct {
+        int sig;
+        const char *says;
+    } ways[] = {{SIGKILL, "gone"}, {SIGSTOP, "silent"}};
+    for (int i = 0; i < 4; i++) {
+        peer_t p;
+        weft_op_t recv = WEFT_OP_INIT, after = WEFT_OP_INIT;
+        weft_ep_info_t info = WEFT_EP_INFO_INIT;
+        char buf[8], name[128];
+        peer_start(&p, i / 2 ? "tcp" : "shm", WEFT_SECOND, life_idle);
+        CHECK_OK(weft_ep_get_info(p.ep, &info));
+        snprintf(name, sizeof name, "%s", info.peer_name);
+        CHECK_OK(weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
+        peer_signal(&p, ways[i % 2].sig);
+        CHECK_EQ(peer_wait(&p, &recv, 20), WEFT_ERR_PEER);
+        SAYS(&recv, "receive", "tcp://127.0.0.1:", name, "lost", ways[i % 2].says);
+        /* and what is posted later says the same, whether the post or the operation does */
+        weft_status_t st = weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &after);
+        if (!st)
+            st = peer_wait(&p, &after, 20);
+        CHECK_EQ(st, WEFT_ERR_PEER);
+        peer_end(&p);
+    }
+}
+
+TEST(one_that_was_cancelled_or_came_too_late_says_so)
+{
+    weft_runtime_t *rt;
+    weft_op_t late = {.timeout_ns = 1}, cancelled = WEFT_OP_INIT, fine = WEFT_OP_INIT;
+    CHECK_OK(weft_runtime_open(NULL, &rt));
+    CHECK_OK(weft_timer_start(rt, 10 * WEFT_SECOND, &late));
+    CHECK_OK(weft_timer_start(rt, 10 * WEFT_SECOND, &cancelled));
+    CHECK_STR(weft_op_error(&cancelled), ""); /* it is under way */
+    weft_op_cancel(&cancelled);
+    CHECK_EQ(weft_op_wait(&late, 20 * WEFT_SECOND), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait(&cancelled, 20 * WEFT_SECOND), WEFT_ERR_CANCELLED);
+    SAYS(&late, "timer", "deadline");
+    SAYS(&cancelled, "timer", "cancelled");
+    CHECK_OK(weft_timer_start(rt, 1, &fine));
+    CHECK_OK(weft_op_wait(&fine, 20 * WEFT_SECOND));
+    CHECK_STR(weft_op_error(&fine), "");
+    CHECK_STR(weft_op_error(NULL), "");
+    CHECK_OK(weft_runtime_close(rt));
+}
