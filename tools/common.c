@@ -50,6 +50,7 @@ const char *tool_advice(weft_status_t st)
     case WEFT_ERR_UNREACHABLE:
         return "; check the address, and that --tls allows both sides a common transport";
     case WEFT_ERR_TIMEOUT:
+    case WEFT_ERR_PENDING:
         return "; a longer --timeout waits longer";
     default:
         return "";

@@ -54,7 +54,7 @@ static void array_open(struct array *a, weft_ep_t *ep, const char *name)
     MUST(weft_remote_find(ep, name, NULL, &op));
     WAIT(op);
     a->ep = ep;
-    a->remote = op.buf;
+    a->remote = weft_op_remote(&op);
     a->count = op.len / sizeof(int64_t);
 }
 
@@ -254,7 +254,7 @@ static void own(const char *uri, int tell)
         close(tell);
     MUST(weft_listener_accept(listener, &op));
     MUST(weft_op_wait(&op, tell < 0 ? WEFT_FOREVER : 10 * WEFT_SECOND));
-    weft_ep_t *ep = op.buf;
+    weft_ep_t *ep = weft_op_ep(&op);
 
     weft_op_t tick = WEFT_OP_INIT;
     for (int i = 0; !done && i < 3000; i++) { /* whoever waits drives, and so serves: for half a minute at most */

@@ -53,7 +53,7 @@ static weft_remote_t *attach(weft_runtime_t *rt, const struct invitation *in, we
     opts.path = path; /* WEFT_RMA_ANY: the fastest there is */
     MUST(weft_remote_attach(*ep_out, in->token, in->len, &opts, &op));
     WAIT(op);
-    return op.buf;
+    return weft_op_remote(&op);
 }
 
 /* Take n tickets, up to AT_ONCE of them on their way at a time. */

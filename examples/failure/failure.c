@@ -42,7 +42,7 @@ static void serve(const char *uri)
         weft_op_t op = WEFT_OP_INIT;
         MUST(weft_listener_accept(listener, &op));
         MUST(weft_op_wait(&op, WEFT_FOREVER));
-        weft_ep_t *ep = op.buf;
+        weft_ep_t *ep = weft_op_ep(&op);
         pid_t pid = getpid();
         char question;
         while (!weft_msg_recv(ep, &question, 1, 1, WEFT_TAG_FULL, &op) && !weft_op_wait(&op, WEFT_FOREVER)) {
@@ -103,14 +103,13 @@ int main(void)
         _exit(0);
     }
     close(second_go[0]);
-    usleep(200 * 1000); /* let the first one listen */
 
     weft_runtime_t *rt = open_runtime();
     weft_ep_opts_t opts = WEFT_EP_OPTS_INIT;
     weft_ep_t *ep;
     weft_op_t op = WEFT_OP_INIT;
     opts.hooks.failed = try_again;
-    MUST(weft_ep_open(rt, uri, &opts, &op, &ep));
+    MUST(weft_ep_open(rt, uri, &opts, &op, &ep)); /* the first one may not listen yet: it is tried again */
     MUST(weft_op_wait(&op, 10 * WEFT_SECOND));
     weft_ep_id_t id = weft_ep_id(ep);
 

@@ -55,7 +55,7 @@ static void answer(int to_child)
 
     MUST(weft_listener_accept(listener, &op));
     MUST(weft_op_wait(&op, 10 * WEFT_SECOND));
-    ep = op.buf;
+    ep = weft_op_ep(&op);
     MUST(weft_msg_recv(ep, question, sizeof question, TAG_QUESTION, WEFT_TAG_FULL, &op));
     MUST(weft_op_wait(&op, 10 * WEFT_SECOND));
     MUST(weft_ep_get_info(ep, &info));

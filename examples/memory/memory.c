@@ -106,7 +106,7 @@ static void pull(weft_runtime_t *rt, weft_ep_t *ep, char *mine)
     weft_op_t op = WEFT_OP_INIT;
     MUST(weft_am_take(rt, ep, PULLED, &op));
     WAIT(op);
-    weft_am_t *am = op.buf;
+    weft_am_t *am = weft_op_am(&op);
     uint64_t start = weft_now(rt);
     MUST(weft_am_pull(am, mine, LARGE, &op));
     WAIT(op);
@@ -121,7 +121,7 @@ static void view(weft_runtime_t *rt, weft_ep_t *ep)
     weft_op_t op = WEFT_OP_INIT;
     MUST(weft_am_take(rt, ep, VIEWED, &op));
     WAIT(op);
-    weft_am_t *am = op.buf;
+    weft_am_t *am = weft_op_am(&op);
     uint64_t start = weft_now(rt);
     MUST(weft_am_view(am, &op));
     WAIT(op);
@@ -233,7 +233,7 @@ static void serve(int to_child)
     close(to_child);
     MUST(weft_listener_accept(listener, &op));
     WAIT(op);
-    weft_ep_t *ep = op.buf;
+    weft_ep_t *ep = weft_op_ep(&op);
     MUST(weft_ep_get_info(ep, &info));
     printf("sender: the receiver is here, over %s\n", info.transport);
     send_from_pool(rt, ep);

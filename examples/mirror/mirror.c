@@ -98,7 +98,7 @@ static weft_store_t *store_of(weft_runtime_t *rt, const struct server *s)
     MUST(weft_ep_open(rt, s->uri, NULL, NULL, &ep));
     MUST(weft_store_open(ep, NULL, &op));
     WAIT(op);
-    return op.buf;
+    return weft_op_store(&op);
 }
 
 static weft_mirror_t *make(weft_runtime_t *rt, weft_store_t *const *stores)
@@ -114,7 +114,7 @@ static weft_mirror_t *make(weft_runtime_t *rt, weft_store_t *const *stores)
     opts.lease_ns = WEFT_SECOND; /* so long do writes wait when a server is lost */
     MUST(weft_mirror_open(rt, &opts, &op));
     WAIT(op);
-    return op.buf;
+    return weft_op_mirror(&op);
 }
 
 static void show(const weft_mirror_t *mirror)

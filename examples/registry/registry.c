@@ -34,7 +34,7 @@ static void answer(weft_listener_t *listener, const char *name)
     char question[64];
     MUST(weft_listener_accept(listener, &op));
     MUST(weft_op_wait(&op, WEFT_FOREVER));
-    weft_ep_t *ep = op.buf;
+    weft_ep_t *ep = weft_op_ep(&op);
     MUST(weft_msg_recv(ep, question, sizeof question, TAG_QUESTION, WEFT_TAG_FULL, &op));
     WAIT(op);
     MUST(weft_msg_send(ep, name, strlen(name) + 1, TAG_ANSWER, &op));

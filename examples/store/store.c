@@ -104,7 +104,7 @@ static void client_open(struct client *c, const char *uri)
     MUST(weft_ep_open(c->rt, uri, NULL, NULL, &c->ep));
     MUST(weft_store_open(c->ep, NULL, &op));
     WAIT(op);
-    c->store = op.buf;
+    c->store = weft_op_store(&op);
 }
 
 static void client_close(struct client *c)
@@ -126,7 +126,7 @@ static weft_block_t *allocate(struct client *c, const char *name, uint64_t len, 
     opts.shared = shared; /* it belongs to nobody, and stays until someone removes it */
     MUST(weft_block_alloc(c->store, &opts, &op));
     WAIT(op);
-    return op.buf;
+    return weft_op_block(&op);
 }
 
 /* A block is remote memory like any other. */
@@ -169,7 +169,7 @@ static void second_client(const char *uri)
 
     MUST(weft_block_open(c.store, "example/journal", &op));
     WAIT(op);
-    weft_block_t *journal = op.buf;
+    weft_block_t *journal = weft_op_block(&op);
     MUST(weft_block_extend(journal, 32, &op)); /* the new bytes are zero */
     WAIT(op);
     put(journal, 16, "d stormy night");
@@ -184,7 +184,7 @@ static void second_client(const char *uri)
         MUST(weft_block_open(c.store, "example/notes", &op));
         status = weft_op_wait(&op, 10 * WEFT_SECOND);
         if (status == WEFT_OK) {
-            weft_block_drop(op.buf); /* the first one's lease still runs */
+            weft_block_drop(weft_op_block(&op)); /* the first one's lease still runs */
             MUST(weft_timer_start(c.rt, info.lease_ns / 4, &pause));
             MUST(weft_op_wait(&pause, WEFT_FOREVER));
         }

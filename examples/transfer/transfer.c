@@ -140,7 +140,7 @@ static void serve(const char *uri, int tell)
 
     MUST(weft_listener_accept(listener, &op));
     MUST(weft_op_wait(&op, tell < 0 ? WEFT_FOREVER : 10 * WEFT_SECOND));
-    weft_ep_t *ep = op.buf;
+    weft_ep_t *ep = weft_op_ep(&op);
     MUST(weft_ep_get_info(ep, &info));
     printf("receiver: %s is here, over %s\n", info.peer_name, info.transport);
 
@@ -151,8 +151,8 @@ static void serve(const char *uri, int tell)
         if (status == WEFT_ERR_CLOSED)
             break; /* the sender has closed, and nothing of it is left here */
         must(status, "the next parcel");
-        take_in(op.buf, desk);
-        weft_am_release(op.buf);
+        take_in(weft_op_am(&op), desk);
+        weft_am_release(weft_op_am(&op));
     }
     printf("receiver: the sender is done\n");
     MUST(weft_ep_close(ep, &op));

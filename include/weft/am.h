@@ -169,6 +169,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_recv(weft_runtime_t *rt, const we
 /* Receive one message header first: completes with op->buf, a weft_am_t *, kept for the caller until weft_am_release(), and op->len, op->tag,
  * op->header_len, op->from as above; fails as above. ep NULL: from any. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op);
+/* The message of an operation that is complete; NULL if it failed. */
+static inline weft_am_t *weft_op_am(const weft_op_t *op) { return op->status ? NULL : (weft_am_t *)op->buf; }
 
 #ifdef __cplusplus
 }

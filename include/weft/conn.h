@@ -70,6 +70,11 @@ WEFT_API uint16_t weft_listener_port(const weft_listener_t *listener);
 /* Take the next endpoint: completes with its id in op->from, and the endpoint in op->buf as a weft_ep_t * (not to be
  * passed to weft_buf_free). Only for listeners without an accept callback. Several may be posted: a batch. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept(weft_listener_t *listener, weft_op_t *op);
+/* The endpoint of an operation that is complete; NULL if it failed. */
+static inline weft_ep_t *weft_op_ep(const weft_op_t *op) { return op->status ? NULL : (weft_ep_t *)op->buf; }
+
+/* Wait for the next endpoint: WEFT_OK and it, or WEFT_ERR_TIMEOUT, _CLOSED, _STATE (inside a callback). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept_wait(weft_listener_t *listener, uint64_t timeout_ns, weft_ep_t **ep_out);
 
 /* Stop listening. Endpoints already accepted live on; hellos under way are dropped; pending accepts complete with
  * WEFT_ERR_CLOSED; no callback comes after it returns if called on the driving thread, or after op completes. op may be NULL. */
@@ -102,14 +107,17 @@ typedef struct weft_ep_opts {
     size_t address_len;
     bool shared;                  /* give the cached endpoint to the same uri if there is one: each open is paired with
                                      a close, and the last one closes it. Default is: a connection of its own */
+    bool no_retry;                /* fail at once when nobody is there. Default is: try again until the connect timeout, with pauses
+                                     from 50 ms to 1 s, since the server may only be about to start */
 } weft_ep_opts_t;
 #define WEFT_EP_OPTS_INIT WEFT_INIT(weft_ep_opts_t)
 
 /* Open an endpoint to `uri` ("tcp://host:port", "tcp://[::1]:port", "unix://@name"; several joined by commas are tried in order),
  * or to opts->address with uri NULL. opts may be NULL.
  *
- * Returns at once. `op` completes when the peer has answered, with WEFT_OK, WEFT_ERR_REFUSED, _UNREACHABLE, _AUTH, _VERSION, _TIMEOUT,
- * _ADDRESS (no such name), _PROTOCOL; op->from is the endpoint's id. op may be NULL: operations posted on the endpoint
+ * Returns at once. `op` completes when the peer has answered, or the connect timeout is over, with WEFT_OK, WEFT_ERR_REFUSED (nobody
+ * listens there, or the listener said no), _UNREACHABLE, _AUTH, _VERSION, _TIMEOUT, _ADDRESS (no such name), _PROTOCOL; op->from is
+ * the endpoint's id. op may be NULL: operations posted on the endpoint
  * then tell. Operations posted before the peer has answered wait for it; if it never does they complete with the error the
  * connect completed with.
  *
@@ -117,6 +125,11 @@ typedef struct weft_ep_opts {
  * Fails:   WEFT_ERR_INVALID (malformed uri or address), WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. Nothing was started and *ep_out is untouched. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts,
                                                     weft_op_t *op, weft_ep_t **ep_out);
+
+/* Open an endpoint and wait until the peer has answered, for timeout_ns at most, and for the connect timeout. An error leaves nothing open. Not inside
+ * a callback: WEFT_ERR_STATE. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, uint64_t timeout_ns,
+                                                       weft_ep_t **ep_out);
 
 /* Close gracefully: no new operations; sends already posted are finished and everything sent reaches the peer; then op completes
  * with WEFT_OK and op->len = how many of our messages the peer holds that its program has not yet received. Receives still

@@ -47,6 +47,8 @@ typedef struct weft_mirror_opts {
  * brings the members' copies into agreement first. Completes with WEFT_ERR_NOTFOUND, WEFT_ERR_STATE (it is there already), WEFT_ERR_STALE (not enough
  * of its members answer: see force), WEFT_ERR_LIMIT, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op);
+/* The mirror of an operation that is complete; NULL if it failed. */
+static inline weft_mirror_t *weft_op_mirror(const weft_op_t *op) { return op->status ? NULL : (weft_mirror_t *)op->buf; }
 /* The writer leaves, when its writes are complete: members answer readers without a lease from then on. op may be NULL; `mirror` may not be used
  * any more, and its stores stay until op completes. Completes with WEFT_ERR_STALE, WEFT_ERR_PEER: it had ended already, or a member did not hear
  * of this. */

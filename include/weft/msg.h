@@ -25,7 +25,8 @@ extern "C" {
  *
  * op completes with WEFT_OK when the buffer may be reused: small messages are copied and are done when this returns; large ones when
  * the peer has taken them. op->len is the length.
- * Fails:  WEFT_ERR_CLOSED, WEFT_ERR_PEER (already lost), WEFT_ERR_INVALID (buf NULL with len > 0). */
+ * It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint ended before or ends first.
+ * Fails:  WEFT_ERR_INVALID (buf NULL with len > 0); with op NULL also WEFT_ERR_CLOSED, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op);
 
 typedef struct weft_msg_send_opts {
@@ -63,6 +64,12 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, wef
 /* Receive into a buffer made to fit: op->buf, to be given to weft_buf_free(). Longer than max_len: WEFT_ERR_TRUNCATED. ep NULL: any. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_len, uint64_t tag, uint64_t mask,
                                                            weft_op_t *op);
+
+/* Send, or receive, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return, whatever they return.
+ * *len_out (may be NULL) is the length of the message. Not inside a callback: WEFT_ERR_STATE. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send_wait(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, uint64_t timeout_ns);
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_recv_wait(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
+                                                          uint64_t timeout_ns, size_t *len_out);
 
 /* Look for a message that has arrived and that no receive has matched: WEFT_OK and its envelope, or WEFT_ERR_NOTFOUND. Drives a
  * caller-driven runtime once. ep NULL: any endpoint. The message stays. Inside a callback of another

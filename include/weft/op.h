@@ -2,8 +2,11 @@
  *
  * Threads:  posting, cancelling and waiting are allowed from any thread. The fields of an operation belong to the
  *           library from the post until the completion, and to the caller otherwise.
- * Promises: 1. An error returned by the posting call means nothing was started and no completion comes. Otherwise the
- *              operation completes exactly once, with a status.
+ * Promises: 1. An error returned by the posting call means nothing was started and no completion comes. It is about the call itself: an
+ *              argument, the state of an object, a lack of memory, a runtime that is closed. Whatever depends on the peer or on time
+ *              (lost, closed, refused, cancelled, too late) comes by the operation, whenever it happened: also if the endpoint was
+ *              lost before the post. Otherwise the operation completes exactly once, with a status. A call that takes NULL for its
+ *              operation returns all that it knows.
  *           2. It completes only after the library has let go of every buffer it was given.
  *           3. It completes in bounded time: by its deadline where it has one, and within the heartbeat bound when
  *              its peer is gone; posted receives included.
@@ -98,21 +101,27 @@ WEFT_API bool weft_op_done(const weft_op_t *op);
 WEFT_API const char *weft_op_error(const weft_op_t *op);
 
 /* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send
- * whose bytes are already with the fabric completes when the fabric lets go of them. Cancelling a complete or never
- * posted operation does nothing. Any thread. */
+ * whose bytes are already with the fabric completes when the fabric lets go of them. A cancel of an operation that was never posted
+ * sticks: its first post starts nothing, and it completes with WEFT_ERR_CANCELLED (closes and other endings are carried out all
+ * the same); WEFT_OP_INIT takes it back. Cancelling a complete operation does nothing. Any thread. */
 WEFT_API void weft_op_cancel(weft_op_t *op);
 
-/* Wait until an operation is complete and return its status, or WEFT_ERR_TIMEOUT after timeout_ns with the operation
- * still under way (tell the two apart with weft_op_done()). Drives progress on a caller-driven runtime.
+/* Have fn(op, op->user) called when an operation is complete that was posted with neither fn nor queue: for layers that learn only after the
+ * post who is to be told. WEFT_OK: it will be called once, from progress, as if it had been set before. WEFT_ERR_DONE: the operation is
+ * complete already, and fn is not called. WEFT_ERR_STATE: there is a callback or a queue already. Any thread. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn);
+
+/* Wait until an operation is complete and return its status, or WEFT_ERR_PENDING after timeout_ns with the operation
+ * still under way (one whose own time was over completes with WEFT_ERR_TIMEOUT). Drives progress on a caller-driven runtime.
  * Fails at once with WEFT_ERR_STATE from inside a callback and WEFT_ERR_FORKED in a forked child. */
 WEFT_API weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns);
 
-/* Wait until one of n operations is complete: WEFT_OK and its index in *index_out, or WEFT_ERR_TIMEOUT. All n belong
+/* Wait until one of n operations is complete: WEFT_OK and its index in *index_out, or WEFT_ERR_PENDING. All n belong
  * to one runtime. NULL entries are skipped; if all are NULL: WEFT_ERR_INVALID. */
 WEFT_API weft_status_t weft_op_wait_any(weft_op_t *const *ops, size_t n, uint64_t timeout_ns, size_t *index_out);
 
 /* Wait until all of n are complete: WEFT_OK if all succeeded, else the status of the first that did not (in the order
- * of the array), or WEFT_ERR_TIMEOUT with some still under way. All n belong to one runtime. */
+ * of the array), or WEFT_ERR_PENDING with some still under way. All n belong to one runtime. */
 WEFT_API weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_t timeout_ns);
 
 /* --- timers ------------------------------------------------------------------------------------------------- */
@@ -153,7 +162,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_token_new(weft_runtime_t *rt, weft_token_t *parent, weft_token_t **token_out);
 WEFT_API void weft_token_hold(weft_token_t *token);
 WEFT_API void weft_token_drop(weft_token_t *token);
-/* Cancel it. Operations posted with a cancelled token fail at once with WEFT_ERR_CANCELLED. Any thread; idempotent. */
+/* Cancel it. Operations posted with a cancelled token complete with WEFT_ERR_CANCELLED and start nothing. Any thread; idempotent. */
 WEFT_API void weft_token_cancel(weft_token_t *token);
 WEFT_API bool weft_token_cancelled(const weft_token_t *token);
 

@@ -88,6 +88,15 @@ WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
  * another thread is driving it returns 0 at once. Runs callbacks. On a thread-driven runtime it does nothing and returns 0. */
 WEFT_API unsigned weft_runtime_progress(weft_runtime_t *rt);
 
+/* Run fn(user) once in the runtime's progress: on its thread, or on the thread that drives it, as a callback of it; never inside this call.
+ * For what has to be done where callbacks run: looking up an endpoint, a step of a scheduler. op (may be NULL) completes after fn returned;
+ * if it is cancelled or its time is over before its turn, fn is not called, and op says why.
+ *
+ * Threads: any.
+ * Fails:   WEFT_ERR_INVALID, WEFT_ERR_NOMEM, WEFT_ERR_CLOSED, WEFT_ERR_FORKED: fn is not called. */
+typedef void (*weft_run_fn)(void *user);
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_call(weft_runtime_t *rt, weft_run_fn fn, void *user, weft_op_t *op);
+
 /* For WEFT_PROGRESS_LOOP (works in CALLER too): an fd that is readable when there is something to do, valid until close. */
 WEFT_API int weft_runtime_fd(weft_runtime_t *rt);
 /* Prepare to sleep on the fd: WEFT_OK, or WEFT_ERR_AGAIN when there is work to do first. */

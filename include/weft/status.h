@@ -53,7 +53,9 @@ extern "C" {
     X(WEFT_ERR_RIGHTS,     -23, "the token does not give that right; nothing was touched") \
     X(WEFT_ERR_STALE,      -24, "it is no longer valid: the region was revoked or freed, or the token's time is over") \
     X(WEFT_ERR_CORRUPT,    -25, "the bytes do not match their checksum") \
-    X(WEFT_ERR_CALL,       -26, "the function or its server answered with a failure; the reply has its code and message")
+    X(WEFT_ERR_CALL,       -26, "the function or its server answered with a failure; the reply has its code and message") \
+    X(WEFT_ERR_PENDING,    -27, "the wait ran out of time; the operation is still under way") \
+    X(WEFT_ERR_DONE,       -28, "the operation is complete already")
 
 typedef enum weft_status {
 #define WEFT_STATUS_ENUM(name, value, text) name = (value),

@@ -85,6 +85,8 @@ typedef struct weft_store_opts {
  * program's and must outlive the store. Completes with WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (clients), WEFT_ERR_PEER. An id
  * whose lease is over is a new client. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op);
+/* The store of an operation that is complete; NULL if it failed. */
+static inline weft_store_t *weft_op_store(const weft_op_t *op) { return op->status ? NULL : (weft_store_t *)op->buf; }
 /* End the lease: blocks that are not shared are freed at once. `store` may not be used any more, and its blocks' handles only be dropped.
  * op may be NULL. */
 WEFT_API weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op);
@@ -121,6 +123,8 @@ typedef struct weft_block_opts {
 /* Allocate a block, or open one by its name: op, which is needed, completes with op->buf, a weft_block_t * that is attached and yours until
  * weft_block_drop() or weft_block_free(), and op->len, its length. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opts, weft_op_t *op);
+/* The block of an operation that is complete; NULL if it failed. */
+static inline weft_block_t *weft_op_block(const weft_op_t *op) { return op->status ? NULL : (weft_block_t *)op->buf; }
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_open(weft_store_t *store, const char *name, weft_op_t *op);
 
 /* Its memory, for weft_rma_*(); the block's, until that is dropped. After an extension it is another one. */

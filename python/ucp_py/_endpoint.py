@@ -228,7 +228,7 @@ class ucp_py_ep:
             raise TypeError(f"the server's address is bytes or text, such as b'192.0.2.7', and not a {type(ip).__name__}")
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        op = own.runtime._connect(f"tcp://{host}:{_length(port, 'server_port')}", timeout=max_timeout)
+        op = own.runtime._connect(f"tcp://{host}:{_length(port, 'server_port')}", timeout=max_timeout, retry=False)
         try:
             own.wait(op.done, serve=False)  # a server of this process may have a function that waits for what is sent over this endpoint
         except BaseException:

@@ -43,9 +43,13 @@ class Runtime(_core.Runtime):
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: set[Any] = set()
 
-    def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Op[Endpoint]:
-        """Connect to a listener's address, such as tcp://host:port or unix://@name; several joined by commas are tried in order."""
-        op: Op[Endpoint] = self._connect(uri, timeout=timeout, source=source, shared=shared)
+    def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
+                retry: bool = True) -> Op[Endpoint]:
+        """Connect to a listener's address, such as tcp://host:port or unix://@name; several joined by commas are tried in order.
+
+        Where nobody listens yet it tries again until the connect timeout is over, unless `retry` is false.
+        """
+        op: Op[Endpoint] = self._connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
         return op
 
     def listen(self, uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:
@@ -160,9 +164,10 @@ def runtime() -> Runtime:
     return own
 
 
-def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Op[Endpoint]:
+def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
+            retry: bool = True) -> Op[Endpoint]:
     """Connect with the loop's own runtime: see Runtime.connect()."""
-    return runtime().connect(uri, timeout=timeout, source=source, shared=shared)
+    return runtime().connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
 
 
 def listen(uri: str, handler: EndpointHandler | None = None, *, backlog: int | None = None) -> Listener:

@@ -53,9 +53,13 @@ class Runtime(_core.Runtime):
         self._watcher: threading.Thread | None = None
         _all.add(self)
 
-    def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
-        """Connect to a listener's address; returns when the peer has answered."""
-        ep: Endpoint = self._connect(uri, timeout=timeout, source=source, shared=shared)
+    def connect(self, uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
+                retry: bool = True) -> Endpoint:
+        """Connect to a listener's address; returns when the peer has answered.
+
+        Where nobody listens yet it tries again until the connect timeout is over, unless `retry` is false.
+        """
+        ep: Endpoint = self._connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
         return ep
 
     def listen(self, uri: str, *, backlog: int | None = None) -> Listener:
@@ -189,9 +193,10 @@ def runtime() -> Runtime:
         return _own
 
 
-def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False) -> Endpoint:
+def connect(uri: str, *, timeout: float | None = None, source: str | None = None, shared: bool = False,
+            retry: bool = True) -> Endpoint:
     """Connect with the process's own runtime: see Runtime.connect()."""
-    return runtime().connect(uri, timeout=timeout, source=source, shared=shared)
+    return runtime().connect(uri, timeout=timeout, source=source, shared=shared, retry=retry)
 
 
 def listen(uri: str, *, backlog: int | None = None) -> Listener:

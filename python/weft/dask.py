@@ -365,7 +365,7 @@ class Connector(_Connector):
         host, port = parse_host_port(address)
         home = _home()
         try:
-            ep = await home.runtime.connect(f"tcp://{unparse_host_port(host, port)}")
+            ep = await home.runtime.connect(f"tcp://{unparse_host_port(host, port)}", retry=False)
         except (AuthError, VersionError) as error:  # trying again will not help
             raise FatalCommClosedError(f"cannot connect to {PREFIX}{address}: {error}") from error
         except InvalidError as error:

@@ -70,7 +70,7 @@ static void fetch_cancel(weft_op_t *op, weft_status_t why)
     op->status = why; /* the fabric is writing to its buffer */
 }
 
-static const wefti_op_kind_t fetch_kind = {"am fetch", NULL, fetch_cancel};
+static const wefti_op_kind_t fetch_kind = {.name = "am fetch", .cancel = fetch_cancel};
 
 weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
 {
@@ -199,8 +199,8 @@ err_view:
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t pull_kind = {"am pull", pull_start, fetch_cancel};
-static const wefti_op_kind_t view_kind = {"am view", view_start, fetch_cancel};
+static const wefti_op_kind_t pull_kind = {.name = "am pull", .start = pull_start, .cancel = fetch_cancel};
+static const wefti_op_kind_t view_kind = {.name = "am view", .start = view_start, .cancel = fetch_cancel};
 
 /* Claim the message and hand the operation to the driver. */
 static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kind, const am_into_t *into, uint64_t cap)

@@ -220,7 +220,7 @@ static void no_cancel(weft_op_t *op, weft_status_t why)
     (void)op, (void)why; /* complete before anyone could ask */
 }
 
-static const wefti_op_kind_t drain_kind = {"am hand-over", NULL, no_cancel};
+static const wefti_op_kind_t drain_kind = {.name = "am hand-over", .cancel = no_cancel};
 
 void wefti_am_drain_init(am_state_t *as)
 {
@@ -276,7 +276,7 @@ static weft_status_t handle_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t handle_kind = {"am handle", handle_start, no_cancel};
+static const wefti_op_kind_t handle_kind = {.name = "am handle", .start = handle_start, .cancel = no_cancel};
 
 static void free_op(weft_op_t *op, void *user)
 {

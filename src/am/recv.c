@@ -99,7 +99,14 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t recv_kind = {"am receive", recv_start, recv_cancel};
+static void recv_failed(weft_op_t *op, weft_status_t st)
+{
+    op->buf = NULL; /* until here the place of the header */
+    wefti_op_complete(op, st);
+}
+
+static const wefti_op_kind_t recv_kind = {
+    .name = "am receive", .start = recv_start, .cancel = recv_cancel, .failed = recv_failed, .stops = true};
 
 static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, bool take, const am_into_t *into, weft_op_t *op)
 {

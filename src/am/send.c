@@ -308,16 +308,10 @@ static void send_cancel(weft_op_t *op, weft_status_t why)
     wefti_ep_drained(ep);
 }
 
-/* Whoever posted it was told that it started: from the inbox an error is a completion, with the release of the buffer that goes with it. */
-static weft_status_t send_start_later(weft_op_t *op)
-{
-    weft_status_t st = send_start(op);
-    if (st)
-        finish(op, st);
-    return WEFT_OK;
-}
-
-static const wefti_op_kind_t send_kind = {"am send", send_start_later, send_cancel};
+static const wefti_op_kind_t send_kind = {
+    .name = "am send", .start = send_start, .cancel = send_cancel, .failed = finish, .stops = true};
+static const wefti_op_kind_t detached_kind = {
+    .name = "am send", .start = send_start, .cancel = send_cancel, .failed = finish, .stops = true, .by_post = true};
 
 /* --- posting ------------------------------------------------------------------------------------------------------------------ */
 
@@ -441,7 +435,7 @@ static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_
     d->op.user = d;
     st = detach(d, &o, len, &device);
     if (!st)
-        st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
+        st = wefti_op_prepare(ep->rt, &d->op, &detached_kind);
     if (st)
         goto err_d;
     fill(&d->op, ep, &o, len, device);

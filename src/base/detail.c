@@ -1,6 +1,6 @@
 /* base/detail.c - see detail.h.
  *
- * A slot's `number` is 0 while it is written and the sentence's number when it is whole. A reader looks at it before and after it copies, so a
+ * A slot's `number` is WRITING while it is written and the sentence's number when it is whole. A reader looks at it before and after it copies, so a
  * sentence that was overwritten meanwhile is not believed. The text is words that are read and written one by one, since both may
  * happen at once. */
 #include "base/detail.h"
@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { WORDS = WEFTI_DETAIL_MAX / 8 };
+#define WRITING UINT64_MAX
 
 static struct slot {
     _Atomic uint64_t number;
@@ -22,8 +23,11 @@ uint64_t wefti_detail_put(const char *text)
 {
     uint64_t words[WORDS] = {0}, number = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
     struct slot *s = &slots[number % WEFTI_DETAILS];
+    uint64_t was = atomic_load_explicit(&s->number, memory_order_relaxed);
     strncpy((char *)words, text, WEFTI_DETAIL_MAX - 1);
-    atomic_store(&s->number, 0);
+    /* One writer at a time. Whoever was stopped for a thousand sentences, and finds another one here, has been forgotten. */
+    if (was == WRITING || was > number || !atomic_compare_exchange_strong(&s->number, &was, WRITING))
+        return number;
     atomic_thread_fence(memory_order_release);
     for (int i = 0; i < WORDS; i++)
         atomic_store_explicit(&s->words[i], words[i], memory_order_relaxed);

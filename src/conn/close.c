@@ -281,7 +281,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     }
 }
 
-static const wefti_op_kind_t close_kind = {"close", NULL, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "close", .cancel = close_cancel};
 
 static void close_posted(wefti_conn_post_t *p)
 {

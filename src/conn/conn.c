@@ -57,7 +57,7 @@ static void work_cancel(weft_op_t *op, weft_status_t why)
     (void)op, (void)why; /* complete before anyone could ask */
 }
 
-static const wefti_op_kind_t work_kind = {"conn work", NULL, work_cancel};
+static const wefti_op_kind_t work_kind = {.name = "conn work", .cancel = work_cancel};
 
 void wefti_conn_kick(wefti_conn_t *conn)
 {
@@ -105,7 +105,7 @@ static weft_status_t post_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t post_kind = {"conn post", post_start, work_cancel};
+static const wefti_op_kind_t post_kind = {.name = "conn post", .start = post_start, .cancel = work_cancel};
 
 weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what)
 {
@@ -283,6 +283,8 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
     }
     if (!dialling && why == WEFT_ERR_PEER)
         why = WEFT_ERR_REFUSED; /* it was there and left in the middle of the hello: nobody will ever be sure why */
+    if (link->ep && link->ep->dial)
+        link->ep->dial->nobody = true;
     wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");
 }
 

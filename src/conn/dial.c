@@ -1,8 +1,9 @@
 /* conn/dial.c - opening an endpoint: its addresses, tried in order, under one deadline.
  *
  * A round walks the addresses. Each try is a link of its own; one that comes to nothing is left behind (wefti_ep_dial_next) and
- * the next begins, with an even share of the time that is left. A round that ends without a link that is up ends the connect,
- * or counts as one failed try of a reconnect.
+ * the next begins, with an even share of the time that is left. A round in which nobody was there is followed by another after a pause,
+ * until the time of the connect is over, since servers start when they can. A round that ends in another way without a link that is up
+ * ends the connect, or counts as one failed try of a reconnect.
  *
  * Promise: weft_ep_open() that returns an error has left nothing behind; otherwise the connect operation completes once, within
  * connect_timeout, and operations posted meanwhile share its fate. tests/wire/conn_connect.c, tests/fault/conn_refused.c,
@@ -13,6 +14,7 @@
 #include "conn/ep.h"
 
 #define FIRST_PAUSE (50 * WEFT_MILLISECOND)
+#define PAUSE_MOST WEFT_SECOND
 
 /* --- trying ---------------------------------------------------------------------------------------------------------------- */
 
@@ -50,6 +52,18 @@ static weft_status_t try_one(wefti_epx_t *ep, const wefti_uri_t *uri, uint64_t g
     return WEFT_OK;
 }
 
+/* Somebody may be there later. False: nobody, or there is no time for that. */
+static bool pause_then_try(wefti_epx_t *ep)
+{
+    weft_runtime_t *rt = ep->conn->rt;
+    wefti_dial_t *d = ep->dial;
+    if (d->once || !d->nobody || (d->why != WEFT_ERR_REFUSED && d->why != WEFT_ERR_UNREACHABLE && d->why != WEFT_ERR_PEER))
+        return false;
+    uint64_t at = wefti_now(rt) + wefti_rng_jitter(&rt->rng, d->pause_ns);
+    d->pause_ns = d->pause_ns < PAUSE_MOST / 2 ? d->pause_ns * 2 : PAUSE_MOST;
+    return at < ep->until && !wefti_timer_at(rt, &ep->timer, at);
+}
+
 static void try_next(wefti_epx_t *ep)
 {
     wefti_dial_t *d = ep->dial;
@@ -66,10 +80,11 @@ static void try_next(wefti_epx_t *ep)
         if (!st)
             return;
         d->why = st;
+        d->nobody = true;
     }
     if (wefti_ep_state(ep) == WEFT_EP_RECONNECTING)
         wefti_reconnect_failed(ep, d->why);
-    else
+    else if (!pause_then_try(ep))
         wefti_ep_give_up(ep, d->why);
 }
 
@@ -79,8 +94,9 @@ void wefti_ep_dial_round(wefti_epx_t *ep)
     weft_runtime_t *rt = ep->conn->rt;
     d->at = d->uris;
     d->why = WEFT_ERR_TIMEOUT;
+    d->nobody = false;
     d->deadline = wefti_now(rt) + rt->connect_timeout_ns;
-    if (wefti_ep_state(ep) == WEFT_EP_RECONNECTING && d->deadline > ep->until)
+    if (d->deadline > ep->until)
         d->deadline = ep->until;
     try_next(ep);
 }
@@ -122,7 +138,7 @@ static void connect_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t connect_kind = {"connect", NULL, connect_cancel};
+static const wefti_op_kind_t connect_kind = {.name = "connect", .cancel = connect_cancel};
 
 /* The operation waits for the endpoint, or need not. */
 static void connect_join(wefti_epx_t *ep, weft_op_t *op)
@@ -130,9 +146,11 @@ static void connect_join(wefti_epx_t *ep, weft_op_t *op)
     connect_room_t *r = wefti_op_room(op, connect_room_t);
     weft_ep_state_t state = wefti_ep_state(ep);
     op->from = ep->pub.id;
-    if (state == WEFT_EP_UP) {
+    if (wefti_op_stopped(op))
+        r->early = WEFT_ERR_CANCELLED;
+    if (state == WEFT_EP_UP && !r->early) {
         wefti_op_complete(op, WEFT_OK);
-    } else if (state == WEFT_EP_CONNECTING || state == WEFT_EP_RECONNECTING || ep->asking) {
+    } else if (state == WEFT_EP_UP || state == WEFT_EP_CONNECTING || state == WEFT_EP_RECONNECTING || ep->asking) {
         weft_status_t st = wefti_op_track(op);
         if (st) {
             wefti_op_complete(op, st);
@@ -159,8 +177,12 @@ static void begin(wefti_epx_t *ep, weft_op_t *op)
         wefti_close_begin(ep, ep->closed_hard);
     else if (conn->shut)
         wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
-    else if (wefti_ep_state(ep) == WEFT_EP_CONNECTING)
+    else if (wefti_ep_state(ep) == WEFT_EP_CONNECTING) {
+        uint64_t now = wefti_now(conn->rt), timeout = conn->rt->connect_timeout_ns;
+        ep->until = timeout < UINT64_MAX - now ? now + timeout : UINT64_MAX;
+        ep->dial->pause_ns = FIRST_PAUSE;
         wefti_ep_dial_round(ep);
+    }
 }
 
 static void begin_posted(wefti_conn_post_t *p)
@@ -233,6 +255,7 @@ static weft_status_t new_dial(const char *uris, const weft_ep_opts_t *o, const u
     d->at = d->uris;
     d->first_pause_ns = o->reconnect_first_ns ? o->reconnect_first_ns : FIRST_PAUSE;
     d->shares = 1;
+    d->once = o->no_retry;
     if (uuid) {
         d->has_uuid = true;
         memcpy(d->uuid, uuid, sizeof d->uuid);

@@ -242,6 +242,9 @@ void wefti_ep_patience(wefti_timer_t *t)
     case WEFT_EP_RECONNECTING:
         wefti_reconnect_timer(ep);
         break;
+    case WEFT_EP_CONNECTING:
+        wefti_ep_dial_round(ep);
+        break;
     default:
         break;
     }

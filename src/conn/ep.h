@@ -212,7 +212,8 @@ typedef struct wefti_dial {
     char *at;     /* next of uris to try, in this round */
     uint64_t deadline;
     uint64_t pause_ns, first_pause_ns;
-    bool has_uuid;
+    bool has_uuid, once; /* once: opts.no_retry */
+    bool nobody;         /* in this round someone may come yet: an address that nobody answered at, or a listener that was too busy */
     uint8_t uuid[WEFTI_UUID_SIZE];
     weft_status_t why; /* of the last address that failed */
     char *cache_key;   /* NULL: not shared */
@@ -230,7 +231,7 @@ struct wefti_epx {
     weft_op_t *close_op;
     wefti_list_t all, work, ready; /* ready: on its listener's list, until taken */
     wefti_list_t connect_ops;
-    wefti_timer_t timer; /* close timeout; pause or patience of a reconnect; look-around of a dying one */
+    wefti_timer_t timer; /* close timeout; pause of a connect; pause or patience of a reconnect; look-around of a dying one */
     weft_listener_t *listener; /* accepting side: whom to tell when up, and while it waits there to be taken */
     wefti_link_t *resumer;     /* a link that waits to become ours */
     wefti_ep_payloads_t payloads;

@@ -133,6 +133,10 @@ void wefti_link_lost(wefti_link_t *link, weft_status_t why, const char *text)
         wefti_why(link->conn->rt, was);
         return;
     }
+    if (why == WEFT_ERR_AGAIN && ep && ep->dial) { /* the listener is there, and too busy */
+        ep->dial->nobody = true;
+        why = WEFT_ERR_REFUSED;
+    }
     wefti_log(why == WEFT_ERR_AUTH || why == WEFT_ERR_VERSION ? WEFT_LOG_WARN : WEFT_LOG_INFO, "no connection %s %s: %s (%s)",
               link->side == WEFTI_SIDE_DIALLER ? "to" : "from", link->where, text, weft_status_name(why));
     if (ep && ep->dial)

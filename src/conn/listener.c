@@ -74,7 +74,7 @@ static bool let_go(weft_listener_t *l, uint64_t source)
     }
     wefti_link_t *who = own && n_own > n / 2 ? own : any;
     if (who)
-        wefti_link_lost(who, WEFT_ERR_REFUSED, "the listener has many newcomers, and this one was too slow; try again");
+        wefti_link_lost(who, WEFT_ERR_AGAIN, "the listener has many newcomers, and this one was too slow; try again");
     return who;
 }
 
@@ -117,7 +117,7 @@ void wefti_listener_wire(weft_listener_t *l, wefti_wire_t *wire, const char *fro
     weft_runtime_t *rt = conn->rt;
     if (!has_place(l, wire->source)) {
         wefti_info("turned %s away: %u connections are in their hello or wait to be accepted", from, l->hellos + l->n_ready);
-        wefti_shake_turn_away(conn, wire, WEFT_ERR_REFUSED, "the listener has as many newcomers as it can take; try again");
+        wefti_shake_turn_away(conn, wire, WEFT_ERR_AGAIN, "the listener has as many newcomers as it can take; try again");
         return;
     }
     wefti_link_t *link = wefti_link_new(conn, WEFTI_SIDE_LISTENER, from);
@@ -369,7 +369,7 @@ static void accept_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t accept_kind = {"accept", accept_start, accept_cancel};
+static const wefti_op_kind_t accept_kind = {.name = "accept", .start = accept_start, .cancel = accept_cancel, .stops = true};
 
 weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
 {
@@ -391,7 +391,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     (void)op, (void)why; /* there is nothing to wait for but its turn */
 }
 
-static const wefti_op_kind_t close_kind = {"listener close", NULL, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "listener close", .cancel = close_cancel};
 
 static void close_now(weft_listener_t *l, weft_op_t *op)
 {

@@ -21,7 +21,8 @@
  *
  * Only the driver moves it from POSTED on, except POSTED -> ASKED. Bits beside the state say who else holds it: INBOX (it sits in
  * the inbox, to be started or cancelled; completion waits in READY until the inbox has let go of it), QUEUED (it is in its
- * completion queue), WAITED (a thread sleeps until it is done, and must be woken). After the store of DONE, and the pop from its
+ * completion queue), WAITED (a thread sleeps until it is done, and must be woken), HOOKED (a callback was attached after the post);
+ * STOPPED, with IDLE, says that it was cancelled before its first post. After the store of DONE, and the pop from its
  * queue, the library does not touch the operation again; its owner may free it or post it anew.
  * tests/unit/core_op.c and tests/sim hold us to exactly one walk per post. */
 #ifndef WEFTI_CORE_H
@@ -47,18 +48,24 @@
 enum {
     WEFTI_OP_IDLE = 0, WEFTI_OP_POSTED = 1, WEFTI_OP_READY = 2, WEFTI_OP_DONE = 3, WEFTI_OP_ASKED = 4, WEFTI_OP_LINKED = 5,
     WEFTI_OP_STATE = 7, /* mask of the above */
-    WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32
+    WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32, WEFTI_OP_HOOKED = 64, WEFTI_OP_STOPPED = 128
 };
 
 /* What a room says about the operations it starts: static const, one per kind of operation. */
 typedef struct wefti_op_kind {
     const char *name;
-    /* Start an operation that came through the inbox. An error completes it with that status. Also called for one that was
-     * cancelled before it was started (cancel() follows if it is still under way), and while the runtime closes. */
+    /* Start it, on the driver. After an error wefti_op_not_started() decides whether the post returns it or the operation completes with it.
+     * Also called for one that was cancelled before it was started, unless `stops` (cancel() follows if it is still under way), and
+     * while the runtime closes. */
     weft_status_t (*start)(weft_op_t *op);
     /* Asked to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it now, or later, when the buffers are free.
      * May be asked more than once (a timeout after a cancel); never after completion. */
     void (*cancel)(weft_op_t *op, weft_status_t why);
+    /* Complete one that did not start, and let go of what the post gave it. NULL: there is nothing but to complete it. */
+    void (*failed)(weft_op_t *op, weft_status_t st);
+    void (*skip)(weft_op_t *op); /* instead of start(), before failed(); NULL: nothing */
+    bool stops;   /* one that was cancelled before it started is not started: skip() and failed() are enough */
+    bool by_post; /* it is no operation of the program, so the post returns every error of start() */
 } wefti_op_kind_t;
 
 /* Told of a completion instead of fn and queue: groups, links, rooms that post on their own behalf. Runs on the driver, from the
@@ -83,14 +90,16 @@ typedef struct __attribute__((may_alias)) wefti_opx {
         uint64_t detail;          /* of one that is complete and failed: base/detail.h; 0: there is none */
     };
     wefti_heap_node_t timer;
+    weft_op_fn late_fn;           /* with HOOKED: weft_op_attach() */
 } wefti_opx_t;
 
 enum {
     WEFTI_OPF_TIMED = 1,
     WEFTI_OPF_TOKEN = 2,
     WEFTI_OPF_INBOX_START = 4, /* it sits in the inbox to be started */
-    WEFTI_OPF_STEP = 8,        /* a link's next on the ready list: its step is due */
-    WEFTI_OPF_LINKED = 16      /* posted by a link's step */
+    WEFTI_OPF_STEP = 8,        /* on the ready list, and not complete: a link's next, or a function to run */
+    WEFTI_OPF_LINKED = 16,     /* posted by a link's step */
+    WEFTI_OPF_STOPPED = 32     /* it was cancelled before it was posted, and is not started yet */
 };
 
 _Static_assert(sizeof(wefti_opx_t) <= sizeof(((weft_op_t *)0)->priv), "weft_op_t.priv is too small");
@@ -280,27 +289,32 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
 
 /* --- posting and completing ----------------------------------------------------------------------------------------------- */
 
-weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op);
+weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out);
 
 /* Check an operation that is about to be posted and mark it POSTED; WEFT_ERR_STATE if it is under way already, _INVALID (both fn
- * and queue), _CANCELLED (its token is), _CLOSED (the runtime closes), _FORKED. It is not counted yet. */
+ * and queue), _CLOSED (the runtime closes), _FORKED. It is not counted yet. */
 static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
     wefti_opx_t *x = wefti_opx(op);
-    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), flags = 0;
     if (__builtin_expect((state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE) || wefti_closing(rt) || wefti_gone(rt) || op->token ||
                              op->queue,
                          0)) {
-        weft_status_t st = wefti_op_prepare_slow(rt, op);
+        weft_status_t st = wefti_op_prepare_slow(rt, op, &flags);
         if (st)
             return st;
     }
     if (x->rt != rt) /* a link posts what others may already wait for: they look at rt */
         x->rt = rt;
     x->kind = kind;
-    x->flags = state == WEFTI_OP_LINKED ? WEFTI_OPF_LINKED : 0;
     x->link.next = NULL;
-    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
+    /* Before its first post it may be cancelled at any time, and that sticks. */
+    if (state == WEFTI_OP_IDLE &&
+        !atomic_compare_exchange_strong_explicit(&x->state, &state, WEFTI_OP_POSTED, memory_order_relaxed, memory_order_relaxed))
+        flags |= WEFTI_OPF_STOPPED;
+    x->flags = flags;
+    if (state != WEFTI_OP_IDLE)
+        atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
     return WEFT_OK;
 }
 
@@ -313,34 +327,15 @@ static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, 
     return st;
 }
 
-void wefti_op_unprepare_slow(weft_op_t *op);
+/* Undo prepare: the post fails after all. False: someone cancelled it meanwhile, so it has to complete. */
+bool wefti_op_unprepare(weft_op_t *op);
 
-static inline void wefti_op_unmark(weft_op_t *op)
-{
-    if (__builtin_expect(op->queue || wefti_opx(op)->flags, 0))
-        wefti_op_unprepare_slow(op);
-    else
-        atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_IDLE, memory_order_relaxed);
-}
-
-/* Undo prepare: the post fails at once after all. */
-static inline void wefti_op_unprepare(weft_op_t *op)
-{
-    atomic_fetch_sub_explicit(&wefti_opx(op)->rt->ops_posted, 1, memory_order_relaxed);
-    wefti_op_unmark(op);
-}
-
-/* Prepare and its undoing on the driver, where counting needs no atomic. */
+/* Prepare on the driver, where counting needs no atomic. */
 static inline weft_status_t wefti_op_prepare_here(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
     weft_status_t st = wefti_op_mark(rt, op, kind);
     rt->ops_at_once += !st;
     return st;
-}
-static inline void wefti_op_unprepare_here(weft_op_t *op)
-{
-    wefti_opx(op)->rt->ops_at_once--;
-    wefti_op_unmark(op);
 }
 
 /* Hand a prepared operation to the driver: kind->start runs there. Any thread. WEFT_ERR_CLOSED: the runtime was closed meanwhile, and the
@@ -353,21 +348,32 @@ static inline bool wefti_may_pass_inbox(const weft_runtime_t *rt, const weft_run
     return was == rt || wefti_mpsc_seems_empty(&rt->inbox);
 }
 
-/* Start a prepared operation with `start`: here and now if this thread is or can become the driver, else through the inbox, where kind->start
- * does it. An error returned means nothing was started. */
+/* A prepared operation could not be started, on the driver: what the caller did wrong and a lack of memory are returned, and the operation
+ * is as before the post. What depends on the peer or on time completes it, with kind->failed, and WEFT_OK is returned: a program that looks
+ * at the operation sees every such failure there, whenever it happened. */
+weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st);
+/* Complete one that was not started, with the sentence of this thread's last error if that is about it. */
+void wefti_op_failed(weft_op_t *op, weft_status_t st);
+weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_op_t *op));
+/* For rooms that begin in another way: was it cancelled before it was posted? */
+static inline bool wefti_op_stopped(weft_op_t *op) { return wefti_opx(op)->flags & WEFTI_OPF_STOPPED; }
+/* Start a prepared operation, on the driver. The result is the post's. */
+static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
+{
+    if (__builtin_expect(wefti_opx(op)->flags & WEFTI_OPF_STOPPED, 0))
+        return wefti_op_start_stopped(op, start);
+    weft_status_t st = start(op);
+    return __builtin_expect(st, 0) ? wefti_op_not_started(op, st) : WEFT_OK;
+}
+
+/* Start a prepared operation: here and now if this thread is or can become the driver, else through the inbox. `start` is kind->start, named
+ * so that the compiler can inline it. */
 static inline weft_status_t wefti_op_go_by(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
 {
     weft_runtime_t *was;
-    weft_status_t st = WEFT_OK;
     if (!wefti_enter(rt, &was))
         return wefti_op_inbox(op);
-    if (wefti_may_pass_inbox(rt, was)) {
-        st = start(op);
-        if (st)
-            wefti_op_unprepare(op);
-    } else {
-        st = wefti_op_inbox(op);
-    }
+    weft_status_t st = wefti_may_pass_inbox(rt, was) ? wefti_op_start(op, start) : wefti_op_inbox(op);
     wefti_leave(rt, was);
     return st;
 }
@@ -440,6 +446,11 @@ static inline void wefti_op_plain_done(weft_runtime_t *rt, weft_op_t *op)
     rt->ops_completed++;
     atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
 }
+
+/* Calls that post and wait: `wefti_block_begin(&op, timeout)`, the post, `wefti_block_end(&op, status of the post)`. WEFT_ERR_STATE inside a
+ * callback. The time is the operation's own, so that the buffers are the caller's again when the call returns. */
+weft_status_t wefti_block_begin(weft_op_t *op, uint64_t timeout_ns);
+weft_status_t wefti_block_end(weft_op_t *op, weft_status_t posted);
 
 /* --- timers, time ----------------------------------------------------------------------------------------------------------- */
 

@@ -142,7 +142,7 @@ static void group_cancel(weft_op_t *op, weft_status_t why)
         finish(op);
 }
 
-static const wefti_op_kind_t group_kind = {"group", group_start, group_cancel};
+static const wefti_op_kind_t group_kind = {.name = "group", .start = group_start, .cancel = group_cancel};
 
 static weft_status_t check(weft_runtime_t *rt, weft_group_mode_t mode, weft_op_t *const *members, size_t n,
                            const weft_op_t *group)

@@ -15,7 +15,7 @@
 
 _Thread_local weft_runtime_t *wefti_driven;
 
-const wefti_op_kind_t wefti_call_kind = {"call", NULL, NULL};
+const wefti_op_kind_t wefti_call_kind = {.name = "call"};
 
 /* --- pushing ---------------------------------------------------------------------------------------------------------------- */
 
@@ -121,27 +121,57 @@ static void release(weft_runtime_t *rt, weft_op_t *op)
         wefti_list_push_back(&rt->ready, &x->link);
 }
 
+/* Start one that was asked to end before. If its room cannot do without, it is started all the same, and then cancelled by release(). */
+static void start_asked(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
+{
+    wefti_opx_t *x = wefti_opx(op);
+    weft_status_t st;
+    x->flags &= ~(uint32_t)WEFTI_OPF_STOPPED;
+    wefti_fail_forget();
+    if (x->kind->stops) {
+        if (x->kind->skip)
+            x->kind->skip(op);
+        st = wefti_fail(WEFT_ERR_CANCELLED, "it was cancelled before it was started");
+    } else {
+        st = start(op);
+    }
+    if (st)
+        wefti_op_failed(op, st);
+}
+
+weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
+{
+    wefti_opx_t *x = wefti_opx(op);
+    weft_runtime_t *rt = x->rt;
+    uint32_t posted = WEFTI_OP_POSTED;
+    /* as if it lay in the inbox: it stays until we let go of it. Unless someone has just cancelled it again, and it really does */
+    bool ours = atomic_compare_exchange_strong_explicit(&x->state, &posted, WEFTI_OP_ASKED | WEFTI_OP_INBOX, memory_order_acq_rel,
+                                                        memory_order_acquire);
+    start_asked(op, start);
+    if (ours)
+        release(rt, op);
+    return WEFT_OK;
+}
+
 static void start(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     weft_token_t *token = op->token; /* it may be complete and gone when start() returns */
-    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), next;
     x->flags &= ~(uint32_t)WEFTI_OPF_INBOX_START;
-    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED &&
-           !atomic_compare_exchange_weak_explicit(&x->state, &state, state & ~(uint32_t)WEFTI_OP_INBOX, memory_order_acq_rel,
-                                                  memory_order_acquire))
-        ;
-    /* One that was cancelled meanwhile is started all the same, and then cancelled: its room may hold what only it releases. */
-    bool asked = (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED;
-    wefti_fail_forget();
-    weft_status_t st = x->kind->start(op);
-    if (st) { /* where the poster drives itself, this is what the post returns, with its detail */
-        uint64_t was = wefti_why(rt, weft_last_error_status() == st ? wefti_detail_put(weft_last_error()) : rt->why);
-        wefti_op_complete(op, st);
-        wefti_why(rt, was);
-    }
-    if (asked)
+    do {
+        bool asked = (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED || x->flags & WEFTI_OPF_STOPPED;
+        next = asked ? (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED : state & ~(uint32_t)WEFTI_OP_INBOX;
+    } while (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire));
+    if ((next & WEFTI_OP_STATE) == WEFTI_OP_ASKED) {
+        start_asked(op, x->kind->start);
         release(rt, op);
+    } else {
+        wefti_fail_forget();
+        weft_status_t st = x->kind->start(op);
+        if (st) /* whoever posted it was told that it started */
+            wefti_op_failed(op, st);
+    }
     if (token)
         weft_token_drop(token);
 }

@@ -112,7 +112,7 @@ static void link_cancel(weft_op_t *op, weft_status_t why)
         wefti_op_ask(l->first, why); /* or it is on the ready list: the step sees why */
 }
 
-static const wefti_op_kind_t link_kind = {"link", link_start, link_cancel};
+const wefti_op_kind_t wefti_link_kind = {.name = "link", .start = link_start, .cancel = link_cancel};
 
 weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn post, void *user, weft_op_t *next)
 {
@@ -130,7 +130,7 @@ weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn po
         return wefti_fail(WEFT_ERR_INVALID, "first was not posted");
     if (!weft_op_done(first) && wefti_opx(first)->rt != rt)
         return wefti_fail(WEFT_ERR_INVALID, "first belongs to another runtime");
-    weft_status_t st = wefti_op_prepare(rt, next, &link_kind);
+    weft_status_t st = wefti_op_prepare(rt, next, &wefti_link_kind);
     if (st)
         return st;
     *wefti_op_room(next, link_t) = (link_t){.first = first, .post = post, .user = user};

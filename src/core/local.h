@@ -56,8 +56,8 @@ static inline bool wefti_did(weft_runtime_t *rt)
 void wefti_op_ask(weft_op_t *op, weft_status_t why);
 /* Deliver up to `most` completed operations, or fewer if their callbacks take long; how many. */
 unsigned wefti_deliver(weft_runtime_t *rt, unsigned most);
-/* Make DONE of an operation that is not to be touched after this; `queued`: WEFTI_OP_QUEUED or 0. */
-void wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued);
+/* Make DONE of an operation that is not to be touched after this; `queued`: WEFTI_OP_QUEUED or 0. Its callback, or NULL. */
+weft_op_fn wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued);
 /* Leave timer and token. */
 void wefti_op_untrack(weft_op_t *op);
 
@@ -101,7 +101,7 @@ typedef struct wefti_wait {
     bool (*mark)(void *arg);
     void *arg;
 } wefti_wait_t;
-/* WEFT_OK, _TIMEOUT, _STATE (inside a callback), _FORKED, _CLOSED (and what it waits for did not come), _UNSUPPORTED (virtual time, and
+/* WEFT_OK, _PENDING, _STATE (inside a callback), _FORKED, _CLOSED (and what it waits for did not come), _UNSUPPORTED (virtual time, and
  * nothing comes). Any thread. */
 weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
 /* Drive until done(arg), spinning and sleeping as configured. For a thread that is the driver. */
@@ -120,7 +120,12 @@ void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
 void wefti_queues_cut(weft_runtime_t *rt); /* the runtime closes: queues are on their own from here on */
 
 /* link.c */
+extern const wefti_op_kind_t wefti_link_kind;
 void wefti_link_step(weft_op_t *next);
+
+/* run.c */
+extern const wefti_op_kind_t wefti_run_kind;
+void wefti_run_step(weft_op_t *op);
 
 /* thread.c */
 weft_status_t wefti_thread_start(weft_runtime_t *rt);

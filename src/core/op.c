@@ -19,13 +19,14 @@
 
 /* --- posting ------------------------------------------------------------------------------------------------------------ */
 
-weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op)
+weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out)
 {
     uint32_t state = wefti_op_state(op);
     bool step = state == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    if (state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step)
+    bool stopped = state == (WEFTI_OP_IDLE | WEFTI_OP_STOPPED);
+    if (state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step && !stopped)
         return wefti_fail(WEFT_ERR_STATE, state & WEFTI_OP_QUEUED ? "the operation is complete but still in its queue"
                                                                   : "the operation is under way already");
     if (wefti_closing(rt))
@@ -36,26 +37,33 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op)
         return wefti_fail(WEFT_ERR_INVALID, "the operation's queue belongs to another runtime");
     if (op->token && wefti_token_runtime(op->token) != rt)
         return wefti_fail(WEFT_ERR_INVALID, "the operation's token belongs to another runtime");
-    if (op->token && wefti_token_cancelled(op->token))
-        return wefti_fail(WEFT_ERR_CANCELLED, "the operation's token is cancelled");
+    if (stopped || (op->token && wefti_token_cancelled(op->token)))
+        *flags_out |= WEFTI_OPF_STOPPED;
     if (op->queue)
         wefti_queue_count(op->queue, 1);
-    if (step)
+    if (step) {
         rt->linking = NULL;
+        *flags_out |= WEFTI_OPF_LINKED;
+    }
     return WEFT_OK;
 }
 
-void wefti_op_unprepare_slow(weft_op_t *op)
+bool wefti_op_unprepare(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = WEFTI_OP_POSTED;
     bool step = x->flags & WEFTI_OPF_LINKED;
+    /* a link's next never looks idle to those who wait for it */
+    uint32_t back = step ? WEFTI_OP_LINKED : x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
+    if (!atomic_compare_exchange_strong_explicit(&x->state, &state, back, memory_order_relaxed, memory_order_relaxed))
+        return false;
+    atomic_fetch_sub_explicit(&x->rt->ops_posted, 1, memory_order_relaxed);
     wefti_op_untrack(op);
     if (step)
         x->rt->linking = op;
     if (op->queue)
         wefti_queue_count(op->queue, -1);
-    /* a link's next never looks idle to those who wait for it */
-    atomic_store_explicit(&x->state, step ? WEFTI_OP_LINKED : WEFTI_OP_IDLE, memory_order_relaxed);
+    return true;
 }
 
 weft_status_t wefti_op_track_slow(weft_op_t *op)
@@ -84,6 +92,48 @@ void wefti_op_untrack(weft_op_t *op)
     x->flags = 0;
 }
 
+/* --- starting --------------------------------------------------------------------------------------------------------------- */
+
+/* What does not depend on the peer, nor on when it is asked: the post says it. */
+static bool by_post(weft_status_t st)
+{
+    switch (st) {
+    case WEFT_ERR_INVALID:
+    case WEFT_ERR_NOMEM:
+    case WEFT_ERR_AGAIN:
+    case WEFT_ERR_LIMIT:
+    case WEFT_ERR_FORKED:
+    case WEFT_ERR_STATE:
+    case WEFT_ERR_UNSUPPORTED:
+    case WEFT_ERR_RANGE:
+    case WEFT_ERR_TRUNCATED:
+    case WEFT_ERR_RIGHTS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void wefti_op_failed(weft_op_t *op, weft_status_t st)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    weft_runtime_t *rt = x->rt;
+    uint64_t was = wefti_why(rt, weft_last_error_status() == st ? wefti_detail_put(weft_last_error()) : rt->why);
+    if (x->kind->failed)
+        x->kind->failed(op, st);
+    else
+        wefti_op_complete(op, st);
+    wefti_why(rt, was);
+}
+
+weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st)
+{
+    if ((by_post(st) || wefti_opx(op)->kind->by_post) && wefti_op_unprepare(op))
+        return st;
+    wefti_op_failed(op, st);
+    return WEFT_OK;
+}
+
 /* --- completing ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_op_complete_slow(weft_op_t *op)
@@ -101,7 +151,8 @@ void wefti_op_complete_slow(weft_op_t *op)
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed), next;
     do {
         assert((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED || (state & WEFTI_OP_STATE) == WEFTI_OP_ASKED);
-        next = tell || (state & WEFTI_OP_INBOX) ? WEFTI_OP_READY | (state & (WEFTI_OP_INBOX | WEFTI_OP_WAITED)) : WEFTI_OP_DONE;
+        next = tell || (state & (WEFTI_OP_INBOX | WEFTI_OP_HOOKED)) ? WEFTI_OP_READY | (state & ~(uint32_t)WEFTI_OP_STATE)
+                                                                    : WEFTI_OP_DONE;
     } while (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_relaxed));
     if (next == WEFTI_OP_DONE) {
         if (state & WEFTI_OP_WAITED)
@@ -111,33 +162,44 @@ void wefti_op_complete_slow(weft_op_t *op)
     }
 }
 
-void wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued)
+weft_op_fn wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued)
 {
-    uint32_t was = atomic_exchange_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE | queued, memory_order_acq_rel);
-    assert((was & WEFTI_OP_STATE) == WEFTI_OP_READY);
-    if (was & WEFTI_OP_WAITED)
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire);
+    weft_op_fn fn;
+    do {
+        assert((state & WEFTI_OP_STATE) == WEFTI_OP_READY);
+        fn = state & WEFTI_OP_HOOKED ? x->late_fn : op->fn;
+    } while (!atomic_compare_exchange_weak_explicit(&x->state, &state, WEFTI_OP_DONE | queued, memory_order_acq_rel,
+                                                    memory_order_acquire));
+    if (state & WEFTI_OP_WAITED)
         rt->leave_due |= WEFTI_DUE_WAKE;
+    return fn;
 }
 
 static void deliver(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     if (__builtin_expect(x->flags & WEFTI_OPF_STEP, 0)) {
-        wefti_link_step(op);
+        if (x->kind == &wefti_run_kind)
+            wefti_run_step(op);
+        else
+            wefti_link_step(op);
     } else if (x->watch) {
         wefti_watch_fn watch = x->watch;
-        void *arg = x->watch_arg;
+        void *arg = x->watch_arg, *user = op->user;
         weft_status_t told = op->status;
         x->watch = NULL;
-        wefti_op_done(rt, op, 0);
+        weft_op_fn fn = wefti_op_done(rt, op, 0);
         rt->told = told;
         watch(op, arg);
+        if (fn) /* it was attached; the member is there until the watcher is complete */
+            fn(op, user);
     } else if (op->queue) {
         wefti_queue_push(rt, op->queue, op);
     } else {
-        weft_op_fn fn = op->fn;
         void *user = op->user;
-        wefti_op_done(rt, op, 0);
+        weft_op_fn fn = wefti_op_done(rt, op, 0);
         if (fn)
             fn(op, user);
     }
@@ -212,6 +274,10 @@ void weft_op_cancel(weft_op_t *op)
         sched_yield();
         state = wefti_op_state(op);
     }
+    while (state == WEFTI_OP_IDLE)
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, WEFTI_OP_IDLE | WEFTI_OP_STOPPED, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return;
     if ((state & WEFTI_OP_STATE) != WEFTI_OP_POSTED)
         return;
     weft_runtime_t *rt = x->rt;
@@ -229,6 +295,32 @@ void weft_op_cancel(weft_op_t *op)
         if (!(state & WEFTI_OP_INBOX))
             (void)wefti_inbox_push(rt, op); /* it is under way, so the runtime is not closed */
         return;
+    }
+}
+
+/* --- looking, attaching ---------------------------------------------------------------------------------------------------- */
+
+weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn)
+{
+    if (!op || !fn)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", op ? "the callback" : "the operation");
+    if (op->fn || op->queue)
+        return wefti_fail(WEFT_ERR_STATE, "the operation has %s already", op->fn ? "a callback" : "a queue");
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = wefti_op_state(op);
+    for (;;) {
+        if (wefti_op_state_done(state))
+            return WEFT_ERR_DONE;
+        if (state & WEFTI_OP_HOOKED)
+            return wefti_fail(WEFT_ERR_STATE, "a callback was attached already");
+        if ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED || x->kind == &wefti_link_kind)
+            return wefti_fail(WEFT_ERR_STATE, "the operation waits for another one, and is posted after that; attach to it then");
+        if (wefti_gone(x->rt))
+            return wefti_fail_gone(x->rt);
+        x->late_fn = fn;
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_HOOKED, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return WEFT_OK;
     }
 }
 

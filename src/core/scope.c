@@ -89,7 +89,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"scope close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "scope close", .start = close_start, .cancel = close_cancel};
 
 weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
 {

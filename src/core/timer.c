@@ -114,7 +114,7 @@ static void delay_end(weft_op_t *op, weft_status_t st)
     wefti_op_complete(op, st);
 }
 
-static const wefti_op_kind_t delay_kind = {"timer", delay_start, delay_end};
+static const wefti_op_kind_t delay_kind = {.name = "timer", .start = delay_start, .cancel = delay_end, .stops = true};
 
 bool wefti_timer_op_due(weft_op_t *op)
 {

@@ -9,6 +9,7 @@
  * Promise: a wait ends with its operation or its timeout, whoever drives, comes or goes. tests/unit/core_wait.c holds us to
  * it. */
 #include <sched.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "core/local.h"
@@ -108,14 +109,14 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
             continue;
         }
         if (!timeout)
-            return WEFT_ERR_TIMEOUT;
+            return WEFT_ERR_PENDING;
         uint64_t now = wefti_now(rt);
         if (timed) { /* the clock is read here for the first time: short waits do without */
             deadline = timeout < WEFT_FOREVER - now ? now + timeout : WEFT_FOREVER;
             timed = false;
         }
         if (now >= deadline)
-            return WEFT_ERR_TIMEOUT;
+            return WEFT_ERR_PENDING;
         if (n)
             continue;
         if (!spins_since)
@@ -147,7 +148,7 @@ static void stop_waiting(weft_runtime_t *rt)
         ;
 }
 
-/* Until it is done (WEFT_OK), `deadline` passed (WEFT_ERR_TIMEOUT), nobody drives any more (WEFT_ERR_AGAIN), or the runtime closed, which
+/* Until it is done (WEFT_OK), `deadline` passed (WEFT_ERR_PENDING), nobody drives any more (WEFT_ERR_AGAIN), or the runtime closed, which
  * completes every operation, so that nothing else will come (WEFT_ERR_CLOSED). */
 static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t deadline)
 {
@@ -165,7 +166,7 @@ static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_
     }
     for (;;) {
         uint32_t seen = atomic_load(&rt->done_seq);
-        weft_status_t st = WEFT_ERR_TIMEOUT;
+        weft_status_t st = WEFT_ERR_PENDING;
         atomic_fetch_add(&rt->waiters, 1);
         if (what->mark(what->arg)) {
             st = WEFT_OK;
@@ -223,7 +224,7 @@ static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime
             uint64_t now = wefti_clock_ns();
             deadline = timeout < WEFT_FOREVER - now ? now + timeout : WEFT_FOREVER;
         }
-        weft_status_t st = timeout ? beside(rt, what, deadline) : done(what->arg) ? WEFT_OK : WEFT_ERR_TIMEOUT;
+        weft_status_t st = timeout ? beside(rt, what, deadline) : done(what->arg) ? WEFT_OK : WEFT_ERR_PENDING;
         if (st == WEFT_ERR_CLOSED)
             return wefti_fail(st, "the runtime was closed");
         if (st != WEFT_ERR_AGAIN)
@@ -257,6 +258,20 @@ weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns)
     const wefti_wait_t what = {op_done, op_mark, op};
     weft_status_t st = wait_for(wefti_opx(op)->rt, op_done, &what, timeout_ns);
     return st ? st : outcome(op);
+}
+
+weft_status_t wefti_block_begin(weft_op_t *op, uint64_t timeout_ns)
+{
+    if (wefti_driven)
+        return wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback");
+    memset(op, 0, sizeof *op);
+    op->timeout_ns = timeout_ns == WEFT_FOREVER ? 0 : timeout_ns ? timeout_ns : 1;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_block_end(weft_op_t *op, weft_status_t posted)
+{
+    return posted ? posted : weft_op_wait(op, WEFT_FOREVER);
 }
 
 /* Their runtime, or NULL if all are done; WEFT_ERR_INVALID if there are several. */

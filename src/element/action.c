@@ -306,7 +306,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"action close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "action close", .start = close_start, .cancel = close_cancel};
 
 weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
 {

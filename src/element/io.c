@@ -406,7 +406,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
         stop(io, why);
 }
 
-static const wefti_op_kind_t kind = {"transport", start, cancel};
+static const wefti_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel};
 
 /* Hand an io that is counted in t->slow to the driver. */
 static weft_status_t post(element_io_t *io, weft_op_t *op)
@@ -758,9 +758,7 @@ weft_status_t weft_transport_ready(weft_transport_t *trans, weft_op_t *op)
 
 weft_status_t weft_transport_wait(weft_transport_t *trans, uint64_t timeout_ns)
 {
-    weft_op_t op = WEFT_OP_INIT;
-    op.timeout_ns = timeout_ns == WEFT_FOREVER ? 0 : timeout_ns ? timeout_ns : 1;
-    weft_status_t st =
-        wefti_driven ? wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback") : weft_transport_ready(trans, &op);
-    return st ? st : weft_op_wait(&op, WEFT_FOREVER);
+    weft_op_t op;
+    weft_status_t st = wefti_block_begin(&op, timeout_ns);
+    return st ? st : wefti_block_end(&op, weft_transport_ready(trans, &op));
 }

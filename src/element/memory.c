@@ -219,7 +219,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"memory close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
 
 weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
 {

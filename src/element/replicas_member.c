@@ -139,6 +139,7 @@ static void dial(member_t *m)
     weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
     o.hooks.closed = lost;
     o.hooks.user = m;
+    o.no_retry = true;
     m->state = MEMBER_DIALLING;
     wefti_way_op(way, &m->connect, connected, m);
     wefti_way_ref(way); /* the endpoint's */

@@ -154,6 +154,7 @@ static void begin(element_way_t *way)
     if (!st) {
         o.hooks.closed = lost;
         o.hooks.user = s;
+        o.no_retry = true; /* the element may be found elsewhere by now */
         wefti_way_op(way, &s->connect, connected, s);
         wefti_way_ref(way); /* the endpoint's */
         st = weft_ep_open(t->rt, s->address, &o, &s->connect, &s->ep);

@@ -150,7 +150,7 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t recv_kind = {"msg receive", recv_start, recv_cancel};
+static const wefti_op_kind_t recv_kind = {.name = "msg receive", .start = recv_start, .cancel = recv_cancel, .stops = true};
 
 static void into_one(weft_op_t *op, void *buf, size_t cap, bool alloc)
 {
@@ -253,7 +253,8 @@ static weft_status_t claimed_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-static const wefti_op_kind_t claimed_kind = {"msg receive of a claimed message", claimed_start, recv_cancel};
+static const wefti_op_kind_t claimed_kind = {
+    .name = "msg receive of a claimed message", .start = claimed_start, .cancel = recv_cancel};
 
 weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft_op_t *op)
 {

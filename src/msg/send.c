@@ -152,16 +152,10 @@ static void send_cancel(weft_op_t *op, weft_status_t why)
     wefti_ep_drained(ep);
 }
 
-/* Whoever posted it was told that it started: from the inbox an error is a completion, with the release of the buffer that goes with it. */
-static weft_status_t send_start_later(weft_op_t *op)
-{
-    weft_status_t st = send_start(op);
-    if (st)
-        finish(op, st);
-    return WEFT_OK;
-}
-
-static const wefti_op_kind_t send_kind = {"msg send", send_start_later, send_cancel};
+static const wefti_op_kind_t send_kind = {
+    .name = "msg send", .start = send_start, .cancel = send_cancel, .failed = finish, .stops = true};
+static const wefti_op_kind_t detached_kind = {
+    .name = "msg send", .start = send_start, .cancel = send_cancel, .failed = finish, .stops = true, .by_post = true};
 
 void wefti_msg_send_down(weft_ep_t *ep, weft_status_t why)
 {
@@ -249,7 +243,7 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
     d->op.user = d;
     st = !rel && len ? wefti_mem_move(device, d->bytes, buf, len) : WEFT_OK;
     if (!st)
-        st = wefti_op_prepare(ep->rt, &d->op, &send_kind);
+        st = wefti_op_prepare(ep->rt, &d->op, &detached_kind);
     if (st)
         goto err_d;
     fill(&d->op, ep, len, tag);
@@ -304,9 +298,7 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
             if (op)
                 wefti_op_complete_at_once(op, WEFT_OK);
         } else if (op && direct) {
-            st = send_start(op);
-            if (st)
-                wefti_op_unprepare(op);
+            st = wefti_op_start(op, send_start);
         } else if (op) {
             st = wefti_op_inbox(op);
         } else {

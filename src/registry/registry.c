@@ -72,7 +72,7 @@ static void tell_cancel(weft_op_t *op, weft_status_t why)
     (void)why;
 }
 
-static const wefti_op_kind_t tell_kind = {"registry", tell_start, tell_cancel};
+static const wefti_op_kind_t tell_kind = {.name = "registry", .start = tell_start, .cancel = tell_cancel};
 
 static void called(wefti_call_t *call)
 {
@@ -274,7 +274,7 @@ static void cancel_close(weft_op_t *op, weft_status_t why)
     (void)why;
 }
 
-static const wefti_op_kind_t close_kind = {"registry close", start_close, cancel_close};
+static const wefti_op_kind_t close_kind = {.name = "registry close", .start = start_close, .cancel = cancel_close};
 
 weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
 {

@@ -38,16 +38,11 @@ static weft_status_t start(weft_op_t *op)
     return WEFT_OK;
 }
 
-/* Whoever posted it was told that it started. */
-static weft_status_t start_later(weft_op_t *op)
+static void failed(weft_op_t *op, weft_status_t st)
 {
     reg_request_t *q = request_of(op);
-    weft_status_t st = start(op);
-    if (st) {
-        wefti_op_complete(op, st);
-        request_free(q); /* the operation may be in it */
-    }
-    return WEFT_OK;
+    wefti_op_complete(op, st);
+    request_free(q); /* the operation may be in it */
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
@@ -56,15 +51,18 @@ static void cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t request_kind = {"registry request", start_later, cancel};
+static const wefti_op_kind_t request_kind = {.name = "registry request", .start = start, .cancel = cancel, .failed = failed};
+static const wefti_op_kind_t own_kind = {
+    .name = "registry request", .start = start, .cancel = cancel, .failed = failed, .by_post = true};
 
 /* Takes over the request, also if it fails. */
 static weft_status_t post(reg_request_t *q, weft_op_t *op)
 {
     weft_runtime_t *rt = q->registry->rt;
+    const wefti_op_kind_t *kind = op ? &request_kind : &own_kind;
     if (!op)
         op = &q->own;
-    weft_status_t st = wefti_op_prepare(rt, op, &request_kind);
+    weft_status_t st = wefti_op_prepare(rt, op, kind);
     if (!st) {
         wefti_op_room(op, asking_t)->q = q;
         st = wefti_op_go_by(rt, op, start);

@@ -151,7 +151,7 @@ static void cancel_end(weft_op_t *op, weft_status_t why)
     (void)why;
 }
 
-static const wefti_op_kind_t end_kind = {"watch end", start_end, cancel_end};
+static const wefti_op_kind_t end_kind = {.name = "watch end", .start = start_end, .cancel = cancel_end};
 
 weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
 {

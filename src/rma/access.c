@@ -111,7 +111,7 @@ weft_status_t wefti_rma_begin(rma_acc_t *acc)
     weft_remote_t *r = acc->remote;
     weft_status_t st = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
     if (st)
-        return st;
+        return wefti_fail(st, "the remote can no longer be used: attach it again");
     if (r->slot && acc->what != ACC_ATTACH) {
         live(acc);
         r->rs->mapped++;

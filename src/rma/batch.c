@@ -78,7 +78,10 @@ static weft_status_t item_fits(weft_rma_item_t *it)
 {
     if (it->status == FENCED)
         it->remote->epoch++;
-    it->status = wefti_rma_fits(it->remote, it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE, it->offset, it->len);
+    it->status = (weft_status_t)atomic_load_explicit(&it->remote->state, memory_order_relaxed);
+    if (!it->status)
+        it->status =
+            wefti_rma_fits(it->remote, it->what == WEFT_RMA_DO_READ ? WEFT_RMA_READ : WEFT_RMA_WRITE, it->offset, it->len);
     return it->status;
 }
 
@@ -145,7 +148,7 @@ static void batch_cancel(weft_op_t *op, weft_status_t why)
     one_less(b);
 }
 
-static const wefti_op_kind_t batch_kind = {"batch", batch_start, batch_cancel};
+static const wefti_op_kind_t batch_kind = {.name = "batch", .start = batch_start, .cancel = batch_cancel};
 
 weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
 {
@@ -213,7 +216,7 @@ static weft_status_t flush_start(weft_op_t *op)
     return st;
 }
 
-static const wefti_op_kind_t flush_kind = {"flush", flush_start, flush_end};
+static const wefti_op_kind_t flush_kind = {.name = "flush", .start = flush_start, .cancel = flush_end};
 
 weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
 {

@@ -7,9 +7,6 @@
 
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len)
 {
-    weft_status_t st = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
-    if (st)
-        return wefti_fail(st, "the remote can no longer be used (%s): attach it again", weft_status_name(st));
     if ((r->rights & rights) != rights)
         return wefti_fail(WEFT_ERR_RIGHTS, "the token gives rights %u; %u are needed for that", r->rights, rights);
     if (offset > r->len || len > r->len - offset)
@@ -31,7 +28,12 @@ static void cancel(weft_op_t *op, weft_status_t why)
     wefti_rma_cancel(rma_acc(op), why);
 }
 
-static const wefti_op_kind_t kind = {"remote memory", start, cancel};
+static void skip(weft_op_t *op)
+{
+    wefti_rma_came(rma_acc(op)->remote);
+}
+
+static const wefti_op_kind_t kind = {.name = "remote memory", .start = start, .cancel = cancel, .skip = skip, .stops = true};
 
 static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 {

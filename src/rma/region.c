@@ -490,8 +490,8 @@ static void free_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t revoke_kind = {"region revoke", end_start, revoke_cancel};
-static const wefti_op_kind_t free_kind = {"region free", end_start, free_cancel};
+static const wefti_op_kind_t revoke_kind = {.name = "region revoke", .start = end_start, .cancel = revoke_cancel};
+static const wefti_op_kind_t free_kind = {.name = "region free", .start = end_start, .cancel = free_cancel};
 
 static void revoke_posted(wefti_call_t *call)
 {

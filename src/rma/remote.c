@@ -214,7 +214,7 @@ static void attach_cancel(weft_op_t *op, weft_status_t why)
     wefti_rma_cancel(rma_acc(op), why);
 }
 
-static const wefti_op_kind_t attach_kind = {"attach", attach_start, attach_cancel};
+static const wefti_op_kind_t attach_kind = {.name = "attach", .start = attach_start, .cancel = attach_cancel};
 
 static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t flags, const weft_remote_opts_t *given,
                             weft_op_t *op)

@@ -418,7 +418,7 @@ static inline bool rma_writes(const rma_acc_t *acc) { return acc->what == ACC_WR
 
 /* --- post.c: what the program may ask, and the way of a small mapped access -------------------------------------------------------- */
 
-weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len); /* _RANGE, _RIGHTS, or the remote's end */
+weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len); /* _RANGE, _RIGHTS */
 
 /* --- access.c: an access over the checked path ------------------------------------------------------------------------------------ */
 

@@ -415,7 +415,7 @@ static void from_cancel(weft_op_t *op, weft_status_t why)
     }
 }
 
-static const wefti_op_kind_t from_kind = {"reply", from_start, from_cancel};
+static const wefti_op_kind_t from_kind = {.name = "reply", .start = from_start, .cancel = from_cancel};
 
 static void from_sent(void *user, weft_status_t st)
 {

@@ -425,7 +425,7 @@ static void fetch_cancel(weft_op_t *op, weft_status_t why)
     weft_op_cancel(&wefti_op_room(op, fetch_t)->r->in->fetch->op); /* it ends when nothing writes to the buffer any more */
 }
 
-static const wefti_op_kind_t fetch_kind = {"fetch", fetch_start, fetch_cancel};
+static const wefti_op_kind_t fetch_kind = {.name = "fetch", .start = fetch_start, .cancel = fetch_cancel};
 
 weft_status_t weft_request_fetch(weft_request_t *request, void *buf, size_t cap, const weft_mem_kind_t *kind, weft_op_t *op)
 {

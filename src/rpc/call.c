@@ -531,20 +531,15 @@ static weft_status_t start(weft_op_t *op)
     return st;
 }
 
-/* Whoever posted it was told that it started. */
-static weft_status_t start_later(weft_op_t *op)
+static void failed(weft_op_t *op, weft_status_t st)
 {
-    weft_status_t st = start(op);
-    if (st) {
-        rpc_call_t *c = rpc_call(op);
-        weft_client_t *client = c->method->client;
-        c->seq = 0;
-        client->calls++;
-        count(&client->stats.calls, 1);
-        count(&client->stats.under_way, 1);
-        wefti_rpc_call_end(op, st, words_for(st));
-    }
-    return WEFT_OK;
+    rpc_call_t *c = rpc_call(op);
+    weft_client_t *client = c->method->client;
+    c->seq = 0;
+    client->calls++;
+    count(&client->stats.calls, 1);
+    count(&client->stats.under_way, 1);
+    wefti_rpc_call_end(op, st, words_for(st));
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
@@ -582,7 +577,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
     }
 }
 
-static const wefti_op_kind_t call_kind = {"call", start_later, cancel};
+static const wefti_op_kind_t call_kind = {.name = "call", .start = start, .cancel = cancel, .failed = failed, .stops = true};
 
 /* --- posting --------------------------------------------------------------------------------------------------------------------- */
 
@@ -662,9 +657,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
             st = wefti_op_prepare_here(rt, op, &call_kind);
             if (__builtin_expect(!st, 1)) {
                 fill(op, m, args, n, opts, known, reply, kind);
-                st = start(op);
-                if (__builtin_expect(st, 0))
-                    wefti_op_unprepare_here(op);
+                st = wefti_op_start(op, start);
             }
         }
         wefti_leave(rt, was);

@@ -333,7 +333,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"client close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "client close", .start = close_start, .cancel = close_cancel};
 
 typedef struct close_alone {
     wefti_call_t call;

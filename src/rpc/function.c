@@ -223,7 +223,7 @@ static void remove_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t remove_kind = {"remove", remove_start, remove_cancel};
+static const wefti_op_kind_t remove_kind = {.name = "remove", .start = remove_start, .cancel = remove_cancel};
 
 weft_status_t weft_service_remove(weft_service_t *service, const char *name, weft_op_t *op)
 {

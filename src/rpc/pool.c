@@ -87,7 +87,7 @@ static void all_leave(wefti_call_t *call)
     wefti_op_complete(&wefti_container_of(call, rpc_pool_t, call)->op, WEFT_OK);
 }
 
-static const wefti_op_kind_t gone_kind = {"threads", NULL, NULL};
+static const wefti_op_kind_t gone_kind = {.name = "threads"};
 
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out)
 {

@@ -313,7 +313,7 @@ static void drain_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t drain_kind = {"drain", drain_start, drain_cancel};
+static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
 
 weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
 {
@@ -342,7 +342,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "close", .start = close_start, .cancel = close_cancel};
 
 weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
 {

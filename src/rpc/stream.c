@@ -76,14 +76,17 @@ weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*s
     weft_status_t st = WEFT_OK;
     bool driver = wefti_enter(rt, &was);
     if (driver && wefti_may_pass_inbox(rt, was)) {
-        st = start(op);
-        if (st)
-            wefti_op_unprepare(op);
+        st = wefti_op_start(op, start);
     } else {
         stream_ref(s);
         if (coming)
             atomic_fetch_add(coming, 1);
-        wefti_op_inbox(op);
+        st = wefti_op_inbox(op);
+        if (st) { /* the runtime is closed; the program still has its reference */
+            if (coming)
+                atomic_fetch_sub(coming, 1);
+            atomic_fetch_sub_explicit(&s->refs, 1, memory_order_relaxed);
+        }
     }
     if (driver)
         wefti_leave(rt, was);

@@ -344,7 +344,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t recv_kind = {"stream receive", start_inbox, cancel};
+static const wefti_op_kind_t recv_kind = {.name = "stream receive", .start = start_inbox, .cancel = cancel};
 
 weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op_t *op)
 {

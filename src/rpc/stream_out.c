@@ -194,10 +194,7 @@ static weft_status_t start_now(weft_op_t *op)
 static weft_status_t start_inbox(weft_op_t *op)
 {
     weft_stream_t *s = stream_send(op)->s;
-    bool end = stream_send(op)->end;
     weft_status_t st = start(op, false);
-    if (st && end)
-        atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
     atomic_fetch_sub(&s->out.coming, 1);
     look_drained(s);
     wefti_stream_unref(s);
@@ -217,7 +214,17 @@ static void cancel(weft_op_t *op, weft_status_t why)
     wefti_stream_out_kick(s); /* an end needs no credit */
 }
 
-static const wefti_op_kind_t send_kind = {"stream send", start_inbox, cancel};
+static void failed(weft_op_t *op, weft_status_t st)
+{
+    stream_send_t *w = stream_send(op);
+    if (w->end)
+        atomic_store_explicit(&w->s->out.ended, 0, memory_order_relaxed);
+    wefti_op_complete(op, st);
+}
+
+static const wefti_op_kind_t send_kind = {.name = "stream send", .start = start_inbox, .cancel = cancel, .failed = failed};
+static const wefti_op_kind_t own_kind = {
+    .name = "stream send", .start = start_inbox, .cancel = cancel, .failed = failed, .by_post = true};
 
 static weft_status_t check(weft_stream_t *s, const void *value)
 {
@@ -230,7 +237,7 @@ static weft_status_t check(weft_stream_t *s, const void *value)
 
 static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
 {
-    weft_status_t st = wefti_op_prepare(s->rs->rt, op, &send_kind);
+    weft_status_t st = wefti_op_prepare(s->rs->rt, op, what.packed || op == &s->out.end_op ? &own_kind : &send_kind);
     if (st)
         return st;
     what.s = s;

@@ -202,6 +202,7 @@ static void dial(target_t *t)
     weft_ep_opts_t o = WEFT_EP_OPTS_INIT;
     o.hooks.closed = lost;
     o.hooks.user = t;
+    o.no_retry = true; /* others may be there: who is tried when is decided here */
     memset(&t->connect, 0, sizeof t->connect);
     t->connect.fn = connected;
     t->connect.user = t;

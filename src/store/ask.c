@@ -203,15 +203,10 @@ static weft_status_t start(weft_op_t *op)
     return WEFT_OK;
 }
 
-/* Whoever posted it was told that it started. */
-static weft_status_t start_later(weft_op_t *op)
+static void failed(weft_op_t *op, weft_status_t st)
 {
-    weft_status_t st = start(op);
-    if (st) {
-        ask_of(op)->op = op;
-        wefti_store_ask_end(ask_of(op), st);
-    }
-    return WEFT_OK;
+    ask_of(op)->op = op;
+    wefti_store_ask_end(ask_of(op), st);
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
@@ -228,11 +223,14 @@ static void cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t ask_kind = {"store request", start_later, cancel};
+static const wefti_op_kind_t ask_kind = {.name = "store request", .start = start, .cancel = cancel, .failed = failed};
+static const wefti_op_kind_t own_kind = {
+    .name = "store request", .start = start, .cancel = cancel, .failed = failed, .by_post = true};
 
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
 {
     store_state_t *ss = a->store->ss;
+    const wefti_op_kind_t *kind = op ? &ask_kind : &own_kind;
     if (!op) {
         op = &a->own;
         op->fn = own_done;
@@ -240,7 +238,7 @@ weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
         a->owning = true;
         store_begin(ss);
     }
-    weft_status_t st = wefti_op_prepare(ss->rt, op, &ask_kind);
+    weft_status_t st = wefti_op_prepare(ss->rt, op, kind);
     if (!st) {
         wefti_op_room(op, asking_t)->ask = a;
         st = wefti_op_go_by(ss->rt, op, start);

@@ -145,7 +145,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"mirror close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "mirror close", .start = close_start, .cancel = close_cancel};
 
 static void close_called(wefti_call_t *call)
 {
@@ -298,7 +298,7 @@ static void open_cancel(weft_op_t *op, weft_status_t why)
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t open_kind = {"mirror open", open_start, open_cancel};
+static const wefti_op_kind_t open_kind = {.name = "mirror open", .start = open_start, .cancel = open_cancel};
 
 static weft_status_t check(weft_runtime_t *rt, const weft_mirror_opts_t *o)
 {

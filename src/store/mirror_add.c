@@ -190,7 +190,7 @@ static void add_cancel(weft_op_t *op, weft_status_t why)
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t add_kind = {"mirror add", add_start, add_cancel};
+static const wefti_op_kind_t add_kind = {.name = "mirror add", .start = add_start, .cancel = add_cancel};
 
 weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_op_t *op)
 {

@@ -503,8 +503,8 @@ static void io_cancel(weft_op_t *op, weft_status_t why)
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t read_kind = {"mirror read", io_start, io_cancel};
-static const wefti_op_kind_t write_kind = {"mirror write", io_start, io_cancel};
+static const wefti_op_kind_t read_kind = {.name = "mirror read", .start = io_start, .cancel = io_cancel};
+static const wefti_op_kind_t write_kind = {.name = "mirror write", .start = io_start, .cancel = io_cancel};
 
 static weft_status_t post(weft_mirror_t *m, uint64_t offset, void *buf, size_t len, bool write, weft_op_t *op)
 {

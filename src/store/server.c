@@ -436,7 +436,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {"store server close", close_start, close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "store server close", .start = close_start, .cancel = close_cancel};
 
 static void free_op(weft_op_t *op, void *user)
 {

@@ -112,14 +112,17 @@ static void check_lost(void)
     weft_am_recv_opts_t ro = WEFT_AM_RECV_OPTS_INIT;
     char byte;
     CHECK_EQ(weft_ep_get_state(victim->ep), WEFT_EP_FAILED);
-    CHECK_EQ(weft_am_send(victim->ep, ID, NULL, 0, "x", 1, &op), WEFT_ERR_PEER);
+    CHECK_OK(weft_am_send(victim->ep, ID, NULL, 0, "x", 1, &op)); /* what became of the peer comes by the operation */
+    CHECK_EQ(peer_wait(victim, &op, 5), WEFT_ERR_PEER);
     CHECK_EQ(weft_am_send(victim->ep, ID, NULL, 0, "x", 1, NULL), WEFT_ERR_PEER);
     ro.ep = victim->ep;
     ro.id = ID_NOBODY;
     ro.buf = &byte;
     ro.cap = 1;
-    CHECK_EQ(weft_am_recv(victim->rt, &ro, &op), WEFT_ERR_PEER);
-    CHECK_EQ(weft_am_take(victim->rt, victim->ep, ID_NOBODY, &op), WEFT_ERR_PEER);
+    CHECK_OK(weft_am_recv(victim->rt, &ro, &op));
+    CHECK_EQ(peer_wait(victim, &op, 5), WEFT_ERR_PEER);
+    CHECK_OK(weft_am_take(victim->rt, victim->ep, ID_NOBODY, &op));
+    CHECK_EQ(peer_wait(victim, &op, 5), WEFT_ERR_PEER);
 }
 
 static void end(void)

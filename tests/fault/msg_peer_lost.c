@@ -72,8 +72,10 @@ static void check_lost(peer_t *peer)
     weft_op_t op = WEFT_OP_INIT;
     uint64_t word = 0;
     CHECK_EQ(weft_ep_get_state(peer->ep), WEFT_EP_FAILED);
-    CHECK_EQ(weft_msg_send(peer->ep, &word, 8, 1, &op), WEFT_ERR_PEER);
-    CHECK_EQ(weft_msg_recv(peer->ep, &word, 8, 77, WEFT_TAG_FULL, &op), WEFT_ERR_PEER);
+    CHECK_OK(weft_msg_send(peer->ep, &word, 8, 1, &op)); /* what became of the peer comes by the operation */
+    CHECK_EQ(peer_wait(peer, &op, 5), WEFT_ERR_PEER);
+    CHECK_OK(weft_msg_recv(peer->ep, &word, 8, 77, WEFT_TAG_FULL, &op));
+    CHECK_EQ(peer_wait(peer, &op, 5), WEFT_ERR_PEER);
 }
 
 static void lost_while_nothing_moves(int sig)

@@ -23,7 +23,7 @@ TEST(all_completes_when_all_have_and_counts_the_successes)
     post_all(rt, ops, list, 3);
     CHECK_OK(weft_group_start(rt, WEFT_GROUP_ALL, list, 3, &group));
     fake_event(rt, 2);
-    CHECK_EQ(weft_op_wait(&group, 5 * WEFT_MILLISECOND), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait(&group, 5 * WEFT_MILLISECOND), WEFT_ERR_PENDING);
     fake_event(rt, 1);
     CHECK_OK(weft_op_wait(&group, WEFT_SECOND));
     CHECK_EQ(group.len, 3);
@@ -212,9 +212,9 @@ TEST(the_next_is_posted_when_the_first_succeeded)
     weft_op_t first = WEFT_OP_INIT, next = WEFT_OP_INIT;
     CHECK_OK(fake_post(rt, FAKE_WAITS, &first));
     CHECK_OK(weft_op_then(rt, &first, post_step, &s, &next));
-    CHECK_EQ(weft_op_wait(&next, WEFT_MILLISECOND), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait(&next, WEFT_MILLISECOND), WEFT_ERR_PENDING);
     fake_event(rt, 1);
-    CHECK_EQ(weft_op_wait(&next, WEFT_MILLISECOND), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait(&next, WEFT_MILLISECOND), WEFT_ERR_PENDING);
     CHECK(weft_op_done(&first));
     CHECK_EQ(s.calls, 1);
     fake_event(rt, 1);

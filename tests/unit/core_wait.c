@@ -20,9 +20,9 @@ TEST(wait_times_out_with_the_operation_under_way)
     weft_runtime_t *rt = fake_open(0, 0);
     weft_op_t op = WEFT_OP_INIT;
     CHECK_OK(fake_post(rt, FAKE_WAITS, &op));
-    CHECK_EQ(weft_op_wait(&op, 0), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait(&op, 0), WEFT_ERR_PENDING);
     uint64_t start = wefti_clock_ns();
-    CHECK_EQ(weft_op_wait(&op, 20 * WEFT_MILLISECOND), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait(&op, 20 * WEFT_MILLISECOND), WEFT_ERR_PENDING);
     CHECK(wefti_clock_ns() - start >= 19 * WEFT_MILLISECOND);
     CHECK(!weft_op_done(&op));
     fake_event(rt, 1);
@@ -39,7 +39,7 @@ TEST(wait_any_gives_one_that_is_done)
     CHECK_EQ(weft_op_wait_any(NULL, 0, 0, &index), WEFT_ERR_INVALID);
     for (int i = 0; i < 3; i++)
         CHECK_OK(fake_post(rt, FAKE_WAITS, &ops[i]));
-    CHECK_EQ(weft_op_wait_any(list, 5, 5 * WEFT_MILLISECOND, &index), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait_any(list, 5, 5 * WEFT_MILLISECOND, &index), WEFT_ERR_PENDING);
     CHECK_EQ(index, 99);
     weft_op_cancel(&ops[1]);
     CHECK_OK(weft_op_wait_any(list, 5, WEFT_SECOND, &index));
@@ -55,7 +55,7 @@ TEST(wait_all_gives_the_first_failure_in_the_order_of_the_array)
     ops[3].timeout_ns = WEFT_MILLISECOND;
     for (int i = 0; i < 4; i++)
         CHECK_OK(fake_post(rt, FAKE_WAITS, &ops[i]));
-    CHECK_EQ(weft_op_wait_all(list, 5, 10 * WEFT_MILLISECOND), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(weft_op_wait_all(list, 5, 10 * WEFT_MILLISECOND), WEFT_ERR_PENDING);
     CHECK(weft_op_done(&ops[3]) && !weft_op_done(&ops[0]));
     weft_op_cancel(&ops[2]);
     fake_event(rt, 2);

@@ -356,7 +356,7 @@ static void one_ending(unsigned how, const uint8_t *out, size_t len, box_t *box)
         if (large) {
             CHECK_EQ(pair_wait(&pair, &send, 5), WEFT_ERR_CANCELLED);
             pair_run(&pair, 0.001);
-        } else {
+        } else if (!pair_wait(&pair, &send, 5)) { /* else it had not even begun */
             weft_am_release(take(4));
         }
     }

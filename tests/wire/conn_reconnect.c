@@ -132,8 +132,10 @@ TEST(a_client_that_gives_up_fails_for_good)
     CHECK_EQ(weft_ep_get_state(ep), WEFT_EP_FAILED);
     CHECK_EQ(two.failed[1], 1);
     CHECK_EQ(two.closed_why[1], WEFT_ERR_PEER);
-    CHECK_EQ(weft_msg_send(ep, "x", 1, 1, &op), WEFT_ERR_PEER);
-    CHECK_EQ(weft_msg_recv(ep, buf, 8, 1, WEFT_TAG_FULL, &op), WEFT_ERR_PEER);
+    CHECK_OK(weft_msg_send(ep, "x", 1, 1, &op)); /* the peer's fate comes by the operation, however late it is posted */
+    CHECK_EQ(two_wait(&op, 5), WEFT_ERR_PEER);
+    CHECK_OK(weft_msg_recv(ep, buf, 8, 1, WEFT_TAG_FULL, &op));
+    CHECK_EQ(two_wait(&op, 5), WEFT_ERR_PEER);
     two_close();
 }
 

@@ -403,8 +403,8 @@ TEST(cancelling_the_call_ends_both_sides)
             CHECK_EQ(t.reply.code, how == 1 ? WEFT_CODE_DEADLINE_EXCEEDED : WEFT_CODE_CANCELLED);
             if (how != 2) {
                 CHECK_EQ(receive(&t, &item), why);
-                CHECK_EQ(weft_stream_recv(t.stream, &item, &recv), way->mode == WEFT_PROGRESS_THREAD ? WEFT_OK : why);
-                PAIR_UNTIL(&desk.pair, weft_op_done(&recv), 10);
+                CHECK_OK(weft_stream_recv(t.stream, &item, &recv));
+                CHECK_EQ(pair_wait(&desk.pair, &recv, 10), why);
                 weft_stream_release(t.stream);
             }
             PAIR_UNTIL(&desk.pair, atomic_load(&plan.done), 20); /* the function was told */

@@ -181,9 +181,11 @@ static int open_client(call_link_t *l)
 {
     const call_target_t *t = l->target;
     weft_client_opts_t co = WEFT_CLIENT_OPTS_INIT;
+    weft_ep_opts_t eo = WEFT_EP_OPTS_INIT;
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     int rc;
+    eo.no_retry = true; /* whoever wants to wait says --wait */
     co.service = *t->service && !t->by_registry ? t->service : NULL;
     co.instance = *t->instance && !t->by_registry ? t->instance : NULL;
     co.registry = l->registry;
@@ -193,7 +195,7 @@ static int open_client(call_link_t *l)
         st = weft_client_open(l->rt, t->where, &co, &l->client);
     } else {
         op.timeout_ns = call_timeout(l->opts);
-        st = tool_do(weft_ep_open(l->rt, t->where, NULL, &op, &l->ep), &op);
+        st = tool_do(weft_ep_open(l->rt, t->where, &eo, &op, &l->ep), &op);
         if (!st)
             st = weft_client_on(l->ep, &co, &l->client);
     }
@@ -267,13 +269,15 @@ static weft_status_t shut_out(call_link_t *l)
     if (call_entries_find(l, l->target->service, &found))
         return WEFT_OK;
     for (size_t i = 0; i < found.n && i < PROBED; i++) {
+        weft_ep_opts_t eo = WEFT_EP_OPTS_INIT;
         weft_op_t op = WEFT_OP_INIT;
         weft_ep_t *ep;
         weft_status_t st;
+        eo.no_retry = true;
         if (*l->target->instance && strcmp(found.at[i].instance, l->target->instance) != 0)
             continue;
         op.timeout_ns = PROBING;
-        if (weft_ep_open(l->rt, found.at[i].address, NULL, &op, &ep))
+        if (weft_ep_open(l->rt, found.at[i].address, &eo, &op, &ep))
             continue;
         st = tool_wait(&op);
         weft_ep_abort(ep, NULL);

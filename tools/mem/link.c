@@ -11,9 +11,11 @@
 static weft_status_t server_open(mem_link_t *l, mem_server_t *s)
 {
     weft_op_t op = WEFT_OP_INIT;
+    weft_ep_opts_t eo = WEFT_EP_OPTS_INIT;
     weft_status_t st;
     op.timeout_ns = l->opts->timeout_ns;
-    st = weft_ep_open(l->rt, s->uri, NULL, &op, &s->ep);
+    eo.no_retry = true;
+    st = weft_ep_open(l->rt, s->uri, &eo, &op, &s->ep);
     if (st) {
         s->ep = NULL;
         return st;

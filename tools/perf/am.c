@@ -252,7 +252,7 @@ static weft_status_t drive(perf_link_t *l, perf_run_t *run)
                 return st;
         } while (perf_clock_ns() < deadline);
         if (a->taken == seen)
-            return WEFT_ERR_TIMEOUT;
+            return WEFT_ERR_PENDING;
     }
 }
 
@@ -267,7 +267,7 @@ static weft_status_t sleep_over(perf_link_t *l, perf_run_t *run)
         weft_status_t st = weft_op_wait_any(ops, 2, l->timeout_ns, &which);
         if (weft_op_done(&a->over))
             return a->status;
-        if (st == WEFT_ERR_TIMEOUT && __atomic_load_n(&a->taken, __ATOMIC_RELAXED) != seen)
+        if (st == WEFT_ERR_PENDING && __atomic_load_n(&a->taken, __ATOMIC_RELAXED) != seen)
             continue;
         if (st || perf_peer_lost(run, &st))
             return st;

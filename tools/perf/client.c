@@ -45,10 +45,12 @@ static bool open_batch(client_t *c, const char *uri, uint64_t session, uint64_t 
     perf_link_t *l = &c->link;
     weft_op_t *connects = calloc(n, sizeof *connects), *hellos = calloc(n, sizeof *hellos);
     perf_hello_t *bodies = calloc(n, sizeof *bodies);
+    weft_ep_opts_t eo = WEFT_EP_OPTS_INIT;
     weft_status_t st = connects && hellos && bodies ? WEFT_OK : WEFT_ERR_NOMEM;
     for (uint64_t i = 0; i < n && !st; i++) {
         weft_ep_t *ep;
-        st = weft_ep_open(l->rt, uri, NULL, &connects[i], &ep);
+        eo.no_retry = true;
+        st = weft_ep_open(l->rt, uri, &eo, &connects[i], &ep);
         if (st) {
             tool_error_status(st, "cannot connect to %s", uri);
             c->failed = true;

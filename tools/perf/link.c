@@ -164,5 +164,5 @@ weft_status_t perf_await_slow(perf_link_t *l, weft_op_t *op)
                 sched_yield();
         }
     }
-    return WEFT_ERR_TIMEOUT;
+    return WEFT_ERR_PENDING;
 }

@@ -175,7 +175,7 @@ void perf_link_lost(perf_link_t *l, weft_status_t st, const char *doing);
 
 weft_status_t perf_await_slow(perf_link_t *l, weft_op_t *op);
 
-/* Wait for an operation: its status, or WEFT_ERR_TIMEOUT while it is still under way. */
+/* Wait for an operation: its status, or WEFT_ERR_PENDING while it is still under way. */
 static inline weft_status_t perf_await(perf_link_t *l, weft_op_t *op)
 {
     if (!l->threaded) {

@@ -305,7 +305,7 @@ static inline weft_status_t look_for(perf_link_t *l, perf_run_t *run, const uint
         if (!deadline)
             deadline = now + l->timeout_ns;
         else if (now > deadline)
-            return WEFT_ERR_TIMEOUT;
+            return WEFT_ERR_PENDING;
     }
 }
 

@@ -107,7 +107,7 @@ class UCXEndpoint(UCXObject):
     @classmethod
     def _connect(cls, worker: UCXWorker, error_handling: bool, **where: Any) -> UCXEndpoint:
         try:
-            op = worker._runtime._connect(**where)
+            op = worker._runtime._connect(retry=False, **where)
         except weft.WeftError as error:
             raise translated(error, "connect", connecting=True) from error
         return cls(worker, op._made, op, error_handling, "address" in where)

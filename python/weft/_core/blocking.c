@@ -50,7 +50,7 @@ static int wait_for(weftpy_runtime_t *run, weft_op_t *op, bool signals)
         PyEval_RestoreThread(save);
         if (weft_op_done(op))
             break;
-        if (status && status != WEFT_ERR_TIMEOUT) { /* forked: it will never end, and nobody drives it */
+        if (status && status != WEFT_ERR_PENDING) { /* forked: it will never end, and nobody drives it */
             op->status = status;
             break;
         }

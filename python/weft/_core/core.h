@@ -27,7 +27,7 @@ typedef struct weftpy_op weftpy_op_t;
 #define WEFTPY_NAME_LIST(X) \
     X(buffer) X(buffers) X(tag) X(mask) X(timeout) X(max_len) X(uri) X(source) X(handler) X(id) X(header) X(context) X(msg) \
     X(action) X(type) X(durl) X(spare) X(named) X(mirrored) X(addr) X(trans) X(expected) X(desired) X(runtime) X(name) \
-    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(address) X(shared) \
+    X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(address) X(shared) X(retry) \
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
     X(once) X(fresh) X(into) X(service) X(instance) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
     X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(token) X(path) X(width) X(compare) \

@@ -363,11 +363,11 @@ static PyObject *am_recv(FAST_ARGS)
 
 /* --- opening and closing ------------------------------------------------------------------------------------------------- */
 
-static const weftpy_sig_t sig_connect = {"connect", 5, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address}};
+static const weftpy_sig_t sig_connect = {"connect", 6, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address, N_retry}};
 
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
 {
-    PyObject *arg[5];
+    PyObject *arg[6];
     uint64_t timeout = 0;
     weft_ep_opts_t opts = WEFT_EP_OPTS_INIT;
     weft_ep_t *wep;
@@ -395,6 +395,10 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
     if (shared < 0)
         return NULL;
     opts.shared = shared;
+    int retry = arg[5] ? PyObject_IsTrue(arg[5]) : 1;
+    if (retry < 0)
+        return NULL;
+    opts.no_retry = !retry;
     if (run->blocking) {
         weft_op_t op = WEFT_OP_INIT;
         if (weftpy_runtime_check(run) || weftpy_wait_check(run->st))

@@ -41,6 +41,8 @@ static const struct word {
     {WEFT_ERR_STALE, "StaleError"},
     {WEFT_ERR_CORRUPT, "CorruptError"},
     {WEFT_ERR_CALL, "CallError"},
+    {WEFT_ERR_PENDING, "PendingError"},
+    {WEFT_ERR_DONE, "DoneError"},
 };
 
 static PyObject *also(weft_status_t status)
@@ -51,6 +53,7 @@ static PyObject *also(weft_status_t status)
     case WEFT_ERR_NOMEM:
         return PyExc_MemoryError;
     case WEFT_ERR_TIMEOUT:
+    case WEFT_ERR_PENDING:
         return PyExc_TimeoutError;
     case WEFT_ERR_PEER:
         return PyExc_ConnectionResetError;

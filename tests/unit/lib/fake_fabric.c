@@ -27,6 +27,8 @@ static void end(weft_op_t *op, weft_status_t st)
     wefti_op_complete(op, st);
 }
 
+_Atomic uint32_t fake_started;
+
 static weft_status_t fake_start(weft_op_t *op)
 {
     fake_fabric_t *f = fake_of(wefti_opx(op)->rt);
@@ -34,6 +36,9 @@ static weft_status_t fake_start(weft_op_t *op)
     atomic_store(&f->armed, 0); /* what UCX does: the event that would come now wakes nobody */
     o->asked = false;
     op->len = 7;
+    atomic_fetch_add(&fake_started, 1);
+    if (o->how == FAKE_LOST)
+        return wefti_fail(WEFT_ERR_PEER, "tcp://nowhere:1: it was lost before");
     if (o->how == FAKE_FAILS)
         return wefti_fail(WEFT_ERR_LIMIT, "it was told to fail");
     if (o->how == FAKE_AT_ONCE) {
@@ -60,7 +65,8 @@ static void fake_cancel(weft_op_t *op, weft_status_t why)
     end(op, why);
 }
 
-static const wefti_op_kind_t fake_kind = {"fake", fake_start, fake_cancel};
+static const wefti_op_kind_t fake_kind = {.name = "fake", .start = fake_start, .cancel = fake_cancel};
+static const wefti_op_kind_t stops_kind = {.name = "fake", .start = fake_start, .cancel = fake_cancel, .stops = true};
 
 weft_status_t fake_prepare(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
 {
@@ -74,6 +80,15 @@ weft_status_t fake_post(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
 {
     weft_status_t st = fake_prepare(rt, how, op);
     return st ? st : wefti_op_go(rt, op);
+}
+
+weft_status_t fake_post_stops(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
+{
+    weft_status_t st = wefti_op_prepare(rt, op, &stops_kind);
+    if (st)
+        return st;
+    wefti_op_room(op, fake_op_t)->how = how;
+    return wefti_op_go(rt, op);
 }
 
 void fake_event(weft_runtime_t *rt, unsigned n)

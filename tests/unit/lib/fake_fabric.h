@@ -42,10 +42,14 @@ typedef enum fake_how {
     FAKE_WAITS = 0,    /* for an event */
     FAKE_AT_ONCE = 1,  /* complete within the post */
     FAKE_STUBBORN = 2, /* waits, and does not end when it is first asked */
-    FAKE_FAILS = 3     /* the post fails at once: WEFT_ERR_LIMIT */
+    FAKE_FAILS = 3,    /* the post fails at once: WEFT_ERR_LIMIT */
+    FAKE_LOST = 4      /* it cannot be started, because the peer is lost: WEFT_ERR_PEER */
 } fake_how_t;
 weft_status_t fake_prepare(weft_runtime_t *rt, fake_how_t how, weft_op_t *op); /* only the first half of a post */
 weft_status_t fake_post(weft_runtime_t *rt, fake_how_t how, weft_op_t *op);
+/* The same for a kind that need not be started if it was cancelled before; fake_started counts those of both kinds that were. */
+weft_status_t fake_post_stops(weft_runtime_t *rt, fake_how_t how, weft_op_t *op);
+extern _Atomic uint32_t fake_started;
 
 /* From any thread: the next n of the pending operations are complete. */
 void fake_event(weft_runtime_t *rt, unsigned n);
