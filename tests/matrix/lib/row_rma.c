@@ -1,0 +1,163 @@
+/* tests/matrix/lib/row_rma.c - rows of weft/rma.h. */
+#include "row.h"
+
+/* --- regions ------------------------------------------------------------------------------------------------------------------- */
+
+ROW(weft_region_new, ON_RUNTIME)
+{
+    weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
+    weft_region_t *region;
+    o.len = 64;
+    if (turn_status(t, weft_region_new(s->rt, &o, &region)))
+        weft_region_free(region, NULL);
+}
+
+ROW(weft_region_free, NEEDS_REGION)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_region_free(s->region, op), op);
+}
+
+ROW(weft_region_revoke, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_region_revoke(s->region, op), op);
+}
+
+ROW(weft_region_extend, NEEDS_REGION)
+{
+    turn_status(t, weft_region_extend(s->region, 100000));
+}
+
+ROW(weft_region_keep, NEEDS_REGION)
+{
+    void *map;
+    size_t n;
+    turn_status(t, weft_region_keep(s->region, &map, &n));
+}
+
+ROW(weft_region_base, NEEDS_REGION)
+{
+    weft_region_base(s->region);
+}
+
+ROW(weft_region_get_info, NEEDS_REGION)
+{
+    weft_region_info_t info = WEFT_REGION_INFO_INIT;
+    turn_status(t, weft_region_get_info(s->region, &info));
+}
+
+ROW(weft_region_token, NEEDS_REGION)
+{
+    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    size_t len = sizeof token;
+    turn_status(t, weft_region_token(s->region, NULL, token, &len));
+}
+
+ROW(weft_token_read, NEEDS_REGION | ON_NOTHING)
+{
+    weft_token_info_t info = WEFT_TOKEN_INFO_INIT;
+    turn_status(t, weft_token_read(s->region_token, s->region_token_len, &info));
+}
+
+/* --- remotes ------------------------------------------------------------------------------------------------------------------- */
+
+static void drop_remote(void *remote)
+{
+    weft_remote_drop((weft_remote_t *)remote);
+}
+
+ROW(weft_remote_attach, NEEDS_EP | NEEDS_REGION)
+{
+    weft_op_t *op = turn_op(t);
+    if (turn_posted(t, weft_remote_attach(s->ep, s->other->region_token, s->other->region_token_len, NULL, op), op))
+        turn_then(t, op, drop_remote);
+}
+
+ROW(weft_remote_find, NEEDS_EP | NEEDS_REGION)
+{
+    weft_op_t *op = turn_op(t);
+    if (turn_posted(t, weft_remote_find(s->ep, "region", NULL, op), op))
+        turn_then(t, op, drop_remote);
+}
+
+ROW(weft_remote_drop, NEEDS_REMOTE)
+{
+    weft_remote_drop(s->remote);
+}
+
+ROW(weft_remote_get_info, NEEDS_REMOTE)
+{
+    weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
+    turn_status(t, weft_remote_get_info(s->remote, &info));
+}
+
+ROW(weft_rma_path_name, ON_NOTHING)
+{
+    turn_text(t, weft_rma_path_name(WEFT_RMA_MAPPED));
+}
+
+/* --- operations ---------------------------------------------------------------------------------------------------------------- */
+
+ROW(weft_rma_read, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_read(s->remote, 0, turn_room(t, 64), 64, op), op);
+}
+
+ROW(weft_rma_write, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_write(s->remote, 0, turn_room(t, 64), 64, op), op);
+}
+
+static weft_iov_t *pieces(turn_t *t)
+{
+    weft_iov_t *iov = (weft_iov_t *)turn_room(t, 2 * sizeof *iov);
+    iov[0] = (weft_iov_t){turn_room(t, 32), 32};
+    iov[1] = (weft_iov_t){turn_room(t, 32), 32};
+    return iov;
+}
+
+ROW(weft_rma_readv, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_readv(s->remote, 0, pieces(t), 2, op), op);
+}
+
+ROW(weft_rma_writev, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_writev(s->remote, 0, pieces(t), 2, op), op);
+}
+
+ROW(weft_rma_write_notify, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_write_notify(s->remote, 0, turn_room(t, 64), 64, 1, op), op);
+}
+
+ROW(weft_rma_atomic, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_atomic(s->remote, WEFT_RMA_ADD, 0, 8, 1, 0, op), op);
+}
+
+ROW(weft_rma_batch, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    weft_rma_item_t *item = (weft_rma_item_t *)turn_room(t, sizeof *item);
+    *item = (weft_rma_item_t){.remote = s->remote, .what = WEFT_RMA_DO_READ, .buf = turn_room(t, 64), .len = 64};
+    turn_posted(t, weft_rma_batch(item, 1, op), op);
+}
+
+ROW(weft_rma_flush, NEEDS_REMOTE)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_rma_flush(s->remote, op), op);
+}
+
+ROW(weft_rma_fence, NEEDS_REMOTE)
+{
+    turn_status(t, weft_rma_fence(s->remote));
+}
