@@ -16,7 +16,7 @@ static void close_both(world_t *w)
     world_close_runtime(&w->side[1]);
 }
 
-/* --- the object is closed --------------------------------------------------------------------------------------------------------- */
+/* --- the object is closed: not for what is counted or released, which is gone then --------------------------------------------------- */
 
 static void after_its_object(const row_t *row, const way_t *way)
 {
@@ -29,12 +29,12 @@ static void after_its_object(const row_t *row, const way_t *way)
 
 TEST(an_object_of_a_runtime_that_a_caller_drives)
 {
-    cells_run("a closed object", &(way_t){WEFT_PROGRESS_CALLER, "shm"}, ON_RUNTIME | ON_NOTHING, after_its_object);
+    cells_run("a closed object", &(way_t){WEFT_PROGRESS_CALLER, "shm"}, ON_RUNTIME | ON_NOTHING | HELD, after_its_object);
 }
 
 TEST(an_object_of_a_runtime_that_a_thread_drives)
 {
-    cells_run("a closed object", &(way_t){WEFT_PROGRESS_THREAD, "tcp"}, ON_RUNTIME | ON_NOTHING, after_its_object);
+    cells_run("a closed object", &(way_t){WEFT_PROGRESS_THREAD, "tcp"}, ON_RUNTIME | ON_NOTHING | HELD, after_its_object);
 }
 
 /* --- the endpoint below the object is closed ---------------------------------------------------------------------------------------- */

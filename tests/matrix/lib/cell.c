@@ -185,9 +185,23 @@ static const row_t *row_of(const char *name)
     return row;
 }
 
+/* Is a word of MATRIX in its name, or its header? */
+static bool is_asked_for(const function_t *f)
+{
+    const char *words = getenv("MATRIX");
+    char copy[1024], *rest = copy;
+    if (!words)
+        return true;
+    snprintf(copy, sizeof copy, "%s", words);
+    for (const char *word; (word = strsep(&rest, ","));) {
+        if (*word && (strstr(f->name, word) || !strcmp(f->header, word)))
+            return true;
+    }
+    return false;
+}
+
 void cells_run(const char *place, const way_t *way, uint64_t not_for, cell_fn fn)
 {
-    const char *only = getenv("MATRIX");
     run_t run = {.place = place, .way = way, .fn = fn};
     run.at_once = setting("MATRIX_JOBS", 2) < JOBS_MAX ? setting("MATRIX_JOBS", 2) : JOBS_MAX;
     run.seconds = setting("MATRIX_SECONDS", CELL_SECONDS);
@@ -195,7 +209,7 @@ void cells_run(const char *place, const way_t *way, uint64_t not_for, cell_fn fn
         for (size_t i = 0; i < functions_n; i++) { /* in the order of the headers */
             const row_t *row = row_of(functions[i].name);
             job_t *job;
-            if (!row || row->needs & not_for || (only && !strstr(row->name, only)))
+            if (!row || row->needs & not_for || !is_asked_for(&functions[i]))
                 continue;
             while (!(job = free_job(&run)))
                 usleep(200);

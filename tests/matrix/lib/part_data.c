@@ -22,8 +22,10 @@ void pool_close(side_t *s)
 
 void reg_open(side_t *s)
 {
+    weft_mem_reg_t *reg;
     must(weft_mem_alloc(NULL, BIG, &s->reg_memory), "weft_mem_alloc");
-    must(weft_mem_register(s->rt, s->reg_memory, BIG, &s->reg), "weft_mem_register");
+    must(weft_mem_register(s->rt, s->reg_memory, BIG, &reg), "weft_mem_register");
+    s->reg = reg;
 }
 
 void reg_close(side_t *s)
@@ -35,7 +37,11 @@ static bool claimed(void *arg)
 {
     side_t *s = (side_t *)arg;
     weft_msg_envelope_t envelope;
-    return weft_msg_claim(s->rt, s->ep, 99, WEFT_TAG_FULL, &envelope, &s->msg) == WEFT_OK;
+    weft_msg_t *msg;
+    if (weft_msg_claim(s->rt, s->ep, 99, WEFT_TAG_FULL, &envelope, &msg))
+        return false;
+    s->msg = msg;
+    return true;
 }
 
 void msg_open(side_t *s)

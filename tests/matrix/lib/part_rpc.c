@@ -173,7 +173,9 @@ static bool has_talk(void *arg)
 void stream_open(side_t *s)
 {
     weft_op_t op = WEFT_OP_INIT;
-    must(weft_call_stream(s->talk, NULL, 0, NULL, &s->talk_reply, &s->talk_op, &s->stream), "weft_call_stream");
+    weft_stream_t *stream;
+    must(weft_call_stream(s->talk, NULL, 0, NULL, &s->talk_reply, &s->talk_op, &stream), "weft_call_stream");
+    s->stream = stream;
     world_until(s->w, has_talk, s->other, "a request with a stream");
     must(weft_stream_recv(s->stream, &s->item, &op), "weft_stream_recv");
     world_wait(s->w, &op, "receiving from a stream");

@@ -21,6 +21,9 @@
 #define WAITS      (UINT64_C(1) << 58) /* it waits, and so is not allowed inside callbacks */
 #define ENDS       (UINT64_C(1) << 59) /* the side's runtime is closed after it */
 #define FREES      (UINT64_C(1) << 60) /* it gives memory back that outlives its runtime: it may do so after that was closed */
+#define HELD       (UINT64_C(1) << 61) /* it takes something that is counted, or released by one call: nobody calls with it after the last release */
+#define ONCE       ((UINT64_C(1) << 62) | HELD) /* it lets go of that: the row takes it from the side, so that no other turn finds it */
+#define READS      (UINT64_C(1) << 63) /* it only reads memory: in a forked child it may answer */
 
 typedef struct turn turn_t;
 typedef struct row {
@@ -58,7 +61,7 @@ typedef enum where {
     AFTER_OBJECT,  /* on an object that is closed: WEFT_ERR_CLOSED */
     AFTER_ENDPOINT, /* on an object whose endpoint is closed: it works, or is WEFT_ERR_CLOSED */
     AFTER_RUNTIME, /* on a runtime that is closed, or an object of it: WEFT_ERR_CLOSED */
-    IN_CHILD       /* in a forked child: WEFT_ERR_FORKED */
+    IN_CHILD       /* in a forked child: WEFT_ERR_FORKED, or an answer of what only reads */
 } where_t;
 
 /* Begin a turn; call the row; wait for what it posted, at most TURN_SECONDS; say what was wrong, "" if nothing was. */

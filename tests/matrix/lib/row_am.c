@@ -35,25 +35,25 @@ ROW(weft_am_handle, ON_RUNTIME)
         turn_posted(t, weft_am_handle(s->rt, id, NULL, NULL, taken), taken);
 }
 
-ROW(weft_am_keep, NEEDS_AM)
+ROW(weft_am_keep, NEEDS_AM | HELD)
 {
     weft_am_keep(s->am);
 }
 
-ROW(weft_am_release, NEEDS_AM)
+ROW(weft_am_release, NEEDS_AM | ONCE)
 {
-    weft_am_release(s->am);
+    weft_am_release(atomic_exchange(&s->am, NULL));
 }
 
 /* What was pulled, viewed or rejected once is so. */
-ROW(weft_am_pull, NEEDS_AM)
+ROW(weft_am_pull, NEEDS_AM | HELD)
 {
     weft_op_t *op = turn_op(t);
     turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE);
     turn_posted(t, weft_am_pull(s->am, turn_room(t, PAYLOAD), PAYLOAD, op), op);
 }
 
-ROW(weft_am_pull_with, NEEDS_AM)
+ROW(weft_am_pull_with, NEEDS_AM | HELD)
 {
     weft_op_t *op = turn_op(t);
     weft_am_pull_opts_t o = WEFT_AM_PULL_OPTS_INIT;
@@ -63,14 +63,14 @@ ROW(weft_am_pull_with, NEEDS_AM)
     turn_posted(t, weft_am_pull_with(s->am, &o, op), op);
 }
 
-ROW(weft_am_view, NEEDS_AM)
+ROW(weft_am_view, NEEDS_AM | HELD)
 {
     weft_op_t *op = turn_op(t);
     turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE);
     turn_posted(t, weft_am_view(s->am, op), op);
 }
 
-ROW(weft_am_reject, NEEDS_AM)
+ROW(weft_am_reject, NEEDS_AM | HELD)
 {
     turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE);
     turn_status(t, weft_am_reject(s->am, 42));

@@ -75,7 +75,7 @@ ROW(weft_ep_runtime, NEEDS_EP)
     weft_ep_runtime(s->ep);
 }
 
-ROW(weft_ep_get_info, NEEDS_EP)
+ROW(weft_ep_get_info, NEEDS_EP | READS)
 {
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
     if (turn_status(t, weft_ep_get_info(s->ep, &info))) {

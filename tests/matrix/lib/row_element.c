@@ -43,7 +43,7 @@ ROW(weft_memory_close, NEEDS_MEMORY)
     turn_posted(t, weft_memory_close(s->memory, op), op);
 }
 
-ROW(weft_memory_durl, NEEDS_MEMORY)
+ROW(weft_memory_durl, NEEDS_MEMORY | READS)
 {
     char *buf = (char *)turn_room(t, WEFT_DURL_MAX + 1);
     size_t len = WEFT_DURL_MAX + 1;
@@ -60,7 +60,7 @@ ROW(weft_memory_base, NEEDS_MEMORY)
     weft_memory_base(s->memory);
 }
 
-ROW(weft_memory_get_stats, NEEDS_MEMORY)
+ROW(weft_memory_get_stats, NEEDS_MEMORY | READS)
 {
     weft_memory_stats_t stats = WEFT_MEMORY_STATS_INIT;
     turn_status(t, weft_memory_get_stats(s->memory, &stats));

@@ -155,9 +155,9 @@ ROW(weft_mem_register, ON_RUNTIME)
         weft_mem_unregister(reg, true);
 }
 
-ROW(weft_mem_unregister, NEEDS_REG)
+ROW(weft_mem_unregister, NEEDS_REG | ONCE)
 {
-    weft_mem_unregister(s->reg, true);
+    weft_mem_unregister(atomic_exchange(&s->reg, NULL), true);
 }
 
 ROW(weft_mem_get_reg_stats, ON_RUNTIME)

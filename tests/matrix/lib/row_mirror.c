@@ -51,7 +51,7 @@ ROW(weft_mirror_add, NEEDS_MIRROR)
     turn_posted(t, weft_mirror_add(s->mirror, s->store, op), op);
 }
 
-ROW(weft_mirror_get_info, NEEDS_MIRROR)
+ROW(weft_mirror_get_info, NEEDS_MIRROR | READS)
 {
     weft_mirror_info_t info = WEFT_MIRROR_INFO_INIT;
     turn_status(t, weft_mirror_get_info(s->mirror, &info));

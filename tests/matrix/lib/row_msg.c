@@ -59,13 +59,15 @@ ROW(weft_msg_claim, NEEDS_EP)
         weft_msg_drop_claimed(msg);
 }
 
-ROW(weft_msg_recv_claimed, NEEDS_MSG)
+ROW(weft_msg_recv_claimed, NEEDS_MSG | ONCE)
 {
     weft_op_t *op = turn_op(t);
-    turn_posted(t, weft_msg_recv_claimed(s->msg, turn_room(t, 64), 64, op), op);
+    weft_msg_t *msg = atomic_exchange(&s->msg, NULL);
+    if (msg)
+        turn_posted(t, weft_msg_recv_claimed(msg, turn_room(t, 64), 64, op), op);
 }
 
-ROW(weft_msg_drop_claimed, NEEDS_MSG)
+ROW(weft_msg_drop_claimed, NEEDS_MSG | ONCE)
 {
-    weft_msg_drop_claimed(s->msg);
+    weft_msg_drop_claimed(atomic_exchange(&s->msg, NULL));
 }

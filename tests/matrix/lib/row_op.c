@@ -72,26 +72,25 @@ ROW(weft_token_new, ON_RUNTIME)
         weft_token_drop(token);
 }
 
-ROW(weft_token_hold, NEEDS_TOKEN)
+ROW(weft_token_hold, NEEDS_TOKEN | HELD)
 {
     weft_token_hold(s->token);
-    if (!turn_on_closed(t))
-        weft_token_drop(s->token);
+    weft_token_drop(s->token);
 }
 
-ROW(weft_token_drop, NEEDS_TOKEN)
+ROW(weft_token_drop, NEEDS_TOKEN | HELD)
 {
     if (!turn_on_closed(t))
         weft_token_hold(s->token);
     weft_token_drop(s->token);
 }
 
-ROW(weft_token_cancel, NEEDS_TOKEN)
+ROW(weft_token_cancel, NEEDS_TOKEN | HELD)
 {
     weft_token_cancel(s->token);
 }
 
-ROW(weft_token_cancelled, NEEDS_TOKEN)
+ROW(weft_token_cancelled, NEEDS_TOKEN | HELD)
 {
     weft_token_cancelled(s->token);
 }
@@ -156,7 +155,7 @@ ROW(weft_queue_free, NEEDS_QUEUE | FREES)
     turn_status(t, weft_queue_free(s->queue));
 }
 
-ROW(weft_buf_free, NEEDS_MSG)
+ROW(weft_buf_free, NEEDS_MSG | ONCE)
 {
     weft_buf_free(atomic_exchange(&s->made, NULL));
 }

@@ -19,7 +19,7 @@ ROW(weft_registry_name, NEEDS_REGISTRY)
     turn_text(t, weft_registry_name(s->registry));
 }
 
-ROW(weft_registry_state, NEEDS_REGISTRY)
+ROW(weft_registry_state, NEEDS_REGISTRY | READS)
 {
     turn_status(t, weft_registry_state(s->registry));
 }

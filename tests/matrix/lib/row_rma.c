@@ -41,13 +41,13 @@ ROW(weft_region_base, NEEDS_REGION)
     weft_region_base(s->region);
 }
 
-ROW(weft_region_get_info, NEEDS_REGION)
+ROW(weft_region_get_info, NEEDS_REGION | READS)
 {
     weft_region_info_t info = WEFT_REGION_INFO_INIT;
     turn_status(t, weft_region_get_info(s->region, &info));
 }
 
-ROW(weft_region_token, NEEDS_REGION)
+ROW(weft_region_token, NEEDS_REGION | READS)
 {
     uint8_t token[WEFT_RMA_TOKEN_MAX];
     size_t len = sizeof token;
@@ -86,7 +86,7 @@ ROW(weft_remote_drop, NEEDS_REMOTE)
     weft_remote_drop(s->remote);
 }
 
-ROW(weft_remote_get_info, NEEDS_REMOTE)
+ROW(weft_remote_get_info, NEEDS_REMOTE | READS)
 {
     weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
     turn_status(t, weft_remote_get_info(s->remote, &info));

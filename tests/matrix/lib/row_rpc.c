@@ -34,7 +34,7 @@ ROW(weft_client_close, NEEDS_CLIENT)
     turn_posted(t, weft_client_close(s->client, op), op);
 }
 
-ROW(weft_client_get_stats, NEEDS_CLIENT)
+ROW(weft_client_get_stats, NEEDS_CLIENT | READS)
 {
     weft_client_stats_t stats = WEFT_CLIENT_STATS_INIT;
     turn_status(t, weft_client_get_stats(s->client, &stats));
@@ -135,14 +135,14 @@ ROW(weft_call_stream, NEEDS_CLIENT)
         turn_after(t, release_stream, stream);
 }
 
-ROW(weft_stream_send, NEEDS_STREAM)
+ROW(weft_stream_send, NEEDS_STREAM | HELD)
 {
     weft_op_t *op = turn_op(t);
     weft_value_t text = weft_text("line", 4);
     turn_posted(t, weft_stream_send(s->stream, &text, op), op);
 }
 
-ROW(weft_stream_end, NEEDS_STREAM)
+ROW(weft_stream_end, NEEDS_STREAM | HELD)
 {
     weft_op_t *op = turn_op(t);
     turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE); /* it ends once */
@@ -154,7 +154,7 @@ static void release_item(void *item)
     weft_item_release((weft_item_t *)item);
 }
 
-ROW(weft_stream_recv, NEEDS_STREAM)
+ROW(weft_stream_recv, NEEDS_STREAM | HELD)
 {
     weft_op_t *op = turn_op(t);
     weft_item_t *item = (weft_item_t *)turn_room(t, sizeof *item);
@@ -162,7 +162,7 @@ ROW(weft_stream_recv, NEEDS_STREAM)
     turn_posted(t, weft_stream_recv(s->stream, item, op), op);
 }
 
-ROW(weft_stream_release, NEEDS_STREAM)
+ROW(weft_stream_release, NEEDS_STREAM | ONCE)
 {
-    weft_stream_release(s->stream);
+    weft_stream_release(atomic_exchange(&s->stream, NULL));
 }

@@ -49,7 +49,7 @@ ROW(weft_service_publish, NEEDS_SERVICE | NEEDS_REGISTRY | NEEDS_LISTENER)
     turn_status(t, weft_service_publish(s->service, s->registry, NULL));
 }
 
-ROW(weft_service_get_stats, NEEDS_SERVICE)
+ROW(weft_service_get_stats, NEEDS_SERVICE | READS)
 {
     weft_service_stats_t stats = WEFT_SERVICE_STATS_INIT;
     turn_status(t, weft_service_get_stats(s->service, &stats));
@@ -90,24 +90,24 @@ static void answered_once(turn_t *t)
     turn_allow_in(t, AFTER_RUNTIME, WEFT_ERR_CANCELLED);
 }
 
-ROW(weft_request_keep, NEEDS_REQUEST)
+ROW(weft_request_keep, NEEDS_REQUEST | HELD)
 {
     weft_request_keep(s->request);
 }
 
-ROW(weft_request_release, NEEDS_REQUEST)
+ROW(weft_request_release, NEEDS_REQUEST | ONCE)
 {
-    weft_request_release(s->request);
+    weft_request_release(atomic_exchange(&s->request, NULL));
 }
 
-ROW(weft_request_reply, NEEDS_REQUEST)
+ROW(weft_request_reply, NEEDS_REQUEST | HELD)
 {
     weft_value_t value = weft_i32(42);
     answered_once(t);
     turn_status(t, weft_request_reply(s->request, &value, 1));
 }
 
-ROW(weft_request_reply_from, NEEDS_REQUEST)
+ROW(weft_request_reply_from, NEEDS_REQUEST | HELD)
 {
     weft_op_t *op = turn_op(t);
     weft_value_t value = weft_i32(42);
@@ -115,19 +115,19 @@ ROW(weft_request_reply_from, NEEDS_REQUEST)
     turn_posted(t, weft_request_reply_from(s->request, &value, 1, op), op);
 }
 
-ROW(weft_request_fail, NEEDS_REQUEST)
+ROW(weft_request_fail, NEEDS_REQUEST | HELD)
 {
     answered_once(t);
     turn_status(t, weft_request_fail(s->request, WEFT_CODE_ABORTED, "as planned"));
 }
 
-ROW(weft_request_fail_with, NEEDS_REQUEST)
+ROW(weft_request_fail_with, NEEDS_REQUEST | HELD)
 {
     answered_once(t);
     turn_status(t, weft_request_fail_with(s->request, WEFT_CODE_ABORTED, WEFT_CATEGORY_USER, 1, "as planned"));
 }
 
-ROW(weft_request_cancelled, NEEDS_REQUEST)
+ROW(weft_request_cancelled, NEEDS_REQUEST | HELD)
 {
     weft_request_cancelled(s->request);
 }
@@ -138,12 +138,12 @@ static void cancelled(weft_request_t *request, void *user)
     (void)user;
 }
 
-ROW(weft_request_on_cancel, NEEDS_REQUEST)
+ROW(weft_request_on_cancel, NEEDS_REQUEST | HELD)
 {
     weft_request_on_cancel(s->request, cancelled, NULL);
 }
 
-ROW(weft_request_fetch, NEEDS_REQUEST)
+ROW(weft_request_fetch, NEEDS_REQUEST | HELD)
 {
     weft_op_t *op = turn_op(t);
     turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE); /* it is fetched once, and not when it was answered */

@@ -19,7 +19,7 @@ ROW(weft_store_server_close, NEEDS_SERVER)
     turn_posted(t, weft_store_server_close(s->server, op), op);
 }
 
-ROW(weft_store_server_get_stats, NEEDS_SERVER)
+ROW(weft_store_server_get_stats, NEEDS_SERVER | READS)
 {
     weft_store_stats_t stats = WEFT_STORE_STATS_INIT;
     turn_status(t, weft_store_server_get_stats(s->server, &stats));
@@ -56,7 +56,7 @@ ROW(weft_store_renew, NEEDS_STORE)
     turn_posted(t, weft_store_renew(s->store, op), op);
 }
 
-ROW(weft_store_get_info, NEEDS_STORE)
+ROW(weft_store_get_info, NEEDS_STORE | READS)
 {
     weft_store_info_t info = WEFT_STORE_INFO_INIT;
     turn_status(t, weft_store_get_info(s->store, &info));
@@ -116,7 +116,7 @@ ROW(weft_block_remote, NEEDS_BLOCK)
     weft_block_remote(s->block);
 }
 
-ROW(weft_block_token, NEEDS_BLOCK)
+ROW(weft_block_token, NEEDS_BLOCK | READS)
 {
     uint8_t token[WEFT_RMA_TOKEN_MAX];
     size_t len = sizeof token;

@@ -30,26 +30,25 @@ ROW(weft_transport_wait, NEEDS_ACTION | WAITS)
 
 /* --- buffers ------------------------------------------------------------------------------------------------------------------- */
 
-ROW(weft_buffer_hold, NEEDS_TRANSPORT)
+ROW(weft_buffer_hold, NEEDS_TRANSPORT | HELD)
 {
     weft_buffer_hold(s->buffer);
-    if (!turn_on_closed(t))
-        weft_buffer_drop(s->buffer);
+    weft_buffer_drop(s->buffer);
 }
 
-ROW(weft_buffer_drop, NEEDS_TRANSPORT)
+ROW(weft_buffer_drop, NEEDS_TRANSPORT | HELD)
 {
     if (!turn_on_closed(t))
         weft_buffer_hold(s->buffer);
     weft_buffer_drop(s->buffer);
 }
 
-ROW(weft_buffer_base, NEEDS_TRANSPORT)
+ROW(weft_buffer_base, NEEDS_TRANSPORT | HELD)
 {
     weft_buffer_base(s->buffer);
 }
 
-ROW(weft_buffer_len, NEEDS_TRANSPORT)
+ROW(weft_buffer_len, NEEDS_TRANSPORT | HELD)
 {
     weft_buffer_len(s->buffer);
 }
@@ -144,7 +143,7 @@ ROW(weft_transport_memory, NEEDS_SERVED)
     weft_transport_memory(s->served);
 }
 
-ROW(weft_transport_get_stats, NEEDS_TRANSPORT)
+ROW(weft_transport_get_stats, NEEDS_TRANSPORT | READS)
 {
     weft_transport_stats_t stats = WEFT_TRANSPORT_STATS_INIT;
     turn_status(t, weft_transport_get_stats(s->transport, &stats));

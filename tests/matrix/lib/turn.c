@@ -76,7 +76,7 @@ static bool right(const turn_t *t, weft_status_t st, bool completed)
     case AFTER_RUNTIME:
         return st == WEFT_ERR_CLOSED || (t->row->needs & FREES && st == WEFT_OK);
     case IN_CHILD:
-        return st == WEFT_ERR_FORKED;
+        return st == WEFT_ERR_FORKED || (t->row->needs & READS && st == WEFT_OK);
     }
     return false;
 }

@@ -57,12 +57,12 @@ struct side {
     weft_op_t timer;
     weft_pool_t *pool;
     _Atomic(void *) pooled;
-    weft_mem_reg_t *reg;
+    _Atomic(weft_mem_reg_t *) reg;
     void *reg_memory;
 
-    weft_msg_t *msg;
+    _Atomic(weft_msg_t *) msg;
     _Atomic(void *) made;        /* a buffer that the library made for a message */
-    weft_am_t *am;
+    _Atomic(weft_am_t *) am;
     weft_op_t am_sent;           /* of the other side's am */
     weft_region_t *region;
     uint8_t region_token[WEFT_RMA_TOKEN_MAX];
@@ -84,7 +84,7 @@ struct side {
     _Atomic(weft_request_t *) talking; /* of the other side's call of `talk` */
     weft_reply_t talk_reply;
     weft_op_t talk_op;
-    weft_stream_t *stream;
+    _Atomic(weft_stream_t *) stream;
 
     weft_store_server_t *server;
     weft_store_t *store;
@@ -94,7 +94,7 @@ struct side {
     char durl[WEFT_DURL_MAX + 1]; /* of memory */
     weft_action_t *action;
     weft_transport_t *waiting, *transport, *served;
-    weft_buffer_t *buffer;       /* a hold on the transport's */
+    _Atomic(weft_buffer_t *) buffer; /* a hold on the transport's */
     weft_sig_t *sig;
 };
 
