@@ -148,9 +148,11 @@ struct weft_runtime {
     _Atomic uint32_t inside;       /* threads inside, beside the driver: close waits for them */
     _Atomic uint32_t done_seq;     /* futex: bumped when a WAITED operation is done and when the driver is handed on */
     _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one of them was told to take the driver */
+    _Atomic bool virtual_time;     /* the fabric has no fd to sleep on: its clock is read every time */
+    char name[128];
 
     /* touched by every post and progress; the first five outlive it, too */
-    _Alignas(64) _Atomic uint32_t driver; /* 0 free, 1 taken */
+    _Alignas(64) _Atomic uint32_t driver; /* 0 free, 1 taken; taken for good once it is closed, and in a forked child */
     _Atomic uint32_t fork_generation; /* WEFTI_CLOSED_GENERATION once it is closed */
     _Atomic uint8_t mode;          /* weft_progress_mode_t */
     _Atomic bool closing;          /* weft_runtime_close() was called */
@@ -182,7 +184,6 @@ struct weft_runtime {
     const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
     uint32_t busy;                 /* rounds and deliveries that may have taken long */
     int64_t coarse_tick;           /* coarse clock when it was last read */
-    bool virtual_time;             /* the fabric has no fd to sleep on: its clock is read every time */
 
     /* the rest */
     void *thread;                  /* core's */
@@ -193,7 +194,6 @@ struct weft_runtime {
     uint32_t am_messages;
     uint64_t am_hold_ns;
     uint32_t max_endpoints;
-    char name[128];
     uint8_t key[32];               /* hash of the pre-shared key */
     bool has_key;
     wefti_rng_t rng;
@@ -231,7 +231,8 @@ static inline weft_progress_mode_t wefti_mode(const weft_runtime_t *rt)
     return (weft_progress_mode_t)atomic_load_explicit(&rt->mode, memory_order_relaxed);
 }
 
-/* Become the driver if that is possible without waiting. If true, call wefti_leave() with the same `was` soon. */
+/* Become the driver if that is possible without waiting. If true, call wefti_leave() with the same `was` soon; until then the runtime is
+ * open. */
 static inline bool wefti_enter(weft_runtime_t *rt, weft_runtime_t **was)
 {
     *was = wefti_driven;

@@ -64,11 +64,9 @@ bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
 {
     weft_runtime_t *was;
     if (wefti_enter(rt, &was)) {
-        bool open = was == rt || !wefti_gone(rt);
-        if (open)
-            call->fn(call);
+        call->fn(call);
         wefti_leave(rt, was);
-        return open;
+        return true;
     }
     wefti_opx(&call->op)->kind = &wefti_call_kind;
     return wefti_inbox_push(rt, &call->op);

@@ -110,11 +110,13 @@ int weft_runtime_fd(weft_runtime_t *rt)
 {
     if (!rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    if (wefti_mode(rt) == WEFT_PROGRESS_THREAD)
+    if (!wefti_gone(rt) && wefti_mode(rt) == WEFT_PROGRESS_THREAD)
         return wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a thread of its own; there is nothing to poll", rt->name);
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
     int fd = rt->fabric->ops->event_fd(rt->fabric);
+    wefti_part(rt);
     return fd >= 0 ? fd : (int)wefti_fail(WEFT_ERR_UNSUPPORTED, "this fabric has no event fd");
 }
 

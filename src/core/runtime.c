@@ -2,7 +2,6 @@
  *
  * Opening goes bottom up: core on a fabric (here), then the rooms attach (src/open.c), then what drives it starts. How it is
  * driven is in progress.c, wait.c and thread.c; how it ends is in close.c. */
-#include <sched.h>
 #include <sodium.h>
 #include <string.h>
 
@@ -17,8 +16,7 @@ static weft_runtime_t *runtime_new(void)
     weft_runtime_t *rt = wefti_handle_take(&handles);
     if (!rt)
         return NULL;
-    while (atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
-        sched_yield(); /* somebody came too late for the one before, and leaves at once */
+    atomic_store_explicit(&rt->driver, 1, memory_order_relaxed);
     atomic_store_explicit(&rt->fork_generation, WEFTI_CLOSED_GENERATION, memory_order_relaxed);
     atomic_store_explicit(&rt->mode, 0, memory_order_relaxed);
     atomic_store_explicit(&rt->closing, false, memory_order_relaxed);
@@ -27,7 +25,7 @@ static weft_runtime_t *runtime_new(void)
     return rt;
 }
 
-/* What it holds is freed. */
+/* What it holds is freed. Whoever closes it is its driver, and stays it, so that nobody who comes too late becomes it. */
 void wefti_runtime_release(weft_runtime_t *rt)
 {
     wefti_fork_unlist(rt);
@@ -35,7 +33,6 @@ void wefti_runtime_release(weft_runtime_t *rt)
     wefti_heap_free(&rt->timers);
     wefti_config_free(&rt->config);
     atomic_store(&rt->fork_generation, WEFTI_CLOSED_GENERATION);
-    atomic_store(&rt->driver, 0);
     wefti_handle_free(&handles, rt);
 }
 

@@ -1,26 +1,40 @@
 /* core/scope.c - counting what is alive, refusing newcomers, completing when the last has left.
  *
- * One word: CLOSED, ENDING, and the count in steps of ONE. Closing sets CLOSED and enters once itself; the driver leaves in its
+ * One word: CLOSED, ENDING, FREED, and the count in steps of ONE. Closing sets CLOSED and enters once itself; the driver leaves in its
  * stead when the close operation has started, so the count cannot reach zero before that. Whoever brings a closed scope to zero
  * turns on ENDING and tells the driver, which turns it off again and completes the operation; from then on nothing of ours
  * touches the scope.
  *
+ * It may outlive its runtime: then whoever leaves it last finds the runtime closed, and its close has ended with that.
+ *
  * Promise: the close completes once, after the last leave and not before. tests/unit/core_scope.c holds us to it. */
-#include "base/alloc.h"
 #include "core/local.h"
 
-enum { CLOSED = 1, ENDING = 2, ONE = 4 };
+enum { CLOSED = 1, ENDING = 2, FREED = 4, ONE = 8 };
 
 struct weft_scope {
+    wefti_handle_t handle;
     weft_runtime_t *rt;
+    uint32_t fork_generation; /* of the process that made it */
     _Atomic uint64_t word;
     weft_op_t *op; /* the driver's: the close under way */
     wefti_call_t call;
 };
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_scope_t, word);
+
 typedef struct closing {
     weft_scope_t *scope;
 } closing_t;
+
+static weft_status_t usable(const weft_scope_t *scope)
+{
+    if (!wefti_is_open(&scope->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the scope was freed");
+    return scope->fork_generation == wefti_fork_generation
+               ? WEFT_OK
+               : wefti_fail(WEFT_ERR_FORKED, "the scope belongs to the parent process");
+}
 
 /* --- the end --------------------------------------------------------------------------------------------------------------- */
 
@@ -38,28 +52,34 @@ static void end(wefti_call_t *call)
 
 void weft_scope_leave(weft_scope_t *scope)
 {
-    if (!scope || wefti_gone(scope->rt))
+    if (!scope || usable(scope))
         return;
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed), next;
     do {
-        assert(word >= ONE);
+        if (word < ONE) {
+            assert((word & CLOSED || wefti_gone(scope->rt)) && "a scope was left more often than entered");
+            return;
+        }
         next = word - ONE;
         if (next == CLOSED)
             next |= ENDING;
     } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, next, memory_order_acq_rel, memory_order_relaxed));
     if (next & ENDING && !wefti_call_on_driver(scope->rt, &scope->call))
-        end(&scope->call); /* the runtime is closed, and nobody drives it any more */
+        atomic_store(&scope->word, CLOSED); /* the runtime is closed, and so its close has ended */
 }
 
 weft_status_t weft_scope_enter(weft_scope_t *scope)
 {
     if (!scope)
         return wefti_fail(WEFT_ERR_INVALID, "the scope is NULL");
+    weft_status_t st = usable(scope);
+    if (st)
+        return st;
     if (wefti_gone(scope->rt))
         return wefti_fail_gone(scope->rt);
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed);
     do {
-        if (word & CLOSED)
+        if (word & (CLOSED | FREED))
             return wefti_fail(WEFT_ERR_CLOSED, "the scope is closed");
     } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, word + ONE, memory_order_acq_rel, memory_order_relaxed));
     return WEFT_OK;
@@ -71,14 +91,24 @@ static weft_status_t close_start(weft_op_t *op)
 {
     weft_scope_t *scope = wefti_op_room(op, closing_t)->scope;
     weft_status_t st = wefti_op_track(op);
-    if (st) { /* nothing was started: it is open as before, and our own entry is over */
-        atomic_fetch_sub(&scope->word, ONE + CLOSED);
+    if (st)
         return st;
-    }
     scope->op = op;
     wefti_list_push_back(&scope->rt->own, &wefti_opx(op)->link);
     weft_scope_leave(scope);
     return WEFT_OK;
+}
+
+/* Nothing was started: it is open as before, and our own entry is over. */
+static void unclose(weft_scope_t *scope)
+{
+    atomic_fetch_sub(&scope->word, ONE + CLOSED);
+}
+
+static void close_failed(weft_op_t *op, weft_status_t st)
+{
+    unclose(wefti_op_room(op, closing_t)->scope);
+    wefti_op_complete(op, st);
 }
 
 /* The scope stays closed; nobody is told any more when it is empty. */
@@ -89,26 +119,32 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {.name = "scope close", .start = close_start, .cancel = close_cancel};
+static const wefti_op_kind_t close_kind = {.name = "scope close", .start = close_start, .cancel = close_cancel, .failed = close_failed};
 
 weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
 {
     if (!scope || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", scope ? "the operation" : "the scope");
     weft_runtime_t *rt = scope->rt;
-    weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
+    weft_status_t st = usable(scope);
+    if (!st)
+        st = wefti_op_prepare(rt, op, &close_kind);
     if (st)
         return st;
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed);
     do {
-        if (word & CLOSED) {
+        if (word & (CLOSED | FREED)) {
             wefti_op_unprepare(op);
-            return wefti_fail(WEFT_ERR_STATE, "the scope was closed before");
+            return word & FREED ? wefti_fail(WEFT_ERR_CLOSED, "the scope was freed")
+                                : wefti_fail(WEFT_ERR_STATE, "the scope was closed before");
         }
     } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, (word + ONE) | CLOSED, memory_order_acq_rel,
                                                     memory_order_relaxed));
     wefti_op_room(op, closing_t)->scope = scope;
-    return wefti_op_go(rt, op);
+    st = wefti_op_go_by(rt, op, close_start);
+    if (st)
+        unclose(scope);
+    return st;
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------------------ */
@@ -119,10 +155,11 @@ weft_status_t weft_scope_new(weft_runtime_t *rt, weft_scope_t **scope_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "scope_out" : "the runtime");
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    weft_scope_t *scope = wefti_calloc(1, sizeof *scope);
+    weft_scope_t *scope = wefti_handle_new(&handles);
     if (!scope)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a scope");
     scope->rt = rt;
+    scope->fork_generation = wefti_fork_generation;
     scope->call.fn = end;
     *scope_out = scope;
     return WEFT_OK;
@@ -132,10 +169,18 @@ weft_status_t weft_scope_free(weft_scope_t *scope)
 {
     if (!scope)
         return WEFT_OK;
+    weft_status_t st = usable(scope);
+    if (st)
+        return st;
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_acquire);
-    if (word & ENDING || word >= ONE)
-        return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside, or its end is on its way",
-                          (unsigned long long)(word / ONE));
-    wefti_free(scope);
+    do {
+        if (word & FREED)
+            return wefti_fail(WEFT_ERR_CLOSED, "the scope was freed");
+        if (word & ENDING || word >= ONE)
+            return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside, or its end is on its way",
+                              (unsigned long long)(word / ONE));
+    } while (
+        !atomic_compare_exchange_weak_explicit(&scope->word, &word, word | FREED, memory_order_acq_rel, memory_order_acquire));
+    wefti_handle_free(&handles, scope);
     return WEFT_OK;
 }

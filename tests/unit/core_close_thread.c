@@ -193,6 +193,19 @@ TEST(a_closed_runtime_says_so)
         CHECK_EQ(weft_runtime_progress(rt), 0);
         CHECK(weft_runtime_fd(rt) < 0);
         CHECK_EQ(weft_runtime_arm(rt), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_runtime_next_timeout(rt), WEFT_FOREVER);
+        CHECK(weft_runtime_name(rt));
+        CHECK(weft_now(rt) > 0); /* the clock is everybody's */
+    }
+}
+
+TEST(nobody_becomes_the_driver_of_a_closed_runtime)
+{
+    EACH_MODE(m)
+    {
+        weft_runtime_t *rt = fake_open(modes[m], 0), *was;
+        CHECK_OK(weft_runtime_close(rt));
+        CHECK(!wefti_enter(rt, &was));
     }
 }
 

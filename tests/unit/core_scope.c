@@ -59,6 +59,38 @@ TEST(a_close_that_is_cancelled_or_times_out_leaves_the_scope_closed)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+TEST(a_freed_scope_says_so)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    weft_scope_t *scope;
+    weft_op_t op = WEFT_OP_INIT;
+    CHECK_OK(weft_scope_new(rt, &scope));
+    CHECK_OK(weft_scope_close(scope, &op));
+    CHECK_OK(weft_op_wait(&op, 0));
+    weft_scope_leave(scope); /* nobody is in it: an error in the log, and nothing else */
+    CHECK_OK(weft_scope_free(scope));
+    CHECK_EQ(weft_scope_free(scope), WEFT_ERR_CLOSED);
+    CHECK_EQ(weft_scope_enter(scope), WEFT_ERR_CLOSED);
+    CHECK_EQ(weft_scope_close(scope, &op), WEFT_ERR_CLOSED);
+    weft_scope_leave(scope);
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(whoever_is_in_a_scope_may_leave_it_after_its_runtime_was_closed)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    weft_scope_t *scope;
+    weft_op_t op = WEFT_OP_INIT;
+    CHECK_OK(weft_scope_new(rt, &scope));
+    CHECK_OK(weft_scope_enter(scope));
+    CHECK_OK(weft_scope_close(scope, &op));
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK_EQ(op.status, WEFT_ERR_CLOSED);
+    CHECK_EQ(weft_scope_free(scope), WEFT_ERR_STATE);
+    weft_scope_leave(scope);
+    CHECK_OK(weft_scope_free(scope));
+}
+
 enum { ROUNDS = 500, THREADS = 3 };
 
 typedef struct visit {
