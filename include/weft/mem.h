@@ -19,6 +19,9 @@
  * After fork() the child's copy of a pool's memory is its own to write to, but what it has not written still shows the parent's
  * writes; CUDA cannot be used in a child of a process that uses it.
  *
+ * Endings: a pool that was freed says WEFT_ERR_CLOSED, gives nothing out and takes nothing back; weft_pool_kind() is then NULL. Buffers of a pool and
+ * registrations may be given back after their runtime was closed.
+ *
  * Threads: any, for everything here. */
 #ifndef WEFT_MEM_H
 #define WEFT_MEM_H

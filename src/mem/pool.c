@@ -12,10 +12,12 @@
  * back can break the pool. A pointer that is not out is refused: an error in the log, and an assertion where those are on. Under the address
  * sanitizer, what is not out is poisoned.
  *
- * One lock per pool. In a forked child the pool is the parent's: it gives nothing out and takes nothing back.
+ * One lock per pool, which stays with the memory of the pool (base/handle.h): whoever calls with a pool that was freed finds it closed. In a
+ * forked child the pool is the parent's: it gives nothing out and takes nothing back.
  *
  * Promise: buffers that are out never overlap, lie wholly in an arena and are aligned to 64; arenas never exceed max_bytes; nothing
  * is allocated or mapped for a buffer of a size that was given back before. tests/unit/mem_pool.c holds us to it. */
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -63,10 +65,12 @@ struct arena {
 };
 
 struct weft_pool {
-    weft_mem_kind_t kind; /* the pool as one */
+    wefti_handle_t handle;
     pthread_mutex_t lock;
-    weft_runtime_t *rt; /* NULL: it ended before the pool */
+    weft_mem_kind_t kind; /* the pool as one */
     const weft_mem_kind_t *base;
+    uint32_t fork_generation;   /* of the process that made it; up to here it can be read when it was freed */
+    weft_runtime_t *_Atomic rt; /* NULL: it ended before the pool */
     size_t max_bytes, arena_bytes;
     bool share, outlives;
     bool left;        /* nobody has it any more: it goes with the last buffer that is out */
@@ -372,23 +376,35 @@ static weft_status_t fail_forked(void)
 
 static bool in_child(const weft_pool_t *pool)
 {
-    return pool->rt && wefti_gone(pool->rt);
+    return pool->fork_generation != wefti_fork_generation;
+}
+
+static bool is_open(const weft_pool_t *pool)
+{
+    return wefti_is_open(&pool->handle);
+}
+
+static weft_status_t fail_freed(void)
+{
+    return wefti_fail(WEFT_ERR_CLOSED, "the pool was freed");
 }
 
 weft_status_t weft_pool_get(weft_pool_t *pool, size_t n, void **ptr_out)
 {
-    uint32_t which;
+    uint32_t which = 0;
     if (!pool || !ptr_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s", pool ? "there is nowhere to put the pointer" : "the pool is NULL");
     if (__builtin_expect(in_child(pool), 0))
         return fail_forked();
-    if (n > pool->max_bytes)
-        return wefti_fail(WEFT_ERR_LIMIT, "a buffer of %zu bytes is more than the pool may have, max_bytes, %zu", n,
-                          pool->max_bytes);
-    size_t size = class_of(n, &which);
+    size_t size = n <= SIZE_MAX / 8 ? class_of(n, &which) : 0;
     weft_status_t st;
     pthread_mutex_lock(&pool->lock);
-    if (!pool->rt)
+    if (!is_open(pool))
+        st = fail_freed();
+    else if (n > pool->max_bytes)
+        st = wefti_fail(WEFT_ERR_LIMIT, "a buffer of %zu bytes is more than the pool may have, max_bytes, %zu", n,
+                        pool->max_bytes);
+    else if (!pool->rt)
         st = wefti_fail(WEFT_ERR_CLOSED, "the runtime of this pool is closed");
     else if (size <= pool->arena_bytes / 2)
         st = get_small(pool, size, which, ptr_out);
@@ -402,11 +418,15 @@ weft_status_t weft_pool_get(weft_pool_t *pool, size_t n, void **ptr_out)
     return st;
 }
 
-static void discard(weft_pool_t *pool)
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_pool_t, fork_generation);
+
+/* It has no buffer out and is on no list. With its lock: from here on it is closed. */
+static void shut(weft_pool_t *pool)
 {
-    pthread_mutex_destroy(&pool->lock);
+    trim(pool);
     wefti_free(pool->arenas);
-    wefti_free(pool);
+    pool->arenas = NULL;
+    atomic_store(&pool->handle.open, 0);
 }
 
 void weft_pool_put(weft_pool_t *pool, void *ptr)
@@ -414,6 +434,10 @@ void weft_pool_put(weft_pool_t *pool, void *ptr)
     if (!pool || !ptr || in_child(pool))
         return;
     pthread_mutex_lock(&pool->lock);
+    if (!is_open(pool)) {
+        pthread_mutex_unlock(&pool->lock);
+        return; /* its memory is gone, and this with it */
+    }
     arena_t *a = arena_at(pool, ptr);
     bool was_out = a && (a->own ? put_own(pool, a, ptr) : put_small(pool, a, ptr));
     pool->used -= was_out;
@@ -421,10 +445,10 @@ void weft_pool_put(weft_pool_t *pool, void *ptr)
         pool->last = a;
     bool over = was_out && pool->left && !pool->used;
     if (over)
-        trim(pool);
+        shut(pool);
     pthread_mutex_unlock(&pool->lock);
     if (over)
-        discard(pool);
+        wefti_handle_free(&handles, pool);
     if (!was_out) {
         wefti_error("mem: %p was given back to a pool that has no such buffer out%s", ptr,
                     a ? ": it was given back before, or points into one" : "");
@@ -437,7 +461,7 @@ size_t weft_pool_trim(weft_pool_t *pool)
     if (!pool || in_child(pool))
         return 0;
     pthread_mutex_lock(&pool->lock);
-    size_t n = trim(pool);
+    size_t n = is_open(pool) ? trim(pool) : 0;
     pthread_mutex_unlock(&pool->lock);
     return n;
 }
@@ -446,15 +470,17 @@ void weft_pool_get_stats(weft_pool_t *pool, weft_pool_stats_t *stats_out)
 {
     if (!pool || !stats_out || in_child(pool))
         return;
+    weft_pool_stats_t s = {.size = 0};
     pthread_mutex_lock(&pool->lock);
-    weft_pool_stats_t s = {.size = stats_out->size,
-                           .arenas = pool->n,
-                           .arena_bytes = pool->held,
-                           .used = pool->used,
-                           .used_bytes = pool->used_bytes,
-                           .gets = pool->gets,
-                           .reused = pool->reused};
+    if (is_open(pool))
+        s = (weft_pool_stats_t){.arenas = pool->n,
+                                .arena_bytes = pool->held,
+                                .used = pool->used,
+                                .used_bytes = pool->used_bytes,
+                                .gets = pool->gets,
+                                .reused = pool->reused};
     pthread_mutex_unlock(&pool->lock);
+    s.size = stats_out->size;
     if (stats_out->size > sizeof s)
         memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
     memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
@@ -490,7 +516,7 @@ static bool kind_owns(const weft_mem_kind_t *kind, const void *ptr)
     if (in_child(pool))
         return false;
     pthread_mutex_lock(&pool->lock);
-    bool ours = arena_at(pool, ptr) != NULL;
+    bool ours = is_open(pool) && arena_at(pool, ptr) != NULL;
     pthread_mutex_unlock(&pool->lock);
     return ours;
 }
@@ -509,7 +535,7 @@ const weft_mem_kind_t *wefti_pool_base_kind(const weft_mem_kind_t *kind)
 
 const weft_mem_kind_t *weft_pool_kind(weft_pool_t *pool)
 {
-    return &pool->kind;
+    return pool && is_open(pool) ? &pool->kind : NULL;
 }
 
 /* --- making and freeing ------------------------------------------------------------------------------------------------------------- */
@@ -534,54 +560,71 @@ static weft_status_t check(weft_pool_opts_t *o)
     return WEFT_OK;
 }
 
+/* A pool that nobody knows of yet, and that is on no list. */
+static weft_pool_t *pool_make(weft_runtime_t *rt, const weft_pool_opts_t *o)
+{
+    weft_pool_t *pool = wefti_handle_take(&handles);
+    if (!pool)
+        return NULL;
+    if (pool->handle.uses == 1)
+        pthread_mutex_init(&pool->lock, NULL); /* once: who is late may hold it */
+    pthread_mutex_lock(&pool->lock);
+    memset(&pool->kind, 0, sizeof *pool - offsetof(weft_pool_t, kind));
+    pool->kind = (weft_mem_kind_t){
+        .size = sizeof pool->kind,
+        .name = "pool",
+        .flags = o->kind->flags,
+        .user = pool,
+        .alloc = kind_alloc,
+        .free = kind_free,
+        .copy = o->kind->copy ? kind_copy : NULL,
+        .owns = kind_owns,
+    };
+    pool->rt = rt;
+    pool->fork_generation = wefti_fork_generation;
+    pool->base = o->kind;
+    pool->max_bytes = o->max_bytes;
+    pool->arena_bytes = o->arena_bytes;
+    pool->share = !o->unshared;
+    pool->outlives = o->outlives;
+    wefti_list_init(&pool->own_idle);
+    for (uint32_t i = 0; i < CLASSES; i++)
+        wefti_list_init(&pool->partial[i]);
+    atomic_store(&pool->handle.open, 1);
+    pthread_mutex_unlock(&pool->lock);
+    return pool;
+}
+
 weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, weft_pool_t **pool_out)
 {
     weft_pool_opts_t o;
     if (!rt || !pool_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s", rt ? "there is nowhere to put the pool" : "the runtime is NULL");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_pool_opts_t");
+    if (!st)
+        st = check(&o);
+    if (!st)
+        st = wefti_join(rt);
     if (st)
         return st;
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    st = check(&o);
-    if (st)
-        return st;
-    weft_pool_t *pool = wefti_calloc(1, sizeof *pool);
-    if (!pool)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a pool");
-    pool->kind = (weft_mem_kind_t){
-        .size = sizeof pool->kind,
-        .name = "pool",
-        .flags = o.kind->flags,
-        .user = pool,
-        .alloc = kind_alloc,
-        .free = kind_free,
-        .copy = o.kind->copy ? kind_copy : NULL,
-        .owns = kind_owns,
-    };
-    pthread_mutex_init(&pool->lock, NULL);
-    pool->rt = rt;
-    pool->base = o.kind;
-    pool->max_bytes = o.max_bytes;
-    pool->arena_bytes = o.arena_bytes;
-    pool->share = !o.unshared;
-    pool->outlives = o.outlives;
-    wefti_list_init(&pool->own_idle);
-    for (uint32_t i = 0; i < CLASSES; i++)
-        wefti_list_init(&pool->partial[i]);
-    wefti_mem_t *m = wefti_mem_room(rt);
-    pthread_mutex_lock(&m->lock);
-    wefti_list_push_back(&m->pools, &pool->link);
-    pthread_mutex_unlock(&m->lock);
-    *pool_out = pool;
-    return WEFT_OK;
+    weft_pool_t *pool = pool_make(rt, &o);
+    if (pool) {
+        wefti_mem_t *m = wefti_mem_room(rt);
+        pthread_mutex_lock(&m->lock);
+        wefti_list_push_back(&m->pools, &pool->link);
+        pthread_mutex_unlock(&m->lock);
+        *pool_out = pool;
+    }
+    wefti_part(rt);
+    return pool ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a pool");
 }
 
 /* A child lets go of its own copy: mappings, descriptors, what was written down. The fabric that knows of the arenas is the parent's, and so is
  * a device's memory; the lock may be held by a thread that is not here. */
 static weft_status_t free_in_child(weft_pool_t *pool)
 {
+    if (!atomic_exchange(&pool->handle.open, 0))
+        return fail_forked();
     for (uint32_t i = 0; i < pool->n; i++) {
         arena_t *a = pool->arenas[i];
         for (uint32_t u = 0; u < a->units;) {
@@ -595,8 +638,23 @@ static weft_status_t free_in_child(weft_pool_t *pool)
         wefti_free(a);
     }
     wefti_free(pool->arenas);
-    wefti_free(pool);
+    pthread_mutex_init(&pool->lock, NULL);
+    wefti_handle_free(&handles, pool);
     return fail_forked();
+}
+
+static weft_status_t shut_if_whole(weft_pool_t *pool)
+{
+    weft_status_t st = WEFT_OK;
+    pthread_mutex_lock(&pool->lock);
+    if (!is_open(pool))
+        st = fail_freed();
+    else if (pool->used)
+        st = wefti_fail(WEFT_ERR_STATE, "%llu buffers of the pool are out: give them back first", (unsigned long long)pool->used);
+    else
+        shut(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return st;
 }
 
 weft_status_t weft_pool_free(weft_pool_t *pool)
@@ -605,22 +663,26 @@ weft_status_t weft_pool_free(weft_pool_t *pool)
         return WEFT_OK;
     if (in_child(pool))
         return free_in_child(pool);
-    pthread_mutex_lock(&pool->lock);
-    uint64_t out = pool->used;
+    if (!is_open(pool))
+        return fail_freed();
+    weft_status_t st;
     weft_runtime_t *rt = pool->rt;
-    if (!out)
-        trim(pool);
-    pthread_mutex_unlock(&pool->lock);
-    if (out)
-        return wefti_fail(WEFT_ERR_STATE, "%llu buffers of the pool are out: give them back first", (unsigned long long)out);
-    if (rt) {
+    if (rt && !wefti_join(rt)) {
         wefti_mem_t *m = wefti_mem_room(rt);
         pthread_mutex_lock(&m->lock);
-        wefti_list_remove(&pool->link);
+        st = shut_if_whole(pool);
+        if (!st)
+            wefti_list_remove(&pool->link);
         pthread_mutex_unlock(&m->lock);
+        wefti_part(rt);
+    } else {
+        while (pool->rt)
+            sched_yield(); /* its runtime is about to let go of it */
+        st = shut_if_whole(pool);
     }
-    discard(pool);
-    return WEFT_OK;
+    if (!st)
+        wefti_handle_free(&handles, pool);
+    return st;
 }
 
 /* Its runtime ends. With that lock, so that it is on the list or not. */
@@ -647,11 +709,11 @@ void wefti_pool_leave(weft_pool_t *pool)
     pool->left = true;
     bool over = !pool->used;
     if (over)
-        trim(pool);
+        shut(pool);
     pthread_mutex_unlock(&pool->lock);
     pthread_mutex_unlock(&m->lock);
     if (over)
-        discard(pool);
+        wefti_handle_free(&handles, pool);
 }
 
 void wefti_pools_cut(wefti_mem_t *m)

@@ -1,6 +1,6 @@
 /* mem/reg.c - registered ranges, kept for the next time.
  *
- * A range is IN USE (refs > 0) or UNUSED; unused ones stay registered, in the order in which they became so, until the room is needed
+ * A range is IN USE (refs > 1, one being the cache's) or UNUSED; unused ones stay registered, in the order in which they became so, until the room is needed
  * for others, somebody asks to forget one, or the runtime ends. A range covers whole pages. One that contains what is asked for is
  * taken as it is. A new one takes the place of unused ones that it overlaps; those in use stay beside it, since the fabric can register a
  * page twice (CUDA cannot: then the new one is not page-locked as a whole, which only costs time).
@@ -8,7 +8,8 @@
  * Ranges lie in an array by base, and each knows how far those up to it reach at most: so a look-up walks back only as far as there can
  * be an answer. Changing the array costs its length, which is nothing beside registering.
  *
- * One lock; the fabric's and CUDA's calls are made under it.
+ * One lock; the fabric's and CUDA's calls are made under it. A range that somebody has when the runtime ends is undone with the others; what is
+ * written down of it goes with the last who gives it back.
  *
  * Promise: in use or not, never more than WEFT_REG_CACHE bytes and WEFTI_MEM_RANGES ranges are registered; each registration is undone
  * once. tests/unit/mem_reg.c holds us to it against a fabric that counts. */
@@ -23,8 +24,10 @@ struct weft_mem_reg {
     uintptr_t base, end;
     uintptr_t reach; /* the largest end of this one and those before it */
     wefti_reg_cache_t *cache;
-    void *fabric_reg; /* NULL: the fabric had nothing to do, or nothing yet */
-    uint32_t refs;
+    weft_runtime_t *rt;
+    void *fabric_reg;      /* NULL: the fabric had nothing to do, or nothing yet */
+    _Atomic uint32_t refs; /* whoever registered it, and the cache */
+    _Atomic bool ended;    /* the cache, and the runtime with it, is gone */
     bool pinned, device, forget;
     wefti_list_t link; /* cache->unused */
 };
@@ -92,7 +95,18 @@ static void insert(wefti_reg_cache_t *c, weft_mem_reg_t *r)
     reach_from(c, i);
 }
 
-/* Unregister and free an unused range, which is on no list of unused ones any more. */
+static bool in_use(const weft_mem_reg_t *r)
+{
+    return atomic_load(&r->refs) > 1;
+}
+
+static void unref(weft_mem_reg_t *r)
+{
+    if (atomic_fetch_sub(&r->refs, 1) == 1)
+        wefti_free(r);
+}
+
+/* Unregister a range, which is on no list of unused ones any more, and let go of it. */
 static void drop(wefti_reg_cache_t *c, weft_mem_reg_t *r)
 {
     wefti_fabric_t *f = c->rt->fabric;
@@ -107,7 +121,7 @@ static void drop(wefti_reg_cache_t *c, weft_mem_reg_t *r)
         f->ops->mem_unregister(f, r->fabric_reg);
     if (r->pinned)
         wefti_cuda_unpin((void *)r->base);
-    wefti_free(r);
+    unref(r);
 }
 
 static void evict(wefti_reg_cache_t *c, weft_mem_reg_t *r)
@@ -173,6 +187,8 @@ static weft_status_t add(wefti_reg_cache_t *c, uintptr_t base, uintptr_t end, bo
     r->base = base;
     r->end = end;
     r->cache = c;
+    r->rt = c->rt;
+    r->refs = 1;
     r->device = device;
     st = make_ready(c, r);
     if (st) {
@@ -196,8 +212,9 @@ weft_status_t weft_mem_register(weft_runtime_t *rt, void *ptr, size_t n, weft_me
                                      : "the range to register is empty");
     if (n > UINTPTR_MAX - page - at)
         return wefti_fail(WEFT_ERR_INVALID, "%zu bytes from %p on do not fit an address space", n, ptr);
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
+    st = wefti_join(rt);
+    if (st)
+        return st;
     wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
     uintptr_t base = at & ~(page - 1), end = (at + n + page - 1) & ~(page - 1);
     bool device = wefti_mem_device_of(ptr, NULL) != NULL;
@@ -206,7 +223,7 @@ weft_status_t weft_mem_register(weft_runtime_t *rt, void *ptr, size_t n, weft_me
     weft_mem_reg_t *r = containing(c, base, end);
     if (r) {
         st = make_ready(c, r);
-        if (!st && !r->refs)
+        if (!st && !in_use(r))
             wefti_list_remove(&r->link);
         c->hits += !st;
     } else {
@@ -218,31 +235,45 @@ weft_status_t weft_mem_register(weft_runtime_t *rt, void *ptr, size_t n, weft_me
         *reg_out = r;
     }
     pthread_mutex_unlock(&c->lock);
+    wefti_part(rt);
     return st;
 }
 
-void weft_mem_unregister(weft_mem_reg_t *reg, bool forget)
+static void give_back(wefti_reg_cache_t *c, weft_mem_reg_t *reg, bool forget)
 {
-    if (!reg || wefti_gone(reg->cache->rt))
-        return; /* in a child it is the parent's */
-    wefti_reg_cache_t *c = reg->cache;
-    pthread_mutex_lock(&c->lock);
-    assert(reg->refs && "a registration was given back twice");
+    assert(in_use(reg) && "a registration was given back twice");
     reg->forget |= forget;
-    if (!reg->refs) {
+    if (!in_use(reg)) {
         wefti_error("mem: a registration was given back twice");
-    } else if (--reg->refs == 0) {
+    } else if (atomic_fetch_sub(&reg->refs, 1) == 2) {
         if (reg->forget)
             drop(c, reg);
         else
             wefti_list_push_back(&c->unused, &reg->link);
     }
+}
+
+void weft_mem_unregister(weft_mem_reg_t *reg, bool forget)
+{
+    if (!reg)
+        return;
+    weft_status_t st = atomic_load(&reg->ended) ? WEFT_ERR_CLOSED : wefti_join(reg->rt);
+    if (st) {
+        if (st == WEFT_ERR_CLOSED) /* in a child it is the parent's */
+            unref(reg);
+        return;
+    }
+    weft_runtime_t *rt = reg->rt;
+    wefti_reg_cache_t *c = reg->cache;
+    pthread_mutex_lock(&c->lock);
+    give_back(c, reg, forget);
     pthread_mutex_unlock(&c->lock);
+    wefti_part(rt);
 }
 
 void weft_mem_get_reg_stats(weft_runtime_t *rt, weft_mem_reg_stats_t *stats_out)
 {
-    if (!rt || !stats_out || wefti_gone(rt))
+    if (!rt || !stats_out || wefti_join(rt))
         return;
     wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
     pthread_mutex_lock(&c->lock);
@@ -253,6 +284,7 @@ void weft_mem_get_reg_stats(weft_runtime_t *rt, weft_mem_reg_stats_t *stats_out)
                               .misses = c->misses,
                               .evictions = c->evictions};
     pthread_mutex_unlock(&c->lock);
+    wefti_part(rt);
     if (stats_out->size > sizeof s)
         memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
     memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
@@ -263,7 +295,8 @@ void wefti_reg_end(wefti_reg_cache_t *c)
     uint32_t held = 0;
     while (c->n) {
         weft_mem_reg_t *r = c->ranges[c->n - 1];
-        held += r->refs != 0;
+        held += in_use(r);
+        atomic_store(&r->ended, true);
         drop(c, r);
     }
     if (held)
