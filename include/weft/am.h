@@ -71,7 +71,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_send_with(weft_ep_t *ep, const we
 /* --- a message that arrived ------------------------------------------------------------------------------------------- */
 
 /* Read only. Valid, with the header and data it points to, until the handler returns, or until it is released where it was kept or
- * taken. Release it before its runtime is closed. */
+ * taken: it outlives its endpoint and its runtime. A payload that was not pulled or viewed before does not. */
 typedef struct weft_am {
     uint32_t id;
     uint32_t header_len;

@@ -8,6 +8,10 @@
  * Operations may be posted from CONNECTING on: they wait for the peer. A lost peer completes every operation on the endpoint with
  * WEFT_ERR_PEER: at once if its process or host says so, within the heartbeat bound if it only falls silent.
  *
+ * Endings: a listener and an endpoint stay known after they were closed, by the program or with their runtime: calls on them return
+ * WEFT_ERR_CLOSED, the state is WEFT_EP_GONE, and weft_listener_uri() is NULL. A second close returns WEFT_ERR_CLOSED, or its operation completes
+ * with that.
+ *
  * Threads: every call here may be made from any thread; callbacks run in progress. */
 #ifndef WEFT_CONN_H
 #define WEFT_CONN_H
@@ -135,19 +139,20 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const
  * with WEFT_OK and op->len = how many of our messages the peer holds that its program has not yet received. Receives still
  * posted on it complete with WEFT_ERR_CLOSED at once. Closing before the peer has answered gives the connection up: what waits for it completes
  * with WEFT_ERR_CANCELLED. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
- * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is freed when op completes: do not
- * use `ep` after this call. op may be NULL. */
+ * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is gone when op completes. op may be
+ * NULL. */
 WEFT_API weft_status_t weft_ep_close(weft_ep_t *ep, weft_op_t *op);
 
 /* Close now: operations under way complete with WEFT_ERR_CANCELLED, unsent data is dropped. The peer sees WEFT_ERR_PEER.
- * op (may be NULL) completes once the fabric has let go of everything. Do not use `ep` after this call. */
+ * op (may be NULL) completes once the fabric has let go of everything. Cancelling the operation of weft_ep_close() does the same to a close
+ * that is under way. */
 WEFT_API weft_status_t weft_ep_abort(weft_ep_t *ep, weft_op_t *op);
 
 /* --- asking ------------------------------------------------------------------------------------------------------- */
 
 /* Its id: the same through reconnects, and never that of another. */
 WEFT_API weft_ep_id_t weft_ep_id(const weft_ep_t *ep);
-/* The endpoint with that id, or NULL if it is gone. Safe inside callbacks of its runtime; elsewhere only while nobody closes it. */
+/* The endpoint with that id, or NULL if it is gone. */
 WEFT_API weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id);
 WEFT_API weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep);
 WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);

@@ -82,7 +82,8 @@ typedef struct weft_msg_envelope {
 WEFT_API weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out);
 
 /* The same, and take the message out of the matching: only weft_msg_recv_claimed() on *msg_out receives it, or
- * weft_msg_drop_claimed() discards it. One of the two is called, once. */
+ * weft_msg_drop_claimed() discards it. One of the two is called, once; a receive that returns an error does not count. It may be called after the
+ * endpoint was closed, which loses what had not arrived whole, and after the runtime was closed: then the message can only be dropped. */
 typedef struct weft_msg weft_msg_t;
 WEFT_API weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out,
                                       weft_msg_t **msg_out);

@@ -205,20 +205,29 @@ static const wefti_op_kind_t view_kind = {.name = "am view", .start = view_start
 /* Claim the message and hand the operation to the driver. */
 static weft_status_t post(am_msg_t *m, weft_op_t *op, const wefti_op_kind_t *kind, const am_into_t *into, uint64_t cap)
 {
-    weft_runtime_t *rt = m->as->rt;
+    weft_runtime_t *rt = am_msg_runtime(m);
+    if (!rt)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the message is closed");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     if (atomic_exchange(&m->claimed, true))
         return wefti_fail(WEFT_ERR_STATE, "the message was pulled, viewed or rejected before");
     weft_status_t st = wefti_op_prepare(rt, op, kind);
-    if (st) {
-        atomic_store(&m->claimed, false);
-        return st;
-    }
+    if (st)
+        goto err_claimed;
     *am_pull(op) = (am_pull_t){.msg = m, .into = *into};
     op->len = cap;
     op->status = WEFT_OK;
     if (m->block)
         atomic_fetch_add(&m->refs, 1);
-    return wefti_op_go(rt, op); /* its start never fails */
+    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    if (!st)
+        return WEFT_OK;
+    if (m->block)
+        atomic_fetch_sub(&m->refs, 1); /* not the last: the program has it */
+err_claimed:
+    atomic_store(&m->claimed, false);
+    return st;
 }
 
 weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op)

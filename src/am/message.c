@@ -4,7 +4,8 @@
  * one for each pull or view that was posted and not yet started. Wherever its payload is then goes back where it belongs: refused at
  * the sender, returned if it was lent, freed if it was pulled for a view.
  *
- * Other threads only ever set `claimed`, count references, and hand a message in with its work for the driver to do.
+ * Other threads only ever set `claimed`, count references, and hand a message in with its work for the driver to do. A message that the program
+ * still has when the runtime closes is left to it: header, data and view stay until it is released.
  *
  * Promise: every message that was announced is answered exactly once (pulled, refused, returned) or lost with its lane; every confirmation
  * wanted is answered once; the window gets back what it was charged. tests/sim/am_exactly_once.c holds us to it. */
@@ -51,16 +52,38 @@ static void block_free(am_msg_t *m)
     }
 }
 
+/* One that has no runtime any more. */
+static void free_late(am_msg_t *m)
+{
+    if (m->at == AT_LENT)
+        wefti_unlend(&m->lent);
+    wefti_free(m->own);
+    wefti_free(m);
+}
+
+/* The runtime is closed: the message is the program's alone, unless it has released it already. */
+static void part_with(am_msg_t *m)
+{
+    if (m->at == AT_LENT && !wefti_lent_outlives(&m->lent)) {
+        wefti_unlend(&m->lent);
+        m->at = AT_LOST;
+    }
+    if (atomic_exchange(&m->parted, true))
+        free_late(m);
+}
+
 void wefti_am_blocks_free(am_state_t *as)
 {
-    wefti_list_splice(&as->kept, &as->arrived);
-    for (wefti_list_t *l; (l = wefti_list_pop(&as->kept));) {
-        am_msg_t *m = wefti_container_of(l, am_msg_t, all_link);
-        if (m->at == AT_LENT)
-            wefti_unlend(&m->lent);
-        wefti_free(m->own);
-        wefti_free(m);
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&as->handed_in), *next; at; at = next) { /* too late for the driver */
+        am_msg_t *m = wefti_container_of(at, am_msg_t, handed);
+        next = wefti_mpsc_next(at);
+        if (atomic_load(&m->work) & WORK_RELEASE)
+            atomic_store(&m->parted, true);
     }
+    for (wefti_list_t *l; (l = wefti_list_pop(&as->arrived));)
+        free_late(wefti_container_of(l, am_msg_t, all_link));
+    for (wefti_list_t *l; (l = wefti_list_pop(&as->kept));)
+        part_with(wefti_container_of(l, am_msg_t, all_link));
     for (unsigned c = 0; c < AM_CLASSES; c++)
         for (am_msg_t *m; (m = as->spare[c]);) {
             as->spare[c] = m->next;
@@ -102,6 +125,7 @@ am_msg_t *wefti_am_block(am_msg_t *from)
     m->size_class = c;
     m->pub = from->pub;
     m->as = as;
+    m->rt = as->rt;
     m->ep = from->ep;
     m->confirm = from->confirm;
     m->cost = from->cost;
@@ -359,15 +383,15 @@ weft_am_t *weft_am_keep(weft_am_t *am)
     return &block->pub;
 }
 
-/* Have the driver do `work`. */
+/* Have the driver do `work`; if the runtime closes before, its end does what is left to do. The caller is inside. */
 static void hand_in(am_msg_t *m, uint32_t work)
 {
     am_state_t *as = m->as;
     if (atomic_fetch_or(&m->work, work))
         return; /* it is on its way already */
     wefti_mpsc_push(&as->handed_in, &m->handed);
-    if (!atomic_exchange(&as->called, true))
-        wefti_call_on_driver(as->rt, &as->call);
+    if (!atomic_exchange(&as->called, true) && !wefti_call_on_driver(as->rt, &as->call))
+        atomic_store(&as->called, false);
 }
 
 void wefti_am_handed_in(wefti_call_t *call)
@@ -393,12 +417,15 @@ void weft_am_release(weft_am_t *am)
     am_msg_t *m = am_msg_now(am);
     if (!m->block || !m->kept)
         return; /* a handler's, that was not kept: over when the handler returns */
-    if (!atomic_load(&m->work) && wefti_enter(m->as->rt, &was)) {
-        weft_runtime_t *rt = m->as->rt;
+    weft_runtime_t *rt = am_msg_runtime(m);
+    if (rt && !atomic_load(&m->work) && wefti_enter(rt, &was)) {
         wefti_am_unref(m);
         wefti_leave(rt, was);
-    } else {
+    } else if (rt && !wefti_join(rt)) {
         hand_in(m, WORK_RELEASE);
+        wefti_part(rt);
+    } else if (atomic_exchange(&m->parted, true)) {
+        free_late(m);
     }
 }
 
@@ -408,14 +435,19 @@ weft_status_t weft_am_reject(weft_am_t *am, uint32_t reason)
     if (!am || !reason)
         return wefti_fail(WEFT_ERR_INVALID, am ? "a rejection needs a reason other than 0" : "the message is NULL");
     am_msg_t *m = am_msg_now(am);
-    if (atomic_exchange(&m->claimed, true))
-        return wefti_fail(WEFT_ERR_STATE, "the message was pulled, viewed or rejected before");
-    if (wefti_enter(m->as->rt, &was)) {
+    weft_runtime_t *rt = am_msg_runtime(m);
+    weft_status_t st = rt ? wefti_join(rt) : wefti_fail(WEFT_ERR_CLOSED, "the runtime of the message is closed");
+    if (st)
+        return st;
+    if (atomic_exchange(&m->claimed, true)) {
+        st = wefti_fail(WEFT_ERR_STATE, "the message was pulled, viewed or rejected before");
+    } else if (wefti_enter(rt, &was)) {
         wefti_am_turn_down(m, reason);
-        wefti_leave(m->as->rt, was);
+        wefti_leave(rt, was);
     } else {
         m->reason = reason;
         hand_in(m, WORK_REJECT);
     }
-    return WEFT_OK;
+    wefti_part(rt);
+    return st;
 }

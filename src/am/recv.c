@@ -65,8 +65,10 @@ static weft_status_t recv_start(weft_op_t *op)
     am_recv_t *r = am_recv(op);
     am_state_t *as = am_state(wefti_opx(op)->rt);
     weft_ep_t *ep = r->ep;
+    weft_status_t st = ep ? wefti_ep_check(ep) : WEFT_OK;
+    if (st)
+        return st;
     am_msg_t *m = wefti_am_find_held(as, ep, r->id);
-    weft_status_t st;
     if (m) {
         wefti_am_meet(op, m);
         return WEFT_OK;
@@ -137,7 +139,9 @@ weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given,
         into.kind = o.kind ? o.kind : weft_mem_host();
         cap = o.max_len ? o.max_len : UINT64_C(1) << 30;
     }
-    st = wefti_op_prepare(rt, op, &recv_kind);
+    st = o.ep ? wefti_ep_check(o.ep) : WEFT_OK;
+    if (!st)
+        st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
     op->buf = o.header;
@@ -153,7 +157,9 @@ weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
     if (ep && ep->rt != rt)
         return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
-    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    weft_status_t st = ep ? wefti_ep_check(ep) : WEFT_OK;
+    if (!st)
+        st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
     op->buf = NULL;

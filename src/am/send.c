@@ -412,7 +412,8 @@ static weft_status_t detach(detached_t *d, weft_am_send_opts_t *o, uint64_t len,
     return WEFT_OK;
 }
 
-static weft_status_t send_detached(weft_ep_t *ep, weft_am_send_opts_t o, uint64_t len, const weft_mem_kind_t *device)
+/* By a thread that is inside. */
+static weft_status_t detach_and_send(weft_ep_t *ep, weft_am_send_opts_t o, uint64_t len, const weft_mem_kind_t *device)
 {
     am_state_t *as = am_state(ep->rt);
     uint64_t bytes = sizeof(detached_t) + o.header_len + (!o.release ? len : o.iov ? o.iov_n * sizeof *o.iov : 0);
@@ -451,6 +452,17 @@ err_count:
     return st;
 }
 
+static weft_status_t send_detached(weft_ep_t *ep, const weft_am_send_opts_t *o, uint64_t len, const weft_mem_kind_t *device)
+{
+    weft_runtime_t *rt = ep->rt;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = detach_and_send(ep, *o, len, device);
+    wefti_part(rt);
+    return st;
+}
+
 static weft_status_t check(const weft_ep_t *ep, uint32_t id, const void *header, size_t header_len, const void *buf, size_t len)
 {
     if (!ep || id == WEFT_AM_ANY_ID)
@@ -486,10 +498,13 @@ weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_
         if (__builtin_expect(sent, 1))
             return WEFT_OK;
     }
+    st = wefti_ep_check(ep);
+    if (st)
+        return st;
     weft_am_send_opts_t o = {.size = sizeof o, .id = id, .header = header, .header_len = header_len, .buf = buf, .len = len};
     const weft_mem_kind_t *device = len ? wefti_mem_device_of(buf, NULL) : NULL;
     if (!op)
-        return send_detached(ep, o, len, device);
+        return send_detached(ep, &o, len, device);
     st = wefti_op_prepare(rt, op, &send_kind);
     if (st)
         return st;
@@ -511,13 +526,16 @@ weft_status_t weft_am_send_with(weft_ep_t *ep, const weft_am_send_opts_t *given,
     const weft_mem_kind_t *device = len && !o.iov ? wefti_mem_device_of(o.buf, o.kind) : NULL;
     if (o.iov && (st = wefti_pieces_check("a send", false, o.iov, o.buf ? 0 : o.iov_n, o.kind, &len, &device)))
         return st;
+    st = wefti_ep_check(ep);
+    if (st)
+        return st;
     if (!op && o.confirm)
         return wefti_fail(WEFT_ERR_INVALID, "a send that is to be confirmed needs an operation");
     if (o.urgent && o.header_len + len > URGENT_MAX)
         return wefti_fail(WEFT_ERR_LIMIT, "an urgent message has at most %d bytes of header and payload, not %zu",
                           (int)URGENT_MAX, (size_t)(o.header_len + len));
     if (!op)
-        return send_detached(ep, o, len, device);
+        return send_detached(ep, &o, len, device);
     st = wefti_op_prepare(ep->rt, op, &send_kind);
     if (st)
         return st;

@@ -160,6 +160,9 @@ struct am_msg {
 
     uint8_t size_class;       /* AM_CLASSES: of its own size */
     bool kept;                /* the program has it; not while a handler looks at it that has not kept it */
+    _Atomic bool parted;      /* the runtime closed and left it to the program, or the program released it too late for the driver to know:
+                                 whoever comes second frees it */
+    weft_runtime_t *rt;       /* for the program's calls: `as` goes with the runtime */
     _Atomic uint32_t refs;    /* the program's, and one per operation on it that was posted */
     _Atomic uint32_t work;    /* WORK_*: any thread */
     wefti_mpsc_node_t handed; /* as->handed_in */
@@ -179,6 +182,11 @@ typedef struct am_owed {
 } am_owed_t;
 #define AM_OWED ((uintptr_t)1)
 
+/* The runtime of a message that the program calls with; NULL: it was closed. */
+static inline weft_runtime_t *am_msg_runtime(am_msg_t *m)
+{
+    return !m->block ? m->as->rt : atomic_load(&m->parted) ? NULL : m->rt;
+}
 static inline am_msg_t *am_msg(weft_am_t *am) { return (am_msg_t *)(void *)am; }
 static inline am_msg_t *am_msg_now(weft_am_t *am) /* where it is now */
 {

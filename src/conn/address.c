@@ -209,10 +209,14 @@ void wefti_address_changed(wefti_conn_t *conn)
 
 void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX])
 {
+    out[0] = 0;
+    if (wefti_join(rt))
+        return;
     wefti_conn_t *conn = wefti_conn_of(rt);
     pthread_mutex_lock(&conn->lock);
     memcpy(out, conn->reach, sizeof conn->reach);
     pthread_mutex_unlock(&conn->lock);
+    wefti_part(rt);
 }
 
 static weft_status_t listen_own(wefti_conn_t *conn, const weft_listen_opts_t *o)

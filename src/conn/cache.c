@@ -52,15 +52,12 @@ wefti_epx_t *wefti_cache_take(wefti_conn_t *conn, const char *key)
     return ep;
 }
 
-void wefti_cache_put(wefti_epx_t *ep)
+void wefti_cache_put(wefti_conn_t *conn, wefti_epx_t *ep)
 {
-    wefti_conn_t *conn = ep->conn;
-    wefti_dial_t *d = ep->dial;
-    if (!d->cache_key)
-        return;
-    uint64_t hash = hash_of(d->cache_key);
     pthread_mutex_lock(&conn->lock);
-    if (!d->forgotten) { /* its connect may have failed already */
+    wefti_dial_t *d = wefti_ep_is_there(&ep->pub) ? ep->dial : NULL; /* else the runtime was faster to close it */
+    if (d && d->cache_key && !d->forgotten) {                        /* its connect may have failed already */
+        uint64_t hash = hash_of(d->cache_key);
         wefti_epx_t *next = wefti_map_get(&conn->cache, hash);
         if (!wefti_map_put(&conn->cache, hash, ep)) {
             d->cache_next = next;

@@ -245,12 +245,15 @@ void wefti_close_begin(wefti_epx_t *ep, bool force)
     }
 }
 
-static void close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
+/* WEFT_ERR_CLOSED: it was closed before, and op was not touched. */
+static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
 {
+    if (!wefti_ep_is_there(&ep->pub) || ep->owner_closed)
+        return wefti_fail(WEFT_ERR_CLOSED, "the endpoint was closed before");
     if (!wefti_cache_release(ep)) { /* others share it */
         if (op)
             wefti_op_complete(op, WEFT_OK);
-        return;
+        return WEFT_OK;
     }
     ep->owner_closed = true;
     ep->close_op = op;
@@ -268,6 +271,7 @@ static void close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
     } else {
         wefti_close_begin(ep, force);
     }
+    return WEFT_OK;
 }
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
@@ -285,7 +289,9 @@ static const wefti_op_kind_t close_kind = {.name = "close", .cancel = close_canc
 
 static void close_posted(wefti_conn_post_t *p)
 {
-    close_now(p->ep, p->user_op, p->force);
+    weft_status_t st = close_now(p->ep, p->user_op, p->force);
+    if (st && p->user_op)
+        wefti_op_complete(p->user_op, st);
 }
 
 static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
@@ -297,6 +303,9 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
     rt = pub->rt;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
+    st = wefti_ep_check(pub);
+    if (st)
+        return st;
     wefti_epx_t *ep = wefti_epx(pub);
     if (op) {
         st = wefti_op_prepare(rt, op, &close_kind);
@@ -306,9 +315,11 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
         *wefti_op_room(op, close_room_t) = (close_room_t){.ep = ep};
     }
     if (wefti_conn_enter(rt, &was)) {
-        close_now(ep, op, force);
+        st = close_now(ep, op, force);
+        if (st && op)
+            wefti_op_unprepare(op);
         wefti_leave(rt, was);
-        return WEFT_OK;
+        return st;
     }
     st = wefti_conn_post(rt, &(wefti_conn_post_t){.run = close_posted, .ep = ep, .user_op = op, .force = force});
     if (st && op)

@@ -66,18 +66,30 @@ typedef struct wefti_traffic {
 
 enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_N };
 
-/* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. */
+/* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. Its memory stays an endpoint (base/handle.h): one that is
+ * closed and freed is GONE, has no lane and no traffic, and says so to whoever posts on it. What lies in the inbox may name such a one: ask
+ * wefti_ep_may_wait() or wefti_ep_is_there() before touching its traffic. */
 struct weft_ep {
+    wefti_handle_t handle;
     weft_runtime_t *rt;
     wefti_lane_t *lane;          /* not NULL exactly while records may be sent: UP, and CLOSING until CLOSE is sent */
-    void *traffic[WEFTI_TRAFFIC_N];
-    weft_ep_id_t id;
     _Atomic uint32_t state;      /* weft_ep_state_t; written by the driver */
     uint32_t heard;              /* set by conn for every record that arrives */
+    void *traffic[WEFTI_TRAFFIC_N];
+    weft_ep_id_t id;
     uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
     weft_status_t why;           /* of FAILED and GONE */
     uint64_t why_detail;         /* its sentence: base/detail.h */
 };
+
+/* It was not freed. Whoever is not the driver may hear that it was a moment later. */
+static inline bool wefti_ep_is_there(const weft_ep_t *ep) { return wefti_is_open(&ep->handle); }
+/* For calls that post on it: WEFT_ERR_CLOSED, with a sentence, where it was freed. */
+weft_status_t wefti_ep_fail_gone(const weft_ep_t *ep);
+static inline weft_status_t wefti_ep_check(const weft_ep_t *ep)
+{
+    return __builtin_expect(wefti_ep_is_there(ep), 1) ? WEFT_OK : wefti_ep_fail_gone(ep);
+}
 
 /* The part of the room that the rooms above see; conn/ep.h has the rest around it. */
 typedef struct wefti_conn_pub {
@@ -118,7 +130,7 @@ void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
 /* Walk all endpoints of the runtime: start with *at = 0; NULL at the end. */
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);
 
-/* Where peers can call the listeners of the runtime: URIs joined by commas, as many whole ones as fit, "" if it has none. Any thread. */
+/* Where peers can call the listeners of the runtime: URIs joined by commas, as many whole ones as fit, "" if it has none or is closed. Any thread. */
 #define WEFTI_REACH_MAX 512
 void wefti_conn_reach(weft_runtime_t *rt, char out[WEFTI_REACH_MAX]);
 

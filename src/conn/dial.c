@@ -192,7 +192,10 @@ static void begin_posted(wefti_conn_post_t *p)
 
 static void join_posted(wefti_conn_post_t *p)
 {
-    connect_join(p->ep, p->user_op);
+    if (wefti_ep_is_there(&p->ep->pub))
+        connect_join(p->ep, p->user_op);
+    else
+        wefti_op_complete(p->user_op, WEFT_ERR_CLOSED); /* by the runtime, which closes */
 }
 
 /* --- the call -------------------------------------------------------------------------------------------------------------- */
@@ -311,17 +314,15 @@ static weft_status_t hand_over(weft_runtime_t *rt, wefti_epx_t *ep, weft_op_t *o
     return wefti_conn_post(rt, &(wefti_conn_post_t){.run = fresh ? begin_posted : join_posted, .ep = ep, .user_op = op});
 }
 
-weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op, weft_ep_t **ep_out)
+/* By a thread that is inside, so that the room stays. */
+static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op,
+                                 weft_ep_t **ep_out)
 {
     weft_ep_opts_t o;
     wefti_blob_t blob;
     wefti_epx_t *ep = NULL;
     char *uris = NULL, *key = NULL;
-    if (!rt || !ep_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "ep_out" : "rt");
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    if (rt->closing)
+    if (wefti_closing(rt))
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
     wefti_conn_t *conn = wefti_conn_of(rt);
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_ep_opts_t");
@@ -352,8 +353,8 @@ weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_op
     st = hand_over(rt, ep, op, fresh);
     if (st)
         goto err_ep;
-    if (fresh)
-        wefti_cache_put(ep); /* not before it was sure to begin: another thread could get it */
+    if (fresh && o.shared)
+        wefti_cache_put(conn, ep); /* not before it was sure to begin: another thread could get it */
     wefti_free(key);
     wefti_free(uris);
     *ep_out = &ep->pub;
@@ -371,5 +372,17 @@ err_op:
         wefti_op_unprepare(op);
 err_uris:
     wefti_free(uris);
+    return st;
+}
+
+weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op, weft_ep_t **ep_out)
+{
+    if (!rt || !ep_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "ep_out" : "rt");
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = open_inside(rt, uri, opts, op, ep_out);
+    wefti_part(rt);
     return st;
 }

@@ -26,16 +26,22 @@ static size_t round_up(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(wefti_epx_t, pub);
+
 weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, wefti_epx_t **ep_out)
 {
-    size_t size = round_up(sizeof(wefti_epx_t)), at = size;
+    size_t size = 0, at = 0;
     for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
         size += conn->traffic[i] ? round_up(conn->traffic[i]->ep_state_size) : 0;
-    wefti_epx_t *ep = wefti_aligned_alloc(64, size);
-    if (!ep)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an endpoint of %zu bytes", size);
-    memset(ep, 0, size);
+    void *traffic = wefti_aligned_alloc(64, size ? size : 64);
+    wefti_epx_t *ep = traffic ? wefti_handle_new(&handles) : NULL;
+    if (!ep) {
+        wefti_free(traffic);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an endpoint of %zu bytes", sizeof *ep + size);
+    }
+    memset(traffic, 0, size);
     ep->pub.rt = conn->rt;
+    ep->traffic = traffic;
     ep->conn = conn;
     ep->hooks = *hooks;
     ep->reconnect_ns = reconnect_ns ? reconnect_ns : RECONNECT_DEFAULT;
@@ -45,7 +51,7 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     wefti_ep_set_state(ep, WEFT_EP_CONNECTING);
     for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
         if (conn->traffic[i]) {
-            ep->pub.traffic[i] = (char *)ep + at;
+            ep->pub.traffic[i] = (char *)traffic + at;
             at += round_up(conn->traffic[i]->ep_state_size);
             conn->traffic[i]->ep_new(&ep->pub);
         }
@@ -56,7 +62,8 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     if (st) {
         EACH_TRAFFIC(ep, t)
         t->ep_free(&ep->pub);
-        wefti_free(ep);
+        wefti_free(traffic);
+        wefti_handle_free(&handles, ep);
         return st == WEFT_ERR_LIMIT ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)",
                                                  conn->rt->max_endpoints)
                                     : wefti_fail(st, "no memory for the id of an endpoint");
@@ -77,12 +84,15 @@ void wefti_ep_free(wefti_epx_t *ep)
         wefti_list_remove(&ep->work);
     if (wefti_list_linked(&ep->ready))
         wefti_list_remove(&ep->ready);
+    pthread_mutex_lock(&conn->lock);
+    wefti_slots_remove(&conn->slots, ep->pub.id);
+    atomic_store(&ep->pub.handle.open, 0); /* from here on nobody who has the lock looks at what is freed now */
+    pthread_mutex_unlock(&conn->lock);
+    wefti_ep_set_state(ep, WEFT_EP_GONE);
+    ep->pub.lane = NULL;
     EACH_TRAFFIC(ep, t)
     t->ep_free(&ep->pub);
     wefti_payload_free(ep);
-    pthread_mutex_lock(&conn->lock);
-    wefti_slots_remove(&conn->slots, ep->pub.id);
-    pthread_mutex_unlock(&conn->lock);
     for (wefti_peer_t *p = atomic_load(&ep->peer), *older; p; p = older) {
         older = p->older;
         wefti_free(p);
@@ -92,7 +102,9 @@ void wefti_ep_free(wefti_epx_t *ep)
         wefti_free(ep->dial->cache_key);
         wefti_free(ep->dial);
     }
-    wefti_free(ep);
+    wefti_free(ep->traffic);
+    memset(ep->pub.traffic, 0, sizeof ep->pub.traffic);
+    wefti_handle_free(&handles, ep);
 }
 
 void wefti_ep_kick(wefti_epx_t *ep)
@@ -297,6 +309,11 @@ void wefti_ep_step(wefti_epx_t *ep)
     wefti_close_step(ep);                /* last: it may free it */
 }
 
+weft_status_t wefti_ep_fail_gone(const weft_ep_t *ep)
+{
+    return wefti_fail(WEFT_ERR_CLOSED, "the endpoint %llu was closed", (unsigned long long)ep->id);
+}
+
 /* --- for the rooms above --------------------------------------------------------------------------------------------------- */
 
 /* What the endpoint failed with, and its sentence. */
@@ -372,22 +389,19 @@ weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
 
 weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id)
 {
-    if (!rt || wefti_gone(rt))
+    if (!rt || wefti_join(rt))
         return NULL;
     wefti_conn_t *conn = wefti_conn_of(rt);
     pthread_mutex_lock(&conn->lock);
     weft_ep_t *ep = wefti_slots_get(&conn->slots, id);
     pthread_mutex_unlock(&conn->lock);
+    wefti_part(rt);
     return ep;
 }
 
-weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
+static weft_ep_info_t info_of(wefti_epx_t *x)
 {
-    if (!ep || !info_out || info_out->size < offsetof(weft_ep_info_t, peer_name))
-        return wefti_fail(WEFT_ERR_INVALID, "weft_ep_info_t.size is not set: use WEFT_EP_INFO_INIT");
-    if (wefti_gone(ep->rt))
-        return wefti_fail_gone(ep->rt);
-    wefti_epx_t *x = wefti_epx(ep);
+    const weft_ep_t *ep = &x->pub;
     const wefti_peer_t *p = atomic_load(&x->peer);
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
     info.id = ep->id;
@@ -401,6 +415,27 @@ weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
     EACH_TRAFFIC(x, t)
     if (t->ep_info)
         t->ep_info(&x->pub, &info);
+    return info;
+}
+
+weft_status_t weft_ep_get_info(const weft_ep_t *ep, weft_ep_info_t *info_out)
+{
+    if (!ep || !info_out || info_out->size < offsetof(weft_ep_info_t, peer_name))
+        return wefti_fail(WEFT_ERR_INVALID, "weft_ep_info_t.size is not set: use WEFT_EP_INFO_INIT");
+    weft_runtime_t *rt = ep->rt;
+    weft_ep_info_t info;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    wefti_conn_t *conn = wefti_conn_of(rt);
+    pthread_mutex_lock(&conn->lock);
+    st = wefti_ep_check(ep);
+    if (!st)
+        info = info_of(wefti_epx(ep));
+    pthread_mutex_unlock(&conn->lock);
+    wefti_part(rt);
+    if (st)
+        return st;
     info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
     memcpy(info_out, &info, info.size);
     return WEFT_OK;

@@ -1,6 +1,7 @@
 /* conn/ep.h - what the files of this room share: the room, endpoints, links, listeners.
  *
- *   endpoint  what the program holds: an id, a state, hooks. Lives from open or accept until its close has completed.
+ *   endpoint  what the program holds: an id, a state, hooks. Lives from open or accept until its close has completed; its memory stays an
+ *             endpoint, GONE (base/handle.h).
  *   link      one connection, or one attempt at one: a wire, the handshake over it, the lane that came of it. An endpoint has
  * at most one;
  *             each reconnect makes a new one. An accepted wire is a link without an endpoint until its peer has proved itself.
@@ -225,6 +226,7 @@ typedef struct wefti_dial {
 
 struct wefti_epx {
     weft_ep_t pub; /* first, so that the two pointers are one */
+    void *traffic; /* the memory behind pub.traffic */
     wefti_conn_t *conn;
     wefti_link_t *link;
     wefti_dial_t *dial; /* NULL: it was accepted */
@@ -313,21 +315,22 @@ void wefti_beat_watch(wefti_link_t *link);          /* it is up: the peer's are 
 /* cache.c: keys are canonical. */
 weft_status_t wefti_cache_key(const char *uris, const char *source, const uint8_t *uuid, char **key_out);
 wefti_epx_t *wefti_cache_take(wefti_conn_t *conn, const char *key); /* one more share of it, or NULL */
-void wefti_cache_put(wefti_epx_t *ep); /* a failure only means that the next open finds none */
+void wefti_cache_put(wefti_conn_t *conn, wefti_epx_t *ep); /* a failure only means that the next open finds none */
 void wefti_cache_forget(wefti_epx_t *ep);
 bool wefti_cache_release(wefti_epx_t *ep); /* one share less; true: it was the last */
 
 /* --- listeners ------------------------------------------------------------------------------------------------------------- */
 
 struct weft_listener {
+    wefti_handle_t handle;
     weft_runtime_t *rt;
+    char *uri;
+    weft_accept_fn accept;
+    uint16_t port; /* up to here it can be read when it was freed */
     wefti_conn_t *conn;
     wefti_list_t all;
     wefti_post_t **posts;
     unsigned n_posts;
-    char *uri;
-    uint16_t port;
-    weft_accept_fn accept;
     weft_admit_fn admit;
     void *user;
     weft_ep_hooks_t hooks;

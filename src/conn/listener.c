@@ -190,6 +190,8 @@ static void close_posts(weft_listener_t *l)
         l->conn->fabric->ops->post_close(l->posts[--l->n_posts]);
 }
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_listener_t, port);
+
 weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const weft_listen_opts_t *o, weft_listener_t **out)
 {
     wefti_fabric_t *f = conn->fabric;
@@ -207,7 +209,7 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
         return wefti_fail(WEFT_ERR_LIMIT, "%u addresses are more than the %d one listener can have", n, POSTS_MOST);
     if (conn->shut)
         return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
-    weft_listener_t *l = wefti_calloc(1, sizeof *l);
+    weft_listener_t *l = wefti_handle_new(&handles);
     if (!l)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
     l->rt = conn->rt;
@@ -249,7 +251,7 @@ err_posts:
     wefti_free(l->posts);
     wefti_free(l->uri);
 err_listener:
-    wefti_free(l);
+    wefti_handle_free(&handles, l);
     return st;
 }
 
@@ -282,9 +284,10 @@ void wefti_listener_free(weft_listener_t *l)
 {
     weft_op_t *op = l->close_op;
     wefti_list_remove(&l->all);
+    atomic_store(&l->handle.open, 0);
     wefti_free(l->posts);
     wefti_free(l->uri);
-    wefti_free(l);
+    wefti_handle_free(&handles, l);
     if (op)
         wefti_op_complete(op, WEFT_OK);
 }
@@ -331,12 +334,12 @@ weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen
 
 const char *weft_listener_uri(const weft_listener_t *l)
 {
-    return l->uri;
+    return wefti_is_open(&l->handle) ? l->uri : NULL;
 }
 
 uint16_t weft_listener_port(const weft_listener_t *l)
 {
-    return l->port;
+    return wefti_is_open(&l->handle) ? l->port : 0;
 }
 
 typedef struct accept_room {
@@ -346,7 +349,7 @@ typedef struct accept_room {
 static weft_status_t accept_start(weft_op_t *op)
 {
     weft_listener_t *l = wefti_op_room(op, accept_room_t)->listener;
-    if (l->closed)
+    if (!wefti_is_open(&l->handle) || l->closed)
         return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
     wefti_list_t *n = wefti_list_pop(&l->ready);
     if (n) {
@@ -375,8 +378,12 @@ weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
 {
     if (!l || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", l ? "op" : "listener");
+    if (wefti_gone(l->rt))
+        return wefti_fail_gone(l->rt);
+    if (!wefti_is_open(&l->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
     if (l->accept)
-        return wefti_fail(WEFT_ERR_INVALID, "the listener on %s hands its endpoints to its accept callback", l->uri);
+        return wefti_fail(WEFT_ERR_INVALID, "the listener on port %u hands its endpoints to its accept callback", l->port);
     weft_status_t st = wefti_op_prepare(l->rt, op, &accept_kind);
     if (st)
         return st;
@@ -393,20 +400,21 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t close_kind = {.name = "listener close", .cancel = close_cancel};
 
-static void close_now(weft_listener_t *l, weft_op_t *op)
+/* WEFT_ERR_CLOSED: it was closed before, and op was not touched. */
+static weft_status_t close_now(weft_listener_t *l, weft_op_t *op)
 {
-    if (l->closed) { /* by the runtime */
-        if (op)
-            wefti_op_complete(op, WEFT_OK);
-        return;
-    }
+    if (!wefti_is_open(&l->handle) || l->closed)
+        return wefti_fail(WEFT_ERR_CLOSED, "the listener was closed before");
     l->close_op = op;
     wefti_listener_shut(l);
+    return WEFT_OK;
 }
 
 static void close_posted(wefti_conn_post_t *p)
 {
-    close_now(p->listener, p->user_op);
+    weft_status_t st = close_now(p->listener, p->user_op);
+    if (st && p->user_op)
+        wefti_op_complete(p->user_op, st);
 }
 
 weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
@@ -418,15 +426,19 @@ weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
     weft_runtime_t *rt = l->rt;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
+    if (!wefti_is_open(&l->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the listener was closed before");
     if (op) {
         st = wefti_op_prepare(rt, op, &close_kind);
         if (st)
             return st;
     }
     if (wefti_conn_enter(rt, &was)) {
-        close_now(l, op);
+        st = close_now(l, op);
+        if (st && op)
+            wefti_op_unprepare(op);
         wefti_leave(rt, was);
-        return WEFT_OK;
+        return st;
     }
     st = wefti_conn_post(rt, &(wefti_conn_post_t){.run = close_posted, .listener = l, .user_op = op});
     if (st && op)

@@ -318,13 +318,14 @@ weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out)
     if (st)
         return st;
     in->state = WEFTI_IN_LENT;
+    lent.ops = lent.rail->ops;
     *lent_out = lent;
     return WEFT_OK;
 }
 
 void wefti_unlend(const wefti_lent_t *lent)
 {
-    lent->rail->ops->unlend(lent->rail, lent->handle);
+    lent->ops->unlend(lent->rail, lent->handle);
 }
 
 /* The newest first: a payload is taken back soon, or after its time ran out. */

@@ -82,13 +82,15 @@ weft_status_t wefti_in_pull(wefti_in_t *in, const weft_iov_t *iov, size_t iov_n,
 /* Do without it. `in` is consumed. taken: the sender's is done with WEFT_OK, else WEFT_ERR_REFUSED. */
 void wefti_in_refuse(wefti_in_t *in, bool taken);
 /* The fabric's lend(): the payload where it lies. `in` stays ours; wefti_in_refuse(in, true) when done with it, and wefti_unlend() once,
- * on the driver. WEFT_ERR_UNSUPPORTED: pull it. */
+ * on the driver; or after the end of the fabric, by any thread, if it outlives that. WEFT_ERR_UNSUPPORTED: pull it. */
 typedef struct wefti_lent {
     const void *ptr;
+    const wefti_rail_ops_t *ops;
     wefti_rail_t *rail;
     void *handle;
 } wefti_lent_t;
 weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out);
 void wefti_unlend(const wefti_lent_t *lent);
+static inline bool wefti_lent_outlives(const wefti_lent_t *lent) { return lent->ops->lent_outlives; }
 
 #endif

@@ -232,6 +232,7 @@ typedef struct wefti_rail_ops {
      * may write to it again). *lent_out is for unlend(), on the driver, once. */
     weft_status_t (*lend)(wefti_pull_t *p, const void **ptr_out, void **lent_out);
     void (*unlend)(wefti_rail_t *rail, void *lent);
+    bool lent_outlives; /* what is lent also outlives the rail: unlend() may then come from any thread, with a rail that is gone */
 
     /* Memory that the peer of a lane maps, to read and write. NULL where the rail cannot. */
     /* A ticket (at most WEFTI_TICKET_MAX bytes; returns how many) with which the peer of this lane can map the memfd `fd` of n bytes, sealed

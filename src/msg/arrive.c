@@ -19,7 +19,7 @@ weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes)
         if (!msg)
             return NULL;
     }
-    *msg = (weft_msg_t){.ms = ms, .spare = bytes <= SPARE_BYTES};
+    *msg = (weft_msg_t){.ms = ms, .rt = ms->rt, .spare = bytes <= SPARE_BYTES};
     return msg;
 }
 

@@ -119,7 +119,8 @@ static void room_free(weft_runtime_t *rt)
     msg_state_t *ms = msg_state(rt);
     for (wefti_list_t *l; (l = wefti_list_pop(&ms->claimed));) {
         weft_msg_t *msg = wefti_container_of(l, weft_msg_t, all_link);
-        wefti_free(msg);
+        if (atomic_exchange(&msg->parted, true))
+            wefti_free(msg);
     }
     while (ms->spare) {
         weft_msg_t *msg = ms->spare;

@@ -41,11 +41,9 @@ static weft_status_t look(question_t *q)
 static void run(void *arg)
 {
     question_t *q = arg;
-    weft_ep_id_t id = q->ep ? q->ep->id : 0;
     if (!q->driving)
         wefti_progress(q->rt);
-    /* A callback in there may have closed the endpoint, and it may be gone by now. */
-    q->st = id && weft_ep_find(q->rt, id) != q->ep ? WEFT_ERR_NOTFOUND : look(q);
+    q->st = q->ep && !wefti_ep_is_there(q->ep) ? WEFT_ERR_CLOSED : look(q);
 }
 
 static weft_status_t ask(question_t *q)
@@ -54,6 +52,8 @@ static weft_status_t ask(question_t *q)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
     q->driving = wefti_driven == q->rt;
     weft_status_t st = wefti_ask(q->rt, run, q);
+    if (!st && q->st == WEFT_ERR_CLOSED)
+        return wefti_fail(WEFT_ERR_CLOSED, "the endpoint is closed");
     return st ? st : q->st;
 }
 
@@ -102,24 +102,34 @@ static void drop_on_driver(wefti_call_t *call)
     wefti_free(later);
 }
 
+/* By a thread that is inside. What the driver does not do any more, the end of the runtime does. */
+static void drop_by_driver(weft_runtime_t *rt, weft_msg_t *msg)
+{
+    drop_later_t *later = (drop_later_t *)wefti_calloc(1, sizeof *later);
+    if (later) {
+        later->call.fn = drop_on_driver;
+        later->msg = msg;
+        if (wefti_call_on_driver(rt, &later->call))
+            return;
+        wefti_free(later);
+    } else {
+        wefti_warn("no memory to drop a claimed message now; it goes with its runtime");
+    }
+    atomic_store(&msg->parted, true);
+}
+
 void weft_msg_drop_claimed(weft_msg_t *msg)
 {
-    weft_runtime_t *rt = msg ? msg->ms->rt : NULL, *was;
-    if (!msg || wefti_gone(rt))
+    if (!msg)
         return;
-    if (wefti_enter(rt, &was)) {
+    weft_runtime_t *rt = msg_runtime(msg), *was;
+    if (rt && wefti_enter(rt, &was)) {
         drop(msg);
         wefti_leave(rt, was);
-        return;
+    } else if (rt && !wefti_join(rt)) {
+        drop_by_driver(rt, msg);
+        wefti_part(rt);
+    } else if (atomic_exchange(&msg->parted, true)) {
+        wefti_free(msg);
     }
-    drop_later_t *later = (drop_later_t *)wefti_calloc(1, sizeof *later);
-    if (!later) {
-        wefti_warn("no memory to drop a claimed message of %llu bytes now; it goes with its endpoint",
-                   (unsigned long long)msg->len);
-        return;
-    }
-    later->call.fn = drop_on_driver;
-    later->msg = msg;
-    if (!wefti_call_on_driver(rt, &later->call))
-        wefti_free(later); /* the runtime is closed, and the message with it */
 }

@@ -119,8 +119,10 @@ static weft_status_t recv_start(weft_op_t *op)
 {
     msg_recv_t *r = msg_recv(op);
     msg_state_t *ms = msg_state(wefti_opx(op)->rt);
+    weft_status_t st = r->ep ? wefti_ep_check(r->ep) : WEFT_OK;
+    if (__builtin_expect(st, 0))
+        return st;
     weft_msg_t *msg = wefti_msg_find_held(ms, r->ep, op->tag, r->mask);
-    weft_status_t st;
     if (msg) {
         wefti_msg_deliver_held(op, msg);
         return WEFT_OK;
@@ -191,7 +193,8 @@ weft_status_t weft_msg_recv(weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, 
 {
     if (__builtin_expect(!ep, 0))
         return wefti_fail(WEFT_ERR_INVALID, "the endpoint is NULL; weft_msg_recv_any() receives from all");
-    return post_one(ep->rt, ep, buf, cap, tag, mask, op);
+    weft_status_t st = wefti_ep_check(ep);
+    return __builtin_expect(st, 0) ? st : post_one(ep->rt, ep, buf, cap, tag, mask, op);
 }
 
 weft_status_t weft_msg_recv_any(weft_runtime_t *rt, void *buf, size_t cap, uint64_t tag, uint64_t mask, weft_op_t *op)
@@ -209,6 +212,8 @@ weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_io
     if (!rt || !op || (!iov && n))
         return wefti_fail(WEFT_ERR_INVALID, "a receive into pieces needs a runtime, an operation and the pieces");
     weft_status_t st = wefti_pieces_check("a receive", true, iov, n, NULL, &cap, &device);
+    if (!st && ep)
+        st = wefti_ep_check(ep);
     if (st)
         return st;
     if (n == 1)
@@ -229,7 +234,9 @@ weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_
 {
     if (!rt || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
-    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    weft_status_t st = ep ? wefti_ep_check(ep) : WEFT_OK;
+    if (!st)
+        st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
     op->buf = NULL;
@@ -260,7 +267,9 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
 {
     if (!msg || !op || (!buf && cap))
         return wefti_fail(WEFT_ERR_INVALID, "receiving a claimed message needs the message, an operation and a buffer");
-    weft_runtime_t *rt = msg->ms->rt;
+    weft_runtime_t *rt = msg_runtime(msg);
+    if (!rt)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the message is closed");
     weft_status_t st = wefti_op_prepare(rt, op, &claimed_kind);
     if (st)
         return st;

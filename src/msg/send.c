@@ -222,8 +222,9 @@ static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t len, uint64_t tag)
     s->out = NULL;
 }
 
-static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel, void *rel_user,
-                                   const weft_iov_t *iov, size_t iov_n, const weft_mem_kind_t *device)
+/* By a thread that is inside. */
+static weft_status_t detach_and_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel,
+                                     void *rel_user, const weft_iov_t *iov, size_t iov_n, const weft_mem_kind_t *device)
 {
     msg_state_t *ms = msg_state(ep->rt);
     size_t copy = rel ? 0 : len;
@@ -263,6 +264,18 @@ err_count:
     return st;
 }
 
+static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_release_fn rel, void *rel_user,
+                                   const weft_iov_t *iov, size_t iov_n, const weft_mem_kind_t *device)
+{
+    weft_runtime_t *rt = ep->rt;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = detach_and_send(ep, buf, len, tag, rel, rel_user, iov, iov_n, device);
+    wefti_part(rt);
+    return st;
+}
+
 weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op)
 {
     if (__builtin_expect(!ep || (!buf && len), 0))
@@ -282,6 +295,9 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         if (__builtin_expect(sent, 1))
             return WEFT_OK;
     }
+    st = wefti_ep_check(ep);
+    if (__builtin_expect(st != WEFT_OK, 0))
+        return st;
     if (op) {
         st = wefti_op_prepare(rt, op, &send_kind);
         if (__builtin_expect(st != WEFT_OK, 0))
@@ -329,6 +345,9 @@ weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *give
         return st;
     if (!op && !opts.release)
         return wefti_fail(WEFT_ERR_INVALID, "a send without an operation needs a release function");
+    st = wefti_ep_check(ep);
+    if (st)
+        return st;
     if (!op)
         return send_detached(ep, opts.buf, len, opts.tag, opts.release, opts.release_user, opts.iov, opts.iov_n, device);
     st = wefti_op_prepare(ep->rt, op, &send_kind);

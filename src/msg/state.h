@@ -130,9 +130,14 @@ struct weft_msg {
     bool lost;                /* claimed, and then its payload went away with the peer */
     bool claimed;
     bool spare;               /* its block is of the common small size */
+    _Atomic bool parted;      /* claimed: the runtime closed and left it to the program, or that gave it up too late for the driver to know:
+                                 whoever comes second frees it */
+    weft_runtime_t *rt;       /* claimed: for the program's calls, since `ms` goes with the runtime */
     wefti_list_t all_link, ep_link, of_ep_link, of_any_link;
 };
 
+/* The runtime of a claimed message; NULL: it was closed. */
+static inline weft_runtime_t *msg_runtime(weft_msg_t *msg) { return atomic_load(&msg->parted) ? NULL : msg->rt; }
 static inline void *msg_bytes(weft_msg_t *msg) { return msg + 1; }
 /* What it takes of the window: msg_arrive.c and the sender count alike. */
 static inline uint64_t msg_cost(const weft_msg_t *msg) { return MSG_COST + (msg->in ? 0 : msg->len); }

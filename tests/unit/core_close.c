@@ -67,7 +67,9 @@ static void close_with_all(weft_progress_mode_t mode)
     CHECK_EQ(next.status, WEFT_ERR_CLOSED);
     CHECK(weft_op_done(&timer) && weft_op_done(&scope_op) && weft_op_done(&group) && weft_op_done(&next));
     weft_token_drop(token);
-    free(scope); /* someone is still in it, so weft_scope_free() would refuse; leaving it needs the runtime */
+    CHECK_EQ(weft_scope_free(scope), WEFT_ERR_STATE); /* someone is still in it */
+    weft_scope_leave(scope);
+    CHECK_OK(weft_scope_free(scope));
     free(ops);
 }
 

@@ -231,3 +231,49 @@ TEST(nothing_is_left_open_after_a_thousand_connections)
         two_close();
     }
 }
+
+TEST(what_was_closed_says_so_and_is_not_closed_twice)
+{
+    EACH_TRANSPORT(t)
+    {
+        weft_runtime_opts_t o = over(t);
+        weft_op_t op = WEFT_OP_INIT, second = WEFT_OP_INIT, late = WEFT_OP_INIT;
+        weft_ep_info_t info = WEFT_EP_INFO_INIT;
+        char byte;
+        two_open(&o, &o);
+        weft_ep_t *ep = two_connect(NULL);
+        CHECK_OK(weft_ep_close(ep, &op));
+        CHECK_EQ(weft_ep_close(ep, &second), WEFT_ERR_CLOSED); /* and the first one is still told */
+        CHECK_EQ(weft_ep_abort(ep, &second), WEFT_ERR_CLOSED);
+        CHECK_OK(two_wait(&op, 5));
+        CHECK_EQ(weft_ep_get_state(ep), WEFT_EP_GONE);
+        CHECK(weft_ep_runtime(ep) == two.client && !weft_ep_find(two.client, weft_ep_id(ep)));
+        CHECK_EQ(weft_ep_get_info(ep, &info), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_ep_close(ep, &second), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_msg_send(ep, "x", 1, 1, &late), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_msg_recv(ep, &byte, 1, 1, WEFT_TAG_FULL, &late), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_msg_probe(two.client, ep, 1, WEFT_TAG_FULL, NULL), WEFT_ERR_CLOSED);
+        two_close();
+        CHECK_EQ(weft_ep_get_state(two.accepted[0]), WEFT_EP_GONE); /* with its runtime */
+        CHECK_EQ(weft_ep_close(two.accepted[0], &late), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_ep_get_info(two.accepted[0], &info), WEFT_ERR_CLOSED);
+    }
+}
+
+TEST(a_listener_that_was_closed_says_so)
+{
+    weft_runtime_opts_t o = over(1);
+    weft_op_t op = WEFT_OP_INIT, accept = WEFT_OP_INIT, late = WEFT_OP_INIT;
+    weft_listener_t *l;
+    two_open(&o, &o);
+    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_listener_accept(l, &accept));
+    CHECK_OK(weft_listener_close(l, &op));
+    CHECK_EQ(weft_listener_close(l, &late), WEFT_ERR_CLOSED);
+    CHECK_OK(two_wait(&op, 5));
+    CHECK_EQ(two_wait(&accept, 5), WEFT_ERR_CLOSED);
+    CHECK_EQ(weft_listener_close(l, &late), WEFT_ERR_CLOSED);
+    CHECK_EQ(weft_listener_accept(l, &late), WEFT_ERR_CLOSED);
+    CHECK(!weft_listener_uri(l) && !weft_listener_port(l));
+    two_close();
+}

@@ -149,3 +149,28 @@ TEST(closing_the_runtime_ends_every_operation)
         CHECK_OK(weft_runtime_close(pair.rt[0]));
     }
 }
+
+TEST(messages_that_were_claimed_outlive_their_runtime)
+{
+    each_way(way) {
+        static char large[100000];
+        weft_op_t sends[3], recv = WEFT_OP_INIT;
+        weft_msg_t *msgs[3];
+        pair_open(&pair, way, NULL);
+        for (int i = 0; i < 3; i++) {
+            sends[i] = (weft_op_t)WEFT_OP_INIT;
+            CHECK_OK(weft_msg_send(pair.ep[1], large, i ? 10 : sizeof large, (uint64_t)i, &sends[i]));
+            PAIR_UNTIL(&pair, !weft_msg_claim(pair.rt[0], NULL, (uint64_t)i, WEFT_TAG_FULL, NULL, &msgs[i]), 5);
+        }
+        weft_msg_drop_claimed(msgs[2]);
+        CHECK_OK(weft_runtime_close(pair.rt[0]));
+        pair.rt[0] = NULL;
+        pair.listener = NULL;
+        for (int i = 0; i < 2; i++) {
+            CHECK_EQ(weft_msg_recv_claimed(msgs[i], large, sizeof large, &recv), WEFT_ERR_CLOSED);
+            weft_msg_drop_claimed(msgs[i]);
+        }
+        CHECK(weft_op_wait(&sends[0], 10 * WEFT_SECOND) != WEFT_ERR_TIMEOUT);
+        CHECK_OK(weft_runtime_close(pair.rt[1]));
+    }
+}

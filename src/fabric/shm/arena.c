@@ -418,8 +418,8 @@ wefti_shm_arena_t *wefti_shm_arena_hold(wefti_shm_lane_t *lane, uint64_t at, uin
 
 void wefti_shm_arena_drop(wefti_shm_arena_t *a)
 {
-    a->holds--;
-    arena_free_if_unused(a);
+    if (atomic_fetch_sub(&a->holds, 1) == 1)
+        arena_free_if_unused(a);
 }
 
 void wefti_shm_unlend(wefti_rail_t *rail, void *lent)

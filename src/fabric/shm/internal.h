@@ -257,7 +257,8 @@ struct wefti_shm_arena {
     int fd;
     bool hopeless;          /* not to be mapped, whatever we do */
     uint8_t *map;
-    uint32_t known, holds;  /* lanes; lent or being copied */
+    uint32_t known;         /* lanes */
+    _Atomic uint32_t holds; /* lent or being copied; borrowers give back from any thread once the rail is closed */
 };
 
 /* share() and unshare() of the fabric. Any thread. */

@@ -42,6 +42,7 @@ const wefti_rail_ops_t wefti_shm_ops = {
     .refuse = wefti_shm_refuse,
     .lend = wefti_shm_lend,
     .unlend = wefti_shm_unlend,
+    .lent_outlives = true,
     .expose = wefti_shm_expose,
     .map = wefti_shm_map,
     .unmap = wefti_shm_unmap,
