@@ -2,6 +2,7 @@
 #include <weft/config.h>
 
 #include "base/log.h"
+#include "core/core.h"
 #include "fabric/fabric.h"
 #include "mem/mem.h"
 
@@ -29,6 +30,7 @@ weft_status_t weft_info_each(weft_config_fn fn, void *user)
 #endif
     wefti_mem_kinds_text(kinds, sizeof kinds);
     tell(fn, user, "memory_kinds", kinds);
-    wefti_fabric_info(fn, user);
+    /* UCX keeps a lock that another thread may have held at the fork: then it cannot be asked for anything in the child. */
+    wefti_fabric_info(fn, user, !wefti_fork_generation);
     return WEFT_OK;
 }

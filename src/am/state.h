@@ -159,7 +159,7 @@ struct am_msg {
     bool block;               /* from here on only blocks */
 
     uint8_t size_class;       /* AM_CLASSES: of its own size */
-    bool kept;                /* the program has it; not while a handler looks at it that has not kept it */
+    _Atomic bool kept;        /* the program has it; not while a handler looks at it that has not kept it */
     _Atomic bool parted;      /* the runtime closed and left it to the program, or the program released it too late for the driver to know:
                                  whoever comes second frees it */
     weft_runtime_t *rt;       /* for the program's calls: `as` goes with the runtime */

@@ -1,6 +1,7 @@
 /* base/handle.c - see handle.h. */
 #include "base/handle.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -16,6 +17,24 @@
 #endif
 
 enum { KEPT = 64, LINE = 64, SLAB = 64 * 1024 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void install(void)
+{
+    (void)pthread_atfork(before_fork, after_fork,
+                         after_fork); /* no memory: as before, a fork at the wrong moment leaves it locked */
+}
 
 static size_t stride(const wefti_handles_t *kind)
 {
@@ -65,14 +84,16 @@ static bool grow(wefti_handles_t *kind)
 
 void *wefti_handle_take(wefti_handles_t *kind)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     void *charge = wefti_malloc(1); /* so that tests can make it fail */
     if (!charge)
         return NULL;
     wefti_free(charge);
-    pthread_mutex_lock(&kind->lock);
+    pthread_once(&once, install);
+    pthread_mutex_lock(&lock);
     bool fresh = kind->oldest && !kind->oldest->uses;
     wefti_handle_t *h = fresh || kind->n_free > KEPT || grow(kind) ? take(kind) : NULL;
-    pthread_mutex_unlock(&kind->lock);
+    pthread_mutex_unlock(&lock);
     if (!h)
         return NULL;
     UNPOISON(h, kind->size);
@@ -97,7 +118,7 @@ void wefti_handle_free(wefti_handles_t *kind, void *object)
         return;
     atomic_store(&h->open, 0);
     POISON((uint8_t *)object + kind->readable, kind->size - kind->readable);
-    pthread_mutex_lock(&kind->lock);
+    pthread_mutex_lock(&lock);
     put(kind, h);
-    pthread_mutex_unlock(&kind->lock);
+    pthread_mutex_unlock(&lock);
 }

@@ -8,12 +8,13 @@
  * it was freed: fields that a call reads before it looks at `open` must still make sense then. With the address sanitizer all but its
  * first fields, up to the one that WEFTI_HANDLES_INIT names, are poisoned.
  *
+ * One lock for all kinds; a fork waits for it, so that a child can make objects of its own whatever other threads did.
+ *
  * Memory comes from the system by the page and is never given back: as much as there were objects of the kind at one time.
  * tests/unit/base_handle.c holds us to it. */
 #ifndef WEFTI_HANDLE_H
 #define WEFTI_HANDLE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,14 +28,13 @@ typedef struct wefti_handle {
 
 typedef struct wefti_handles {
     size_t size, readable;
-    pthread_mutex_t lock;
     wefti_handle_t *oldest, *newest; /* free ones */
     size_t n_free, n_all;
 } wefti_handles_t;
 
 /* type: its first member is a wefti_handle_t; upto: the last member that may be read after the object was freed. */
 #define WEFTI_HANDLES_INIT(type, upto) \
-    {.size = sizeof(type), .readable = offsetof(type, upto) + sizeof(((type *)0)->upto), .lock = PTHREAD_MUTEX_INITIALIZER}
+    {.size = sizeof(type), .readable = offsetof(type, upto) + sizeof(((type *)0)->upto)}
 
 /* A new one, zero but for its head, and open; NULL: no memory. Aligned to a cache line. Any thread. */
 void *wefti_handle_new(wefti_handles_t *kind);

@@ -277,7 +277,7 @@ int wefti_lookup_fd(const wefti_lookup_t *lookup); /* readable when it is done *
 weft_status_t wefti_lookup_result(wefti_lookup_t *lookup, const struct addrinfo **found_out);
 void wefti_lookup_drop(wefti_lookup_t *lookup); /* done or not */
 
-/* Facts for `weft info`: UCX's version, transports present. */
-void wefti_fabric_info(weft_config_fn fn, void *user);
+/* Facts for `weft info`: UCX's version, transports present. ask_ucx: for its own, too. */
+void wefti_fabric_info(weft_config_fn fn, void *user, bool ask_ucx);
 
 #endif

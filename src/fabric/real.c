@@ -374,10 +374,11 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
     fn(&var, user);
 }
 
-void wefti_fabric_info(weft_config_fn fn, void *user)
+void wefti_fabric_info(weft_config_fn fn, void *user, bool ask_ucx)
 {
-    char found[512], text[560];
-    wefti_ucx_transports(found, sizeof found);
+    char found[512] = "", text[560];
+    if (ask_ucx)
+        wefti_ucx_transports(found, sizeof found);
     snprintf(text, sizeof text, "shm tcp%s%s", *found ? "; UCX: " : "", found);
     tell(fn, user, "ucx_version", wefti_ucx_version());
     tell(fn, user, "ucx_built_with", wefti_ucx_built_with());
