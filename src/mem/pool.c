@@ -17,7 +17,6 @@
  *
  * Promise: buffers that are out never overlap, lie wholly in an arena and are aligned to 64; arenas never exceed max_bytes; nothing
  * is allocated or mapped for a buffer of a size that was given back before. tests/unit/mem_pool.c holds us to it. */
-#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -643,10 +642,12 @@ static weft_status_t free_in_child(weft_pool_t *pool)
     return fail_forked();
 }
 
-static weft_status_t shut_if_whole(weft_pool_t *pool)
+/* *listed_out: its runtime still has it on its list. */
+static weft_status_t shut_if_whole(weft_pool_t *pool, bool *listed_out)
 {
     weft_status_t st = WEFT_OK;
     pthread_mutex_lock(&pool->lock);
+    *listed_out = pool->rt;
     if (!is_open(pool))
         st = fail_freed();
     else if (pool->used)
@@ -665,22 +666,22 @@ weft_status_t weft_pool_free(weft_pool_t *pool)
         return free_in_child(pool);
     if (!is_open(pool))
         return fail_freed();
+    bool listed;
     weft_status_t st;
     weft_runtime_t *rt = pool->rt;
     if (rt && !wefti_join(rt)) {
         wefti_mem_t *m = wefti_mem_room(rt);
         pthread_mutex_lock(&m->lock);
-        st = shut_if_whole(pool);
+        st = shut_if_whole(pool, &listed);
         if (!st)
             wefti_list_remove(&pool->link);
+        listed = false;
         pthread_mutex_unlock(&m->lock);
         wefti_part(rt);
     } else {
-        while (pool->rt)
-            sched_yield(); /* its runtime is about to let go of it */
-        st = shut_if_whole(pool);
+        st = shut_if_whole(pool, &listed);
     }
-    if (!st)
+    if (!st && !listed) /* else its runtime ends just now, and does it when it comes to it */
         wefti_handle_free(&handles, pool);
     return st;
 }
@@ -722,10 +723,13 @@ void wefti_pools_cut(wefti_mem_t *m)
     pthread_mutex_lock(&m->lock);
     for (wefti_list_t *it; (it = wefti_list_pop(&m->pools));) {
         weft_pool_t *pool = wefti_container_of(it, weft_pool_t, link);
-        n += !pool->outlives;
         pthread_mutex_lock(&pool->lock);
+        bool open = is_open(pool);
+        n += open && !pool->outlives;
         cut(pool);
         pthread_mutex_unlock(&pool->lock);
+        if (!open)
+            wefti_handle_free(&handles, pool);
     }
     pthread_mutex_unlock(&m->lock);
     if (n)
