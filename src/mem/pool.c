@@ -68,8 +68,8 @@ struct weft_pool {
     pthread_mutex_t lock;
     weft_mem_kind_t kind; /* the pool as one */
     const weft_mem_kind_t *base;
-    uint32_t fork_generation;   /* of the process that made it; up to here it can be read when it was freed */
     weft_runtime_t *_Atomic rt; /* NULL: it ended before the pool */
+    uint32_t fork_generation;   /* of the process that made it; up to here it can be read when it was freed */
     size_t max_bytes, arena_bytes;
     bool share, outlives;
     bool left;        /* nobody has it any more: it goes with the last buffer that is out */
