@@ -2,6 +2,7 @@
 #include "base/handle.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -117,8 +118,15 @@ void wefti_handle_free(wefti_handles_t *kind, void *object)
     if (!h)
         return;
     atomic_store(&h->open, 0);
+    wefti_handle_quiet(h);
     POISON((uint8_t *)object + kind->readable, kind->size - kind->readable);
     pthread_mutex_lock(&lock);
     put(kind, h);
     pthread_mutex_unlock(&lock);
+}
+
+void wefti_handle_quiet(wefti_handle_t *h)
+{
+    while (atomic_load(&h->inside))
+        sched_yield();
 }

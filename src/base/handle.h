@@ -9,6 +9,7 @@
  * first fields, up to the one that WEFTI_HANDLES_INIT names, are poisoned.
  *
  * One lock for all kinds; a fork waits for it, so that a child can make objects of its own whatever other threads did.
+ * A thread that looks at more of an object than those fields, while another may close it, is inside of it meanwhile: whoever frees it waits.
  *
  * Memory comes from the system by the page and is never given back: as much as there were objects of the kind at one time.
  * tests/unit/base_handle.c holds us to it. */
@@ -23,6 +24,7 @@
 typedef struct wefti_handle {
     _Atomic uint32_t open;
     uint32_t uses;             /* how many objects have had this memory */
+    _Atomic uint32_t inside;   /* threads between wefti_handle_enter() and wefti_handle_leave(): of this object, or of one before it */
     struct wefti_handle *next; /* while it is free: the one that was freed after it */
 } wefti_handle_t;
 
@@ -40,9 +42,29 @@ typedef struct wefti_handles {
 void *wefti_handle_new(wefti_handles_t *kind);
 /* The same with what was there before, and not open yet: for a kind with fields that other threads may still touch. */
 void *wefti_handle_take(wefti_handles_t *kind);
-/* It is closed from now on, and its memory goes back to its kind. Any thread. */
+/* It is closed from now on, and when nobody is inside its memory goes back to its kind. Any thread that is not inside itself. */
 void wefti_handle_free(wefti_handles_t *kind, void *object);
 
 static inline bool wefti_is_open(const wefti_handle_t *h) { return atomic_load_explicit(&h->open, memory_order_acquire); }
+
+/* Close it: nobody comes in any more. False: it was closed already. Any thread. */
+static inline bool wefti_handle_close(wefti_handle_t *h) { return atomic_exchange(&h->open, 0); }
+
+/* The object stays as it is until wefti_handle_leave(). False: it is closed. For moments, and not around anything that may free it: whoever
+ * does waits. Any thread. */
+static inline bool wefti_handle_enter(wefti_handle_t *h)
+{
+    if (!wefti_is_open(h)) /* those who call again and again on a closed one keep nobody waiting */
+        return false;
+    atomic_fetch_add(&h->inside, 1);
+    if (__builtin_expect(atomic_load(&h->open), 1))
+        return true;
+    atomic_fetch_sub(&h->inside, 1);
+    return false;
+}
+static inline void wefti_handle_leave(wefti_handle_t *h) { atomic_fetch_sub(&h->inside, 1); }
+
+/* Wait until nobody is inside. Of one that is closed: nobody will be, then. */
+void wefti_handle_quiet(wefti_handle_t *h);
 
 #endif

@@ -1,8 +1,11 @@
-/* tests/unit/base_handle.c - the memory of a closed object stays readable and says so; it is used again only after others were freed. */
-#include "test.h"
+/* tests/unit/base_handle.c - the memory of a closed object stays readable and says so; it is used again only after others were freed.
+ * ctest: label=thread */
+#include <pthread.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/handle.h"
+#include "test.h"
 
 typedef struct thing {
     wefti_handle_t handle;
@@ -61,4 +64,60 @@ TEST(without_memory_there_is_none)
     wefti_alloc_fails = always;
     CHECK(wefti_handle_new(&things) == NULL);
     wefti_alloc_fails = NULL;
+}
+
+/* --- who is inside ------------------------------------------------------------------------------------------------------------ */
+
+TEST(only_an_open_one_can_be_entered_and_only_one_closes_it)
+{
+    thing_t *t = wefti_handle_new(&things);
+    CHECK(wefti_handle_enter(&t->handle));
+    wefti_handle_leave(&t->handle);
+    CHECK(wefti_handle_close(&t->handle));
+    CHECK(!wefti_handle_close(&t->handle));
+    CHECK(!wefti_handle_enter(&t->handle));
+    wefti_handle_free(&things, t);
+    CHECK(!wefti_handle_enter(&t->handle));
+}
+
+static thing_t *shared;
+static _Atomic int wrong, over;
+
+/* While it is inside, what it sees is not changed by whoever frees it. */
+static void *looks(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&over)) {
+        if (!wefti_handle_enter(&shared->handle))
+            continue;
+        for (int i = 0; i < 100; i++)
+            wrong += shared->body[i] != 1;
+        wefti_handle_leave(&shared->handle);
+    }
+    return NULL;
+}
+
+TEST(nobody_frees_it_under_whoever_is_inside)
+{
+    pthread_t threads[2];
+    for (int round = 0; round < 50; round++) {
+        shared = wefti_handle_new(&things);
+        wefti_handle_close(&shared->handle);
+        for (int i = 0; i < 100; i++)
+            shared->body[i] = 1;
+        atomic_store(&shared->handle.open, 1);
+        atomic_store(&over, 0);
+        for (int i = 0; i < 2; i++)
+            CHECK_EQ(pthread_create(&threads[i], NULL, looks, NULL), 0);
+        usleep(50);
+        wefti_handle_close(&shared->handle);
+        wefti_handle_quiet(&shared->handle);
+        for (int i = 0; i < 100; i++)
+            shared->body[i] = 2;
+        wefti_handle_free(&things, shared);
+        atomic_store(&over, 1);
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+    }
+    CHECK_EQ(wrong, 0);
 }
