@@ -48,6 +48,8 @@ typedef struct wefti_memfd {
     void *base;
     size_t n;
     int fd;
+    int next;            /* what takes its place; -1: nothing does. Then [from, moved) is of it already */
+    size_t from, moved;
     wefti_list_t fork_link;
 } wefti_memfd_t;
 /* n is a multiple of the page size. read_only: to others; nobody but this process can write to it. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
@@ -55,10 +57,15 @@ weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n, boo
 void wefti_memfd_close(wefti_memfd_t *m);
 /* Close it and leave the memory where it is, private to this process: whoever asked for that gives it back with munmap(). */
 void wefti_memfd_keep(wefti_memfd_t *m);
-/* Fresh memory under the same address, at one moment for whoever reads there: `head` at its beginning, [from, end) as it was, the rest zero. The old
- * memory belongs to those who have it mapped. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: nothing changed. What others write to [from, end) meanwhile may be
- * lost. */
-weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end);
+/* Give the memory of the next n bytes from *from on back, before the close: a close takes as long as there is memory. Whoever has it mapped sees zero
+ * there. False: that was all. */
+bool wefti_memfd_empty(wefti_memfd_t *m, size_t *from, size_t n);
+/* Fresh memory under the same address: `head` at its beginning, [from, end) as it was, the rest zero. About n bytes of it take the place of the old
+ * ones, each page at one moment for whoever reads there. WEFT_ERR_AGAIN: there is more to do, call again; the end may be another by then. Those
+ * who have the old memory mapped have it to themselves, and see zero there. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: as far as it has come, it stays;
+ * calling again goes on. What others write to those n bytes during a call may be lost. */
+weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end, size_t n);
+static inline bool wefti_memfd_replacing(const wefti_memfd_t *memfd) { return memfd->next >= 0; }
 
 /* For src/open.c; with it config's `cuda` takes effect. */
 weft_status_t wefti_mem_attach(weft_runtime_t *rt);

@@ -8,11 +8,11 @@
  * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since
  * programs fork in order to read what they have in memory. So the child maps each one anew before fork() returns to it, at the
  * same address and privately: what it writes is its own from then on, and what it has not written still shows the parent's
- * memory, as it is now and as it changes. A child that needs a buffer as it was copies it first. Children that are not made by
+ * memory, as it is now and as it changes, and zero once the parent has given it back. A child that needs a buffer as it was copies it first. Children that are not made by
  * fork() (vfork, posix_spawn) run another program at once.
  *
  * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped that
- * was replaced sees and changes nothing of what took its place. tests/unit/mem_pool.c and rma_share.c hold us to it. */
+ * was replaced sees and changes nothing of what took its place, piece by piece. tests/unit/mem_pool.c and rma_share.c hold us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -44,14 +44,27 @@ static void in_parent(void)
     pthread_mutex_unlock(&all_lock);
 }
 
+static bool map_part(const wefti_memfd_t *m, int fd, size_t from, size_t end, int flags)
+{
+    return from >= end ||
+           mmap((char *)m->base + from, end - from, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, (off_t)from) != MAP_FAILED;
+}
+
+/* Nothing to be done if it fails: then it stays shared, and what a child does wrong may reach its parent. */
+static void map_privately(const wefti_memfd_t *m)
+{
+    bool half = m->next >= 0; /* it is being replaced */
+    (void)map_part(m, m->fd, 0, half ? m->from : m->n, MAP_PRIVATE);
+    if (!half)
+        return;
+    (void)map_part(m, m->next, m->from, m->moved, MAP_PRIVATE);
+    (void)map_part(m, m->fd, m->moved, m->n, MAP_PRIVATE);
+}
+
 static void in_child(void)
 {
-    wefti_list_each(it, &all) {
-        const wefti_memfd_t *m = wefti_container_of(it, wefti_memfd_t, fork_link);
-        /* nothing to be done if it fails: then it stays shared, and the child's own fault may reach the parent */
-        void *same = mmap(m->base, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, m->fd, 0);
-        (void)same;
-    }
+    wefti_list_each(it, &all)
+        map_privately(wefti_container_of(it, wefti_memfd_t, fork_link));
     pthread_mutex_unlock(&all_lock); /* the thread that forked has it, and is here */
 }
 
@@ -105,6 +118,7 @@ weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n, boo
     seal(m->fd, read_only);
     m->base = base;
     m->n = n;
+    m->next = -1;
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&all_lock);
     wefti_list_push_back(&all, &m->fork_link);
@@ -119,23 +133,28 @@ static void forget(wefti_memfd_t *m)
     pthread_mutex_unlock(&all_lock);
 }
 
+static void close_fds(const wefti_memfd_t *m)
+{
+    close(m->fd);
+    if (m->next >= 0)
+        close(m->next);
+}
+
 void wefti_memfd_close(wefti_memfd_t *m)
 {
     forget(m);
     munmap(m->base, m->n);
-    close(m->fd);
+    close_fds(m);
 }
 
 void wefti_memfd_keep(wefti_memfd_t *m)
 {
     forget(m);
-    /* as in_child() does it: from now on nobody else's writes show where this process writes, nor its own elsewhere */
-    void *same = mmap(m->base, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, m->fd, 0);
-    (void)same; /* if it fails, it stays as it was: shared with children */
-    close(m->fd);
+    map_privately(m); /* from now on nobody else's writes show where this process writes, nor its own elsewhere */
+    close_fds(m);
 }
 
-/* --- replacing ---------------------------------------------------------------------------------------------------------------- */
+/* --- giving back, replacing ------------------------------------------------------------------------------------------------------- */
 
 /* By pwrite() and not by memcpy(), so that no memory is an error and not a signal. */
 static weft_status_t copy_range(int to, const wefti_memfd_t *m, size_t at, size_t end)
@@ -151,52 +170,124 @@ static weft_status_t copy_range(int to, const wefti_memfd_t *m, size_t at, size_
     return WEFT_OK;
 }
 
-/* Holes stay holes: a sparse region is as long as its address space, and the copy must not fill it. */
-static weft_status_t copy_data(int to, const wefti_memfd_t *m, size_t from, size_t end)
+static size_t whole_pages(size_t n)
 {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (n + page - 1) / page * page;
+}
+
+#define COPY_SEEK (16u << 10) /* what it costs to look for data, in bytes that could have been copied */
+
+/* Where data begins, from `at` on; `end`: nothing but a hole is left. */
+static weft_status_t next_data(const wefti_memfd_t *m, size_t at, size_t end, size_t *data_out)
+{
+    off_t data = lseek(m->fd, (off_t)at, SEEK_DATA);
+    if (data < 0 && errno != ENXIO)
+        return wefti_mem_fail_errno(errno, "shared memory (looking for its data)", m->n);
+    *data_out = data >= 0 && (size_t)data < end ? (size_t)data : end;
+    return WEFT_OK;
+}
+
+/* Copy what is there from *at on, about n bytes of it, and move *at on. Holes stay holes: a sparse region is as long as its address space, and the
+ * copy must not fill it. Page by page, since looking for the end of much data (SEEK_HOLE) looks at all of it. */
+static weft_status_t copy_some(const wefti_memfd_t *m, size_t *at, size_t end, size_t n)
+{
+    size_t from = *at, upto = *at, data = *at, page = whole_pages(1);
     weft_status_t st = WEFT_OK;
-    while (from < end && !st) {
-        off_t data = lseek(m->fd, (off_t)from, SEEK_DATA);
-        if (data < 0 && errno == ENXIO)
-            break; /* nothing but a hole is left */
-        if (data < 0)
-            return wefti_mem_fail_errno(errno, "shared memory (looking for its data)", m->n);
-        off_t hole = lseek(m->fd, data, SEEK_HOLE);
-        if (hole < 0)
-            return wefti_mem_fail_errno(errno, "shared memory (looking for its holes)", m->n);
-        size_t at = (size_t)data, upto = (size_t)hole < end ? (size_t)hole : end;
-        if (at >= end)
-            break;
-        st = copy_range(to, m, at, upto);
-        from = upto;
+    for (size_t done = 0; upto < end && done < n && !st;) {
+        st = next_data(m, upto, end, &data);
+        if (!st && data != upto) { /* a hole: what was before it is one run */
+            st = copy_range(m->next, m, from, upto);
+            done += COPY_SEEK;
+            from = upto = data;
+        } else if (!st) {
+            upto += page < end - upto ? page : end - upto;
+            done += page;
+        }
     }
+    if (!st)
+        st = copy_range(m->next, m, from, upto);
+    if (!st)
+        *at = upto;
     return st;
 }
 
-weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end)
+/* Where it does not work, the close gives it back. */
+static void punch(int fd, size_t at, size_t end)
+{
+    if (at < end)
+        (void)fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)(end - at));
+}
+
+bool wefti_memfd_empty(wefti_memfd_t *m, size_t *from, size_t n)
+{
+    size_t at = *from;
+    if (m->next < 0 && next_data(m, *from, m->n, &at))
+        at = *from;
+    size_t end = whole_pages(n) < m->n - at ? at + whole_pages(n) : m->n;
+    punch(m->fd, at, end);
+    if (m->next >= 0)
+        punch(m->next, at, end);
+    *from = end;
+    return end < m->n;
+}
+
+static weft_status_t replace_begin(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from)
 {
     int fd;
     weft_status_t st = new_fd(name, m->n, &fd);
     if (st)
         return st;
-    if (head_n && pwrite(fd, head, head_n, 0) != (ssize_t)head_n)
-        st = wefti_mem_fail_errno(ENOMEM, "shared memory (its head)", m->n);
-    if (!st)
-        st = copy_data(fd, m, from, end);
-    if (!st) {
-        pthread_mutex_lock(&all_lock); /* a child must find the descriptor of what is mapped */
-        void *base = mmap(m->base, m->n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-        if (base == MAP_FAILED) {
-            st = wefti_mem_fail_errno(errno, "shared memory (mapping it in place of another)", m->n);
-        } else {
-            int old = m->fd;
-            seal(fd, false);
-            m->base = base; /* as before */
-            m->fd = fd;
-            fd = old;
-        }
-        pthread_mutex_unlock(&all_lock);
+    if (head_n && pwrite(fd, head, head_n, 0) != (ssize_t)head_n) {
+        close(fd);
+        return wefti_mem_fail_errno(ENOMEM, "shared memory (its head)", m->n);
     }
-    close(fd);
-    return st;
+    pthread_mutex_lock(&all_lock);
+    m->next = fd;
+    m->from = m->moved = whole_pages(from);
+    pthread_mutex_unlock(&all_lock);
+    return WEFT_OK;
+}
+
+/* All has moved but the head, with its page, and what is behind the end. */
+static bool replace_rest(wefti_memfd_t *m)
+{
+    if (!map_part(m, m->next, m->moved, m->n, MAP_SHARED))
+        return false;
+    m->moved = m->n;
+    if (!map_part(m, m->next, 0, m->from, MAP_SHARED))
+        return false;
+    int old = m->fd;
+    seal(m->next, false);
+    m->fd = m->next;
+    m->next = -1;
+    close(old); /* whoever has it mapped has it to itself */
+    return true;
+}
+
+weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end,
+                                  size_t n)
+{
+    weft_status_t st = m->next < 0 ? replace_begin(m, name, head, head_n, from) : WEFT_OK;
+    size_t at = m->moved;
+    if (!st && at < end)
+        st = copy_some(m, &at, end, n);
+    bool last = at >= end;
+    if (!st && last) /* where a page has more than the head */
+        st = copy_range(m->next, m, from, end < m->from ? end : m->from);
+    if (st)
+        return st;
+    size_t was = m->moved, upto = whole_pages(at);
+    pthread_mutex_lock(&all_lock); /* a child must find the descriptors of what is mapped */
+    bool mapped = map_part(m, m->next, was, upto, MAP_SHARED);
+    if (mapped && upto > was)
+        m->moved = upto;
+    if (mapped) /* so that the last close has little to do; and no more memory is needed than for two pieces */
+        punch(m->fd, was, upto);
+    if (mapped && last)
+        mapped = replace_rest(m);
+    pthread_mutex_unlock(&all_lock);
+    if (!mapped)
+        return wefti_mem_fail_errno(errno, "shared memory (mapping it in place of another)", m->n);
+    return last ? WEFT_OK : WEFT_ERR_AGAIN;
 }

@@ -110,8 +110,12 @@ static weft_status_t batch_start(weft_op_t *op)
     rma_post_t *p = wefti_op_room(op, rma_post_t);
     weft_rma_item_t *items = p->items;
     size_t n = p->n, first = 0;
-    while (first < n && (item_fits(&items[first]) || at_once(&items[first])))
+    uint64_t done = 0; /* bytes of this post: what is more than a mapped access may be takes turns with others */
+    rma_state_t *rs = items[0].remote->rs;
+    while (first < n && done < RMA_AT_ONCE && (item_fits(&items[first]) || at_once(&items[first]))) {
+        done += items[first].status ? 0 : items[first].len;
         wefti_rma_came(items[first++].remote);
+    }
     if (first == n) {
         finish(op, items, n, WEFT_OK);
         return WEFT_OK;
@@ -127,8 +131,12 @@ static weft_status_t batch_start(weft_op_t *op)
     }
     *b = (rma_batch_t){.op = op, .items = items, .n = n, .first = first, .left = n - first + 1};
     p->batch = b;
-    for (size_t i = first; i < n; i++)
+    for (size_t i = first; i < n; i++) {
+        rs->later = done >= RMA_AT_ONCE;
+        done += items[i].len;
         item_begin(b, i);
+    }
+    rs->later = false;
     if (b->left > 1)
         (void)wefti_op_track(op); /* without memory for its deadline it still ends with its items */
     one_less(b);

@@ -27,7 +27,8 @@ static void expired(wefti_timer_t *t)
 /* Mapped, unless the memory may be about to be replaced: then it would be the wrong memory. */
 static void map_it(weft_region_t *region, rma_grant_t *g)
 {
-    if (region->share.fd < 0 || !wefti_list_empty(&region->waiting) || atomic_load(&region->coming))
+    if (region->share.fd < 0 || wefti_rma_share_replacing(&region->share) || !wefti_list_empty(&region->waiting) ||
+        atomic_load(&region->coming))
         return;
     uint64_t stamp = atomic_fetch_add_explicit(&region->rs->stamps, 1, memory_order_relaxed) + 1;
     g->slot = wefti_rma_slot_take(&region->share, stamp);

@@ -8,7 +8,8 @@
  * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. */
 #include "rma/state.h"
 
-uint64_t wefti_rma_step_bytes = UINT64_C(4) << 20;
+uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
+#define STEP_COST 1024u /* of an access, beside its bytes */
 
 /* --- one step ------------------------------------------------------------------------------------------------------------------ */
 
@@ -24,11 +25,11 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
     return WEFT_OK;
 }
 
-/* Some of it. WEFT_ERR_AGAIN: there is more to do, or somebody is there. */
-static weft_status_t step(rma_acc_t *acc)
+/* Some of it, `most` bytes. WEFT_ERR_AGAIN: there is more to do, or somebody is there. */
+static weft_status_t step(rma_acc_t *acc, uint64_t most)
 {
     weft_remote_t *r = acc->remote;
-    uint64_t left = acc->len - acc->stepped, n = left < wefti_rma_step_bytes ? left : wefti_rma_step_bytes;
+    uint64_t left = acc->len - acc->stepped, n = left < most ? left : most;
     weft_status_t st = rma_enter(r);
     if (st)
         return st;
@@ -59,16 +60,20 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
 
 /* --- turns --------------------------------------------------------------------------------------------------------------------- */
 
-/* One step for the first in line. */
+/* One step for the first in line, and what is short for those behind it. */
 static void turn(rma_state_t *rs)
 {
-    wefti_list_t *l = wefti_list_first(&rs->stepping);
-    rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
-    weft_status_t st = step(acc);
-    if (st == WEFT_ERR_AGAIN)
-        return;
-    wefti_list_remove(l);
-    stepped(acc, st);
+    uint64_t done = 0;
+    for (wefti_list_t *l; done < wefti_rma_step_bytes && (l = wefti_list_first(&rs->stepping));) {
+        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
+        uint64_t left = acc->len - acc->stepped;
+        weft_status_t st = step(acc, wefti_rma_step_bytes - done);
+        if (st == WEFT_ERR_AGAIN)
+            return;
+        done += left + STEP_COST;
+        wefti_list_remove(l);
+        stepped(acc, st);
+    }
 }
 
 /* The next step comes with the next round of progress, and not in this one: who is looked at in each has to wait for every round. */
@@ -100,7 +105,7 @@ void wefti_rma_steps_init(rma_state_t *rs)
 void wefti_rma_step(rma_acc_t *acc)
 {
     rma_state_t *rs = acc->remote->rs;
-    weft_status_t st = wefti_list_empty(&rs->stepping) ? step(acc) : WEFT_ERR_AGAIN;
+    weft_status_t st = wefti_list_empty(&rs->stepping) && !rs->later ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_AGAIN;
     acc->state = ACC_STEPS;
     if (st != WEFT_ERR_AGAIN) {
         stepped(acc, st);

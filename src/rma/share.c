@@ -46,13 +46,14 @@ void wefti_rma_share_free(rma_share_t *s)
     *s = (rma_share_t){.fd = -1};
 }
 
-weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len)
+weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len, uint64_t n)
 {
     static const uint64_t magic = RMA_MAGIC;
     for (uint32_t i = 0; i < RMA_SLOTS; i++)
         if (s->taken >> i & 1)
             wefti_rma_slot_stale(s, (int32_t)i);
-    weft_status_t st = wefti_memfd_replace(&s->mem, NAME, &magic, sizeof magic, RMA_CONTROL, RMA_CONTROL + (size_t)len);
+    weft_status_t st =
+        wefti_memfd_replace(&s->mem, NAME, &magic, sizeof magic, RMA_CONTROL, RMA_CONTROL + (size_t)len, (size_t)n);
     if (st)
         return st;
     s->fd = s->mem.fd;

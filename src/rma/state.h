@@ -1,6 +1,6 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
- * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, grant.c, serve.c). The
+ * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, ending.c, grant.c, serve.c). The
  * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the
  * driver of the runtime, except what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H
@@ -134,9 +134,11 @@ typedef struct rma_share {
 
 weft_status_t wefti_rma_share_new(rma_share_t *s, uint64_t max_len);      /* WEFT_ERR_NOMEM, _LIMIT, _SYSTEM */
 void wefti_rma_share_free(rma_share_t *s);
-/* Fresh memory with the same bytes under the same address; whoever has the old one mapped keeps that to itself, with all stamps 0. All slots are
- * free afterwards. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: nothing changed but the stamps. */
-weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len);
+/* Fresh memory with the same bytes under the same address, about n of them with each call; WEFT_ERR_AGAIN: there are more. Whoever has the old one
+ * mapped keeps that to itself, with all stamps 0. All slots are free afterwards, and none must be taken before. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: the
+ * rest is as it was but for the stamps; calling again goes on. */
+weft_status_t wefti_rma_share_replace(rma_share_t *s, uint64_t len, uint64_t n);
+static inline bool wefti_rma_share_replacing(const rma_share_t *s) { return s->fd >= 0 && wefti_memfd_replacing(&s->mem); }
 int32_t wefti_rma_slot_take(rma_share_t *s, uint64_t stamp);              /* -1: none left */
 void wefti_rma_slot_stale(rma_share_t *s, int32_t slot);                  /* no access begins any more */
 bool wefti_rma_slot_busy(const rma_share_t *s, int32_t slot);
@@ -154,6 +156,8 @@ typedef struct rma_state {
     wefti_slots_t by_id;          /* region id -> weft_region_t, freed ones not */
     wefti_map_t by_name;          /* hash of the name -> the first of a chain through name_next, freed ones not */
     wefti_list_t regions;         /* weft_region_t.link */
+    wefti_list_t works;           /* weft_region_t.work_link: those whose memory is moved or given back, a piece per round. The driver's */
+    wefti_timer_t work;           /* of the first of them */
     uint8_t key[32];              /* of the MAC on tokens: random, for this runtime alone. Written once */
     uint8_t instance[16];         /* which runtime a token is for. Written once */
     _Atomic uint64_t stamps;      /* last one given out */
@@ -161,6 +165,7 @@ typedef struct rma_state {
     wefti_list_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
     wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
     wefti_timer_t turn;           /* of the first of them, in the next round of progress */
+    bool later;                   /* what begins now takes steps from the next round on: enough was done in this one */
     /* metrics, of what is gone and of the driver's paths */
     uint64_t mapped, checked, native;     /* operations by path, ours */
     uint64_t fast_gone;                   /* of the mapped, those of remotes that are gone and never saw the driver */
@@ -196,6 +201,9 @@ struct weft_region {
     wefti_list_t waiting;         /* revokes and the free that wait for accesses to end, through opx->link */
     wefti_timer_t look;           /* at slots that are busy */
     uint64_t look_until;          /* who is busy then is stuck */
+    wefti_list_t work_link;       /* linked while it is in rma_state_t.works */
+    size_t given;                 /* bytes of its memory that were given back, while it ends */
+    bool ending;                  /* nobody has it any more, and its memory is given back */
     bool freeing;                 /* weft_region_free() has reached the driver, or the runtime closes */
     _Atomic uint32_t coming;      /* calls of other threads that have not reached the driver: it stays until then */
     _Atomic bool revoke_called;   /* revoke_call is on its way */
@@ -246,6 +254,13 @@ void wefti_rma_regions_init(rma_state_t *rs);                             /* loc
 void wefti_rma_regions_free(rma_state_t *rs);                             /* the same, when the room goes */
 weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_claim_t *claim_out); /* WEFT_ERR_NOTFOUND */
 weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id);            /* NULL: none, or it is being freed */
+void wefti_rma_region_unlist(weft_region_t *region);  /* nobody finds it any more, and what was given out is of an old generation. Any thread */
+bool wefti_rma_region_memory_give(weft_region_t *region, uint64_t n); /* give about n bytes of it back before it is freed. False: that was all */
+void wefti_rma_region_memory_free(weft_region_t *region);
+
+/* ending.c */
+void wefti_rma_works_init(rma_state_t *rs);
+void wefti_rma_ending_init(weft_region_t *region);
 void wefti_rma_settle(weft_region_t *region); /* an access ended: complete revokes and the free that waited for it. The region may be gone */
 void wefti_rma_regions_shutdown(rma_state_t *rs);                         /* the runtime closes: free them all, whoever waits */
 bool wefti_rma_regions_idle(const rma_state_t *rs);

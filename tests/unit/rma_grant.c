@@ -343,6 +343,108 @@ TEST(a_revoke_that_cannot_replace_the_memory_says_so_and_the_next_one_tries_agai
     finish();
 }
 
+#define MIB (UINT64_C(1) << 20)
+
+/* A timer that counts rounds of progress. */
+static uint64_t rounds;
+static void round_passed(wefti_timer_t *t)
+{
+    rounds++;
+    CHECK_OK(wefti_timer_at(rt, t, rt->now));
+    rt->until_clock = 0;
+}
+
+TEST(a_long_region_moves_in_rounds_between_which_others_are_served)
+{
+    begin(8 * MIB);
+    weft_op_t op = WEFT_OP_INIT;
+    wefti_timer_t t = {.fn = round_passed};
+    weft_ep_t *lost = owner_peer(rt);
+    rma_grant_t *g = owner_grant(lost, region, true);
+    memset(region->base, 3, 8 * MIB);
+    atomic_store(&slot_of(g)->busy, 1);
+    owner_peer_free(lost);
+    CHECK_OK(wefti_timer_at(rt, &t, rt->now));
+    CHECK_OK(weft_region_revoke(region, &op));
+    CHECK(!weft_op_done(&op));
+    rma_grant_t *young = owner_grant(peer, region, true);
+    CHECK(young->slot == -1);
+    uint64_t served = 0, moved = 0;
+    for (uint8_t *at; !weft_op_done(&op); served++) {
+        CHECK(served < 100 && region->share.mem.moved <= moved + MIB + 2 * RMA_CONTROL);
+        moved = region->share.mem.moved;
+        for (uint64_t k = 0; k < 8; k++) { /* what is done between two rounds stays, wherever it is */
+            CHECK_OK(wefti_rma_grant_check(young, WEFT_RMA_WRITE, k * MIB + served, 1, &at));
+            *at = (uint8_t)(100 + served);
+        }
+        weft_runtime_progress(rt);
+    }
+    CHECK(op.status == WEFT_OK && served >= 7 && rounds >= 7);
+    for (uint64_t k = 0; k < 8; k++)
+        for (uint64_t i = 0; i < MIB; i++)
+            CHECK_EQ(region->base[k * MIB + i], i < served ? 100 + i : 3);
+    CHECK(owner_grant(peer, region, true)->slot >= 0);
+    wefti_timer_stop(rt, &t);
+    finish();
+}
+
+TEST(a_long_region_whose_revoke_is_cancelled_or_finds_no_memory_on_the_way_stays_whole)
+{
+    begin(8 * MIB);
+    weft_op_t op = WEFT_OP_INIT;
+    weft_ep_t *lost = owner_peer(rt);
+    rma_grant_t *g = owner_grant(lost, region, true);
+    memset(region->base, 3, 8 * MIB);
+    atomic_store(&slot_of(g)->busy, 1);
+    owner_peer_free(lost);
+    CHECK_OK(weft_region_revoke(region, &op));
+    weft_runtime_progress(rt);
+    weft_op_cancel(&op);
+    CHECK_EQ(op.status, WEFT_ERR_CANCELLED);
+    CHECK(owner_grant(peer, region, true)->slot == -1); /* it would be the wrong memory, in part */
+    CHECK_OK(weft_region_revoke(region, &op));
+    CHECK(!weft_op_done(&op));
+    owner_pass(rt, 20 * WEFT_MILLISECOND);
+    CHECK(weft_op_done(&op) && op.status == WEFT_OK && region->base[0] == 3 && region->base[8 * MIB - 1] == 3);
+    /* freed on the way */
+    g = owner_grant(peer, region, true);
+    atomic_store(&slot_of(g)->busy, 1);
+    wefti_rma_grant_drop(g, true);
+    CHECK_OK(weft_region_revoke(region, &op));
+    CHECK(!weft_op_done(&op));
+    weft_op_t freed = WEFT_OP_INIT;
+    CHECK_OK(weft_region_free(region, &freed));
+    owner_pass(rt, 20 * WEFT_MILLISECOND);
+    CHECK(weft_op_done(&op) && op.status == WEFT_OK && weft_op_done(&freed) && freed.status == WEFT_OK);
+    finish();
+}
+
+TEST(the_memory_of_a_long_region_is_given_back_in_rounds)
+{
+    begin(10);
+    for (int mapped = 0; mapped < 2; mapped++) {
+        weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
+        weft_region_t *long_one;
+        weft_op_t op = WEFT_OP_INIT;
+        unsigned n = 0;
+        o.len = 32 * MIB;
+        o.unmapped = !mapped;
+        CHECK_OK(weft_region_new(rt, &o, &long_one));
+        memset(weft_region_base(long_one), 1, o.len);
+        CHECK_OK(weft_region_free(long_one, &op));
+        for (; !weft_op_done(&op); n++) {
+            CHECK(n < 100);
+            weft_runtime_progress(rt);
+        }
+        CHECK(op.status == WEFT_OK && n >= 5);
+        /* one that is on the way when the runtime closes goes with it */
+        CHECK_OK(weft_region_new(rt, &o, &long_one));
+        memset(weft_region_base(long_one), 1, o.len);
+        CHECK_OK(weft_region_free(long_one, NULL));
+    }
+    finish();
+}
+
 TEST(an_endpoint_that_goes_down_leaves_payloads_to_end)
 {
     begin(1000);

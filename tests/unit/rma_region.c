@@ -569,7 +569,7 @@ TEST(a_forked_child_has_its_own_bytes_and_no_region)
     }
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
     CHECK(base[0] == 1 && !region->share.control->slots[0].zero);
-    CHECK_OK(wefti_rma_share_replace(&region->share, 100)); /* and the same with memory that took the place of other */
+    CHECK_OK(wefti_rma_share_replace(&region->share, 100, 1 << 20)); /* and the same with memory that took the place of other */
     pid = fork();
     CHECK(pid >= 0);
     if (!pid) {

@@ -6,8 +6,11 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LEN ((size_t)100000)
+#define PIECE 20000u
 
 /* What a peer has. */
 static rma_control_t *map(const rma_share_t *s)
@@ -72,6 +75,15 @@ TEST(slots_are_taken_given_and_used_up)
     wefti_rma_share_free(&s);
 }
 
+/* All of it, in pieces. */
+static weft_status_t replace(rma_share_t *s, uint64_t len)
+{
+    weft_status_t st;
+    while ((st = wefti_rma_share_replace(s, len, PIECE)) == WEFT_ERR_AGAIN)
+        CHECK(wefti_rma_share_replacing(s));
+    return st;
+}
+
 TEST(what_is_replaced_is_left_to_who_has_it)
 {
     rma_share_t s;
@@ -84,7 +96,7 @@ TEST(what_is_replaced_is_left_to_who_has_it)
         CHECK_EQ(wefti_rma_slot_take(&s, 1 + i), i);
     atomic_store(&peer->slots[2].busy, 1);
     int was = s.fd;
-    CHECK_OK(wefti_rma_share_replace(&s, LEN - 100));
+    CHECK_OK(replace(&s, LEN - 100));
     CHECK(s.data == at && s.control == control && s.control->magic == RMA_MAGIC);
     CHECK(s.fd == was || fcntl(was, F_GETFD) < 0); /* the old descriptor is closed */
     for (size_t i = 0; i < LEN; i++)
@@ -105,6 +117,66 @@ TEST(what_is_replaced_is_left_to_who_has_it)
     wefti_rma_share_free(&s);
 }
 
+TEST(what_is_replaced_in_part_is_one_memory_to_its_owner_and_stays_so_without_memory)
+{
+    rma_share_t s;
+    CHECK_OK(wefti_rma_share_new(&s, LEN));
+    for (size_t i = 0; i < LEN; i++)
+        s.data[i] = (uint8_t)(i * 7);
+    rma_control_t *peer = map(&s);
+    int was = s.fd, rounds = 1;
+    CHECK_EQ(wefti_rma_share_replace(&s, LEN, PIECE), WEFT_ERR_AGAIN);
+    CHECK(s.fd == was && s.mem.moved > RMA_CONTROL && s.mem.moved <= RMA_CONTROL + PIECE + 4096);
+    memset(data_of(peer), 0xee, 100); /* moved: not ours any more */
+    data_of(peer)[LEN - 1] = 0xdd;    /* not yet: it is */
+    s.data[1] = 1;                    /* between two pieces nothing of ours is lost, on either side */
+    s.data[LEN - 2] = 2;
+    CHECK_EQ(s.data[0], 0);
+    pid_t pid = fork(); /* a child has all of it too, and for itself */
+    CHECK(pid >= 0);
+    if (!pid) {
+        bool same = s.data[1] == 1 && s.data[5] == 35 && s.data[LEN - 2] == 2;
+        s.data[1] = s.data[LEN - 2] = 99;
+        _exit(!same);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
+    CHECK(s.data[1] == 1 && s.data[LEN - 2] == 2);
+    for (weft_status_t st = WEFT_ERR_AGAIN; st; rounds++) {
+        CHECK_EQ(st, WEFT_ERR_AGAIN);
+        st = wefti_rma_share_replace(&s, LEN, PIECE);
+    }
+    CHECK(rounds >= (int)(LEN / PIECE) && s.control->magic == RMA_MAGIC);
+    for (size_t i = 0; i < LEN; i++)
+        CHECK_EQ(s.data[i], i == 1 ? 1 : i == LEN - 2 ? 2 : i == LEN - 1 ? 0xdd : (uint8_t)(i * 7));
+    /* freed, and kept, in the middle */
+    CHECK_EQ(wefti_rma_share_replace(&s, LEN, PIECE), WEFT_ERR_AGAIN);
+    wefti_memfd_keep(&s.mem);
+    CHECK(s.data[0] == 0 && s.data[1] == 1 && s.data[5] == 35 && s.data[LEN - 2] == 2);
+    CHECK(!munmap(s.mem.base, s.mem.n));
+    CHECK_OK(wefti_rma_share_new(&s, LEN));
+    memset(s.data, 1, LEN);
+    CHECK_EQ(wefti_rma_share_replace(&s, LEN, PIECE), WEFT_ERR_AGAIN);
+    wefti_rma_share_free(&s);
+}
+
+TEST(memory_is_given_back_piece_by_piece)
+{
+    rma_share_t s;
+    struct stat st;
+    size_t at = 0;
+    int rounds = 1;
+    CHECK_OK(wefti_rma_share_new(&s, UINT64_C(64) << 30)); /* of which little is there: holes take no time */
+    memset(s.data, 1, 1 << 20);
+    for (blkcnt_t before = 1 << 20; wefti_memfd_empty(&s.mem, &at, 1 << 18); rounds++) {
+        CHECK(!fstat(s.fd, &st) && st.st_blocks < before);
+        before = st.st_blocks ? st.st_blocks : 1;
+    }
+    CHECK(rounds > 3 && rounds < 9);
+    CHECK(!fstat(s.fd, &st) && st.st_blocks == 0);
+    wefti_rma_share_free(&s);
+}
+
 TEST(length_costs_nothing_until_it_is_touched_and_a_replacement_keeps_the_holes)
 {
     uint64_t len = UINT64_C(64) << 30;
@@ -118,9 +190,9 @@ TEST(length_costs_nothing_until_it_is_touched_and_a_replacement_keeps_the_holes)
         CHECK(!fstat(s.fd, &st));
         CHECK(st.st_blocks * 512 <= 64 << 20); /* four pages, or four huge ones */
         CHECK(s.data[0] == 1 && s.data[len / 2] == 2 && s.data[len - 1] == 3);
-        CHECK_OK(wefti_rma_share_replace(&s, len));
+        CHECK_OK(replace(&s, len));
     }
-    CHECK_OK(wefti_rma_share_replace(&s, len / 2)); /* what is behind the end is not kept */
+    CHECK_OK(replace(&s, len / 2)); /* what is behind the end is not kept */
     CHECK(s.data[0] == 1 && s.data[len / 2] == 0 && s.data[len - 1] == 0);
     wefti_rma_share_free(&s);
     CHECK_EQ(wefti_rma_share_new(&s, UINT64_MAX), WEFT_ERR_NOMEM);
@@ -141,10 +213,10 @@ TEST(no_memory_leaves_it_as_it_was)
     CHECK_EQ(wefti_rma_slot_take(&s, 1), 0);
     atomic_store(&s.control->slots[0].busy, 1);
     owner_allocs(0);
-    CHECK_EQ(wefti_rma_share_replace(&s, LEN), WEFT_ERR_NOMEM);
+    CHECK_EQ(replace(&s, LEN), WEFT_ERR_NOMEM);
     owner_allocs(UINT64_MAX);
     CHECK(s.data[9] == 9 && wefti_rma_slot_busy(&s, 0) && s.taken == 1);
-    CHECK_OK(wefti_rma_share_replace(&s, LEN));
+    CHECK_OK(replace(&s, LEN));
     CHECK(s.data[9] == 9 && !s.taken);
     wefti_rma_share_free(&s);
 }
@@ -175,7 +247,7 @@ TEST(who_reads_while_it_is_replaced_sees_nothing_of_it)
     CHECK(!pthread_create(&t, NULL, reader, NULL));
     double end = test_now() + 20;
     for (int i = 0; (i < 300 || atomic_load(&reads) < 300) && test_now() < end; i++)
-        CHECK_OK(wefti_rma_share_replace(&shared, LEN));
+        CHECK_OK(replace(&shared, LEN));
     atomic_store(&stop, true);
     CHECK(!pthread_join(t, NULL));
     CHECK(atomic_load(&reads) > 0);

@@ -120,6 +120,37 @@ TEST(a_batch_of_the_largest_size_to_an_owner_that_does_not_answer_is_bounded)
     }
 }
 
+TEST(a_batch_of_many_bytes_to_mapped_memory_takes_turns_with_others)
+{
+    enum { ITEMS = 64, EACH = LEN / 32 };
+    each_far(way) {
+        if (way->pair->mode != WEFT_PROGRESS_CALLER || way->path != WEFT_RMA_MAPPED)
+            continue;
+        far_open(way, NULL);
+        weft_region_t *region = far_region(LEN);
+        weft_remote_t *r = far_attach(region, NULL);
+        weft_rma_item_t items[ITEMS];
+        weft_op_t op = WEFT_OP_INIT;
+        unsigned rounds = 0;
+        pattern_fill(weft_region_base(region), LEN, 6);
+        memset(in, 0, LEN);
+        for (unsigned i = 0; i < ITEMS; i++)
+            items[i] = (weft_rma_item_t){.remote = r,
+                                         .what = WEFT_RMA_DO_READ,
+                                         .offset = (uint64_t)(i % 32) * EACH,
+                                         .buf = in + (size_t)(i % 32) * EACH,
+                                         .len = EACH};
+        CHECK_OK(weft_rma_batch(items, ITEMS, &op));
+        for (; !weft_op_done(&op); rounds++)
+            weft_runtime_progress(far.pair.rt[1]);
+        CHECK(op.status == WEFT_OK && op.len == ITEMS && rounds >= ITEMS * (size_t)EACH / MB - 2);
+        CHECK_EQ(pattern_check(in, LEN, 6), LEN);
+        weft_remote_drop(r);
+        far_free(region);
+        far_close();
+    }
+}
+
 TEST(traffic_of_both_directions_and_of_messages_goes_on_beside_a_full_window)
 {
     each_far(way) {

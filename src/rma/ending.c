@@ -1,0 +1,435 @@
+/* rma/ending.c - revoking and freeing regions: up to the moment when nobody can touch them any more.
+ *
+ *     LISTED --weft_region_free()--> UNLISTED --the driver--> FREEING --nothing under way--> gone
+ *        |  \--weft_region_revoke()--> LISTED, one generation on
+ *        \--the runtime closes--> FREEING
+ *
+ * Any thread begins to revoke and to free regions: the generation is one more, and a freed region is in no table,
+ * when the call returns. So tokens made after it are good, those from before find nothing, and the name can be used again. The
+ * rest is the driver's: grants of older generations become stale, and the operation waits until nothing made with them is under
+ * way.
+ *
+ * Under way are payloads into or out of the memory (rma_grant_t.under_way), and accesses of peers that have it mapped (the busy
+ * word of their slot). The former end by themselves, at the latest with their endpoint. The latter are looked at again and again.
+ * A peer that was lost in the middle of one, or that does not come to the end of one for STUCK, is left alone with the memory it
+ * has: the region's bytes move to fresh memory under the same address, and nothing that peer does is seen any more. No grant is
+ * mapped between a revoke and its end, so that it does not lose its memory in this way. A free needs none of that: the memory
+ * goes, and whoever has it mapped has it to itself.
+ *
+ * Moving memory and giving it back take time: a region that is long does it piece by piece, in rounds of the driver between which others are served.
+ * Whatever is moved already stays so, also when there is no memory for the rest: the next revoke goes on. Only a runtime that closes gives
+ * everything back at once, for then nobody is to be served.
+ *
+ * A revoke that is cancelled or runs out of time completes with that; it is not undone. A free of memory that the library made
+ * does the same, and goes on. A free of the program's own memory completes when it is the program's again and not before, since
+ * then the program uses it.
+ *
+ * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier token touches the region's memory.
+ * Each completes once. tests/unit/rma_region.c, rma_grant.c. */
+#include "rma/state.h"
+
+#define LOOK WEFT_MILLISECOND
+#define GIVE 4            /* giving memory back costs so much less than copying it */
+#define STUCK WEFT_SECOND /* an access takes microseconds; one that takes this long belongs to a process that is stopped */
+
+typedef struct ending {
+    weft_region_t *region;
+    uint64_t generation; /* it waits for grants older than this */
+} ending_t;
+
+static ending_t *ending(weft_op_t *op)
+{
+    return wefti_op_room(op, ending_t);
+}
+
+static const wefti_op_kind_t revoke_kind, free_kind;
+
+/* --- the end of accesses ------------------------------------------------------------------------------------------------------ */
+
+static void make_stale(weft_region_t *region, uint64_t generation)
+{
+    wefti_list_each(it, &region->grants) {
+        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        if (g->generation < generation)
+            wefti_rma_grant_stale(g);
+    }
+}
+
+/* Is some slot busy whose peer is gone? */
+static bool any_lost(const weft_region_t *region)
+{
+    const rma_share_t *s = &region->share;
+    uint64_t lost = s->taken;
+    wefti_list_each(it, &region->grants) {
+        const rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        if (g->slot >= 0)
+            lost &= ~(UINT64_C(1) << g->slot);
+    }
+    for (int32_t i = 0; lost; i++, lost >>= 1)
+        if (lost & 1 && wefti_rma_slot_busy(s, i))
+            return true;
+    return false;
+}
+
+/* The oldest generation that still has a slot that is busy; UINT64_MAX: none. */
+static uint64_t oldest_busy(weft_region_t *region)
+{
+    uint64_t oldest = UINT64_MAX;
+    wefti_list_each(it, &region->grants) {
+        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        if (!g->stale || g->slot < 0 || g->quiet)
+            continue;
+        g->quiet = !wefti_rma_slot_busy(&region->share, g->slot);
+        if (!g->quiet && g->generation < oldest)
+            oldest = g->generation;
+    }
+    return oldest;
+}
+
+static uint64_t oldest_payload(const weft_region_t *region)
+{
+    uint64_t oldest = UINT64_MAX;
+    wefti_list_each(it, &region->grants) {
+        const rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        if (g->under_way && g->generation < oldest)
+            oldest = g->generation;
+    }
+    return oldest;
+}
+
+/* --- work that takes long: one piece per round ---------------------------------------------------------------------------------- */
+
+static void next_piece(rma_state_t *rs);
+
+static void work_begins(weft_region_t *region)
+{
+    rma_state_t *rs = region->rs;
+    bool first = wefti_list_empty(&rs->works);
+    wefti_list_push_back(&rs->works, &region->work_link);
+    if (first)
+        next_piece(rs);
+}
+
+static void work_ends(weft_region_t *region)
+{
+    if (wefti_list_linked(&region->work_link))
+        wefti_list_remove(&region->work_link);
+}
+
+static bool works(const weft_region_t *region)
+{
+    return wefti_list_linked(&region->work_link);
+}
+
+/* Leave the memory to those who do not let go of it: the next piece. WEFT_ERR_AGAIN: there are more. */
+static weft_status_t move_away(weft_region_t *region)
+{
+    /* One that is good and mapped, if there is one, would write to the old memory from now on. */
+    wefti_list_each(it, &region->grants) {
+        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        if (g->slot >= 0)
+            wefti_rma_grant_stale(g);
+    }
+    weft_status_t st = wefti_rma_share_replace(&region->share, atomic_load(&region->len), wefti_rma_step_bytes);
+    if (st)
+        return st;
+    wefti_info("rma: a region of %llu bytes has fresh memory: a peer was lost or stopped in the middle of an access",
+               (unsigned long long)atomic_load(&region->len));
+    wefti_list_each(it, &region->grants) {
+        rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
+        if (g->slot >= 0)
+            wefti_count_up(&region->mapped, (uint64_t)-1);
+        g->slot = -1;
+        g->quiet = true;
+    }
+    return WEFT_OK;
+}
+
+#define FREE_GENERATION UINT64_MAX /* of a free: it completes with the region's end, after all revokes */
+#define ALL_REVOKES (FREE_GENERATION - 1)
+
+static void end_waiting(weft_region_t *region, uint64_t upto, weft_status_t status)
+{
+    wefti_list_each_safe(it, &region->waiting) {
+        weft_op_t *op = wefti_op_of_link(it);
+        if (ending(op)->generation > upto)
+            continue;
+        wefti_list_remove(it);
+        wefti_op_complete(op, status);
+    }
+}
+
+static void stop_looking(weft_region_t *region)
+{
+    region->look_until = 0;
+    wefti_timer_stop(region->rs->rt, &region->look);
+}
+
+static weft_status_t keep_looking(weft_region_t *region)
+{
+    uint64_t now = wefti_now(region->rs->rt);
+    if (!region->look_until)
+        region->look_until = now + STUCK;
+    return wefti_timer_at(region->rs->rt, &region->look, now + LOOK);
+}
+
+/* Is its memory to be left to those who do not let go of it? */
+static bool must_move(weft_region_t *region, uint64_t busy)
+{
+    bool stuck = busy != UINT64_MAX && region->look_until && wefti_now(region->rs->rt) >= region->look_until;
+    return wefti_rma_share_replacing(&region->share) || stuck || any_lost(region);
+}
+
+/* Revokes that wait: see who is done with it, and what is to be done about those who never will be. */
+static void settle_revokes(weft_region_t *region)
+{
+    uint64_t upto = oldest_payload(region), busy = UINT64_MAX;
+    weft_status_t st = WEFT_OK;
+    if (works(region)) {
+        busy = 0; /* it is being moved */
+    } else if (region->share.fd >= 0 && !region->freeing) {
+        busy = oldest_busy(region);
+        if (must_move(region, busy)) {
+            /* Not under those who have a key: their accesses would still reach the old memory. */
+            bool held = wefti_rma_native_hold(region);
+            st = held ? WEFT_OK : move_away(region);
+            busy = held || st ? 0 : UINT64_MAX;
+            if (st == WEFT_ERR_AGAIN) {
+                stop_looking(region);
+                work_begins(region); /* without memory for a timer it is done, and all waiting are told */
+                return;
+            }
+        }
+    }
+    if (!st) {
+        upto = busy < upto ? busy : upto;
+        end_waiting(region, upto < ALL_REVOKES ? upto : ALL_REVOKES, WEFT_OK);
+        if (works(region))
+            return;
+        if (busy != UINT64_MAX && !wefti_list_empty(&region->waiting)) {
+            st = keep_looking(region);
+            if (!st)
+                return;
+        }
+    }
+    stop_looking(region);
+    if (st) /* no memory: they know no more than that it is revoked. The next one tries again */
+        end_waiting(region, ALL_REVOKES, st);
+}
+
+/* The end of a region that nobody has under way any more. */
+static void gone(weft_region_t *region)
+{
+    rma_state_t *rs = region->rs;
+    wefti_list_t waiting;
+    work_ends(region);
+    pthread_mutex_lock(&rs->lock);
+    wefti_list_remove(&region->link);
+    pthread_mutex_unlock(&rs->lock);
+    wefti_rma_region_memory_free(region);
+    wefti_free(region->name);
+    wefti_list_init(&waiting);
+    wefti_list_splice(&waiting, &region->waiting);
+    for (wefti_list_t *l; (l = wefti_list_pop(&waiting));)
+        wefti_op_complete(wefti_op_of_link(l), WEFT_OK); /* own_op is one, perhaps */
+    wefti_free(region);
+}
+
+static void destroy(weft_region_t *region)
+{
+    rma_state_t *rs = region->rs;
+    wefti_timer_stop(rs->rt, &region->look);
+    work_ends(region);
+    for (wefti_list_t *l; (l = wefti_list_pop(&region->grants));) {
+        rma_grant_t *g = wefti_container_of(l, rma_grant_t, region_link);
+        wefti_rma_grant_stale(g);
+        g->region = NULL;
+        g->slot = -1;
+    }
+    region->ending = true;
+    if (!wefti_closing(rs->rt) && wefti_rma_region_memory_give(region, GIVE * wefti_rma_step_bytes))
+        work_begins(region);
+    else
+        gone(region);
+}
+
+void wefti_rma_settle(weft_region_t *region)
+{
+    if (region->ending)
+        return;
+    if (!wefti_list_empty(&region->waiting))
+        settle_revokes(region);
+    if (region->freeing && !atomic_load(&region->coming) && oldest_payload(region) == UINT64_MAX)
+        destroy(region);
+}
+
+static void look_again(wefti_timer_t *t)
+{
+    wefti_rma_settle(wefti_container_of(t, weft_region_t, look));
+}
+
+/* One piece, of the first. */
+static void piece(rma_state_t *rs)
+{
+    weft_region_t *region = wefti_container_of(wefti_list_first(&rs->works), weft_region_t, work_link);
+    if (region->ending) {
+        if (!wefti_rma_region_memory_give(region, GIVE * wefti_rma_step_bytes))
+            gone(region);
+        return;
+    }
+    weft_status_t st = move_away(region);
+    if (st == WEFT_ERR_AGAIN)
+        return;
+    work_ends(region);
+    if (st)
+        end_waiting(region, ALL_REVOKES, st);
+    else
+        wefti_rma_settle(region);
+}
+
+static void next_piece(rma_state_t *rs)
+{
+    while (!wefti_list_empty(&rs->works)) {
+        if (!wefti_timer_at(rs->rt, &rs->work, rs->rt->now)) {
+            rs->rt->until_clock = 0;
+            return;
+        }
+        piece(rs); /* no memory for a timer: the others have to wait */
+    }
+}
+
+static void on_work(wefti_timer_t *t)
+{
+    rma_state_t *rs = wefti_container_of(t, rma_state_t, work);
+    if (!wefti_list_empty(&rs->works))
+        piece(rs);
+    next_piece(rs);
+}
+
+void wefti_rma_works_init(rma_state_t *rs)
+{
+    wefti_list_init(&rs->works);
+    rs->work.fn = on_work;
+}
+
+/* --- revoking and freeing ------------------------------------------------------------------------------------------------------ */
+
+/* On the driver. A call that came from elsewhere is here. */
+static weft_status_t end_start(weft_op_t *op)
+{
+    ending_t *e = ending(op);
+    weft_region_t *region = e->region;
+    bool frees = wefti_opx(op)->kind == &free_kind;
+    atomic_fetch_sub(&region->coming, 1);
+    if (frees)
+        region->freeing = true;
+    make_stale(region, e->generation);
+    weft_status_t st = wefti_op_track(op);
+    /* What is begun is not undone: a free goes on all the same, and a revoke stands. */
+    if (st && !(frees && !region->own))
+        wefti_op_complete(op, st);
+    else
+        wefti_list_push_back(&region->waiting, &wefti_opx(op)->link);
+    wefti_rma_settle(region);
+    return WEFT_OK;
+}
+
+static void revoke_cancel(weft_op_t *op, weft_status_t why)
+{
+    weft_region_t *region = ending(op)->region;
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, why);
+    if (wefti_list_empty(&region->waiting))
+        stop_looking(region);
+}
+
+static void free_cancel(weft_op_t *op, weft_status_t why)
+{
+    if (!ending(op)->region->own)
+        return;
+    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_op_complete(op, why);
+}
+
+static const wefti_op_kind_t revoke_kind = {.name = "region revoke", .start = end_start, .cancel = revoke_cancel};
+static const wefti_op_kind_t free_kind = {.name = "region free", .start = end_start, .cancel = free_cancel};
+
+static void revoke_posted(wefti_call_t *call)
+{
+    weft_region_t *region = wefti_container_of(call, weft_region_t, revoke_call);
+    atomic_store(&region->revoke_called, false); /* before the look at the generation: see weft_region_revoke() */
+    make_stale(region, atomic_load(&region->generation));
+    atomic_fetch_sub(&region->coming, 1);
+    wefti_rma_settle(region);
+}
+
+weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op)
+{
+    if (!region)
+        return wefti_fail(WEFT_ERR_INVALID, "the region is NULL");
+    weft_runtime_t *rt = region->rs->rt;
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
+    if (op) {
+        weft_status_t st = wefti_op_prepare(rt, op, &revoke_kind);
+        if (st)
+            return st;
+        atomic_fetch_add(&region->coming, 1);
+        *ending(op) = (ending_t){region, atomic_fetch_add(&region->generation, 1) + 1};
+        return wefti_op_go(rt, op);
+    }
+    /* One call that is on its way does for all who want one: it has not looked at the generation yet. */
+    atomic_fetch_add(&region->generation, 1);
+    if (!atomic_exchange(&region->revoke_called, true)) {
+        atomic_fetch_add(&region->coming, 1);
+        wefti_call_on_driver(rt, &region->revoke_call);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op)
+{
+    if (!region)
+        return op ? wefti_fail(WEFT_ERR_INVALID, "there is no region to free: it is NULL") : WEFT_OK;
+    if (!op)
+        op = &region->own_op;
+    weft_status_t st = wefti_op_prepare(region->rs->rt, op, &free_kind);
+    if (st)
+        return st;
+    atomic_fetch_add(&region->coming, 1);
+    *ending(op) = (ending_t){region, FREE_GENERATION};
+    wefti_rma_region_unlist(region);
+    return wefti_op_go(region->rs->rt, op);
+}
+
+void wefti_rma_regions_shutdown(rma_state_t *rs)
+{
+    wefti_list_each_safe(it, &rs->regions) {
+        weft_region_t *region = wefti_container_of(it, weft_region_t, link);
+        if (region->ending) {
+            gone(region);
+            continue;
+        }
+        if (!region->freeing) {
+            wefti_rma_region_unlist(region);
+            region->freeing = true;
+            make_stale(region, UINT64_MAX);
+        }
+        end_waiting(region, ALL_REVOKES, WEFT_ERR_CLOSED);
+        wefti_rma_settle(region);
+    }
+    if (wefti_list_empty(&rs->works))
+        wefti_timer_stop(rs->rt, &rs->work);
+}
+
+bool wefti_rma_regions_idle(const rma_state_t *rs)
+{
+    return wefti_list_empty(&rs->regions);
+}
+
+void wefti_rma_ending_init(weft_region_t *region)
+{
+    region->look.fn = look_again;
+    region->revoke_call.fn = revoke_posted;
+    wefti_list_init(&region->waiting);
+}
