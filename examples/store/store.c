@@ -67,7 +67,7 @@ static void serve(int tell, int until)
     MUST(weft_runtime_open(&rt_opts, &rt));
     opts.bytes = 64 << 20;       /* to give out in all */
     opts.client_bytes = 8 << 20; /* to one client */
-    opts.lease_ns = LEASE;       /* a client that is silent for so long is given up */
+    opts.lease_ns = LEASE;       /* a client that is lost for so long is given up */
     MUST(weft_store_serve(rt, &opts, &server));
     listen_opts.accept = came;
     listen_opts.hooks = &hooks;

@@ -1,7 +1,7 @@
 /* weft/store.h - memory of servers: blocks that clients allocate, find by name, make longer and free, under leases.
  *
  * A server gives out memory of its own over every endpoint of its runtime. A client opens a store over an endpoint to it: that is a lease,
- * which the library renews for as long as the client's runtime is driven. A client that falls silent for the length of its lease loses its blocks;
+ * which the server keeps for as long as the endpoint is up. A client that is lost, and does not come back within its lease, loses its blocks;
  * those that it made `shared` stay until someone removes them. A block is a region of the server's (weft/rma.h): the client reads and writes it
  * through its remote, and can give tokens of it to others.
  *
@@ -77,7 +77,7 @@ typedef struct weft_store_opts {
     size_t size;
     uint64_t lease_ns;       /* Default is: the server's longest; it never gives more than that */
     const uint8_t *id;       /* WEFT_STORE_ID bytes: who we were before. Default is: a new client, with a random one */
-    bool manual;             /* do not renew: the program calls weft_store_renew() */
+    bool manual;             /* the lease runs while the endpoint is up, too: the program calls weft_store_renew() */
 } weft_store_opts_t;
 #define WEFT_STORE_OPTS_INIT WEFT_INIT(weft_store_opts_t)
 

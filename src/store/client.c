@@ -3,8 +3,9 @@
  *     (open) --> OK --lease over--> STALE
  *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for. A close
- * tells the server; leaving tells nobody. Either way the store goes when the last request and the last block of it have gone: blocks can be
+ * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for: so it learns that the lease is
+ * over. It does not live by that: a server keeps the lease while the endpoint is up. A close tells the server, and so does leaving: the lease
+ * runs from then on. Either way the store goes when the last request and the last block of it have gone: blocks can be
  * dropped later.
  *
  * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
@@ -44,7 +45,12 @@ void wefti_store_closing(weft_store_t *store)
 static void leave(wefti_call_t *call)
 {
     weft_store_t *store = wefti_container_of(call, weft_store_t, leave_call);
+    store_ask_t *bye = store->bye;
+    store->bye = NULL;
     part(store);
+    wefti_store_ask_of(bye, store);
+    bye->q.flags = STORE_LEAVE;
+    wefti_store_ask_send(bye); /* where it cannot be sent, the endpoint is lost or will be, and the lease runs */
     wefti_store_unref(store);
 }
 
@@ -218,6 +224,7 @@ weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft
         goto err_store;
     store->bye = bye;
     a->q.lease_ns = o.lease_ns;
+    a->q.flags = o.manual ? STORE_TIMED : 0;
     return wefti_store_ask_go(a, op);
 
 err_store:

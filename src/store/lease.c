@@ -1,13 +1,20 @@
 /* store/lease.c - the clients of a server: who they are, over which endpoint they are here, and how long they may be silent.
  *
- * A client is an id that it made up and keeps to itself, with a lease. Every request of it begins the lease anew. It is here over one endpoint at a
- * time: opening again, over another, takes it there, and what comes over the first is refused. When its endpoint is lost it stays until its
- * lease runs out, for it may come back; unless it has no blocks: then there is nothing to come back to, and it goes at once, so that strangers
+ * A client is an id that it made up and keeps to itself, with a lease. It is here over one endpoint at a
+ * time: opening again, over another, takes it there, and what comes over the first is refused. While that endpoint is up it stays: whether a process
+ * lives its heartbeats say, which come whether or not its program drives the library. When its endpoint is lost its lease begins, and it stays until
+ * that runs out, for it may come back; unless it has no blocks: then there is nothing to come back to, and it goes at once, so that strangers
  * who connect again and again do not use up the places of others.
+ *
+ * A client that wants to renew its lease itself, or has left, is TIMED: its lease always runs, and every request begins it anew.
+ *
+ *     UP --endpoint lost--> RUNNING --opened again--> UP        TIMED --every request--> TIMED --silent for a lease--> gone
+ *                                  \--its lease is over--> gone
  *
  * A timer that comes far too late says that this process was stopped. Then it is not known whether the client was silent: it gets half a lease more.
  *
- * Promise: no block goes while its client speaks at least once per lease; none that is not shared stays after it did not.
+ * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease; none that is not shared stays for longer than a
+ * lease after that.
  * tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include <sodium.h>
 
@@ -45,8 +52,10 @@ static void lease_over(wefti_timer_t *t)
     store_state_t *ss = c->server->ss;
     uint64_t when = t->node.key, now = wefti_now(ss->rt);
     pthread_mutex_lock(&ss->lock);
+    bool up = c->ep && !c->timed; /* then its lease begins when its endpoint is lost */
     bool stopped = now > when && now - when > c->lease_ns / 4 + 10 * WEFT_MILLISECOND;
-    if (!stopped || wefti_timer_at(ss->rt, &c->lease, now + c->lease_ns / 2))
+    uint64_t more = up ? c->lease_ns : stopped ? c->lease_ns / 2 : 0;
+    if (!more || wefti_timer_at(ss->rt, &c->lease, now + more))
         wefti_store_client_end(c, true);
     pthread_mutex_unlock(&ss->lock);
 }
@@ -55,6 +64,12 @@ void wefti_store_client_renew(store_client_t *c)
 {
     weft_runtime_t *rt = c->server->ss->rt;
     wefti_timer_at(rt, &c->lease, wefti_now(rt) + c->lease_ns); /* it is armed already: that cannot fail */
+}
+
+void wefti_store_client_left(store_client_t *c)
+{
+    c->timed = true;
+    wefti_store_client_renew(c);
 }
 
 static weft_status_t client_new(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns, store_client_t **out)
@@ -90,7 +105,7 @@ err_c:
 }
 
 weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns,
-                                      store_client_t **client_out)
+                                      bool timed, store_client_t **client_out)
 {
     store_client_t *c = wefti_store_client(s, id);
     store_ep_t *e = store_ep(ep);
@@ -112,6 +127,7 @@ weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, con
         e->n_clients++;
     }
     c->lease_ns = lease_ns;
+    c->timed = timed;
     wefti_store_client_renew(c);
     *client_out = c;
     return WEFT_OK;
@@ -144,5 +160,7 @@ void wefti_store_clients_down(weft_ep_t *ep)
         leave_ep(c);
         if (!c->n_blocks)
             wefti_store_client_end(c, false);
+        else if (!c->timed)
+            wefti_store_client_renew(c);
     }
 }

@@ -220,7 +220,7 @@ static void on_query(weft_store_server_t *s, weft_ep_t *ep, store_reply_t *p)
 static void on_open(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
 {
     store_client_t *c;
-    weft_status_t st = wefti_store_client_open(s, ep, q->client, q->lease_ns, &c);
+    weft_status_t st = wefti_store_client_open(s, ep, q->client, q->lease_ns, q->flags & STORE_TIMED, &c);
     if (st) {
         refuse(s, p, st);
     } else {
@@ -251,7 +251,10 @@ static void serve(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *
         wefti_store_reply(s->ss, ep->id, p);
         break;
     case STORE_CLOSE:
-        wefti_store_client_end(c, false);
+        if (q->flags & STORE_LEAVE)
+            wefti_store_client_left(c);
+        else
+            wefti_store_client_end(c, false);
         wefti_store_reply(s->ss, ep->id, p);
         break;
     case STORE_QUERY:

@@ -103,6 +103,7 @@ typedef struct store_client {
     wefti_list_t paid;           /* store_held_t.paid_link: blocks that count against it, shared ones too */
     uint64_t lease_ns;
     wefti_timer_t lease;
+    bool timed;                  /* its lease runs while `ep` is there, too */
     uint64_t bytes;
     uint32_t n_blocks;
 } store_client_t;
@@ -140,9 +141,10 @@ void wefti_store_server_gone(store_state_t *ss); /* the room is freed, and a ser
 /* lease.c */
 store_client_t *wefti_store_client(weft_store_server_t *s, const uint8_t id[WEFT_STORE_ID]); /* NULL: none, or its lease is over */
 /* A new one, or one that comes back. WEFT_ERR_LIMIT, _NOMEM. */
-weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns,
+weft_status_t wefti_store_client_open(weft_store_server_t *s, weft_ep_t *ep, const uint8_t id[WEFT_STORE_ID], uint64_t lease_ns, bool timed,
                                       store_client_t **client_out);
 void wefti_store_client_renew(store_client_t *c);
+void wefti_store_client_left(store_client_t *c); /* it does not renew its lease any more */
 /* It ends: what is its own is freed. expired: counted as that. */
 void wefti_store_client_end(store_client_t *c, bool expired);
 void wefti_store_clients_down(weft_ep_t *ep); /* the endpoint is down; under the lock */

@@ -31,9 +31,9 @@ static const struct {
     uint16_t request, reply;
     uint8_t flags, reply_flags; /* that may be set */
 } kinds[STORE_KINDS] = {
-    [STORE_OPEN] = {HAS_LEASE, HAS_LEASE | HAS_SERVER, 0, STORE_BODY},
+    [STORE_OPEN] = {HAS_LEASE, HAS_LEASE | HAS_SERVER, STORE_TIMED, STORE_BODY},
     [STORE_RENEW] = {0, HAS_LEASE, 0, STORE_BODY},
-    [STORE_CLOSE] = {0, 0, 0, STORE_BODY},
+    [STORE_CLOSE] = {0, 0, STORE_LEAVE, STORE_BODY},
     [STORE_QUERY] = {0, HAS_STATS, 0, STORE_BODY},
     [STORE_ALLOC] = {HAS_NAME | HAS_LEN | HAS_MAX, HAS_BLOCK_ALL, STORE_SHARED, STORE_BODY},
     [STORE_FIND] = {HAS_NAME, HAS_BLOCK_ALL, 0, STORE_BODY},

@@ -37,7 +37,12 @@ enum {
 };
 
 /* Flags of a request, of a reply, of an entry. */
-enum { STORE_SHARED = 1 /* ALLOC */, STORE_REPLACE = 2 /* SHARE */ };
+enum {
+    STORE_SHARED = 1,  /* ALLOC */
+    STORE_REPLACE = 2, /* SHARE */
+    STORE_TIMED = 4,   /* OPEN: the lease runs while the endpoint is up, too */
+    STORE_LEAVE = 8    /* CLOSE: the lease runs from now on, and ends nothing at once */
+};
 enum {
     STORE_BODY = 1,       /* the fields are there: with WEFT_OK always, with others where replica.h says (+rec) */
     STORE_LEASE_OVER = 2, /* why it is WEFT_ERR_STALE */

@@ -205,6 +205,20 @@ def a_put_into_a_killed_server_says_so():
             ends(p, 30, 4)
 
 
+def a_put_that_loses_its_server_for_a_while_leaves_nothing():
+    with a_server("--lease", "600s") as (server, uri):
+        with a_put_in_the_middle(uri, "--heartbeat", "500ms") as p:
+            server.send_signal(signal.SIGSTOP)
+            with contextlib.suppress(BrokenPipeError):
+                p.stdin.close()  # it wants to finish, and cannot
+            said = p.stderr.readline()  # it has given the server up
+            server.send_signal(signal.SIGCONT)
+            p.wait(timeout=30)
+            assert p.returncode == 4 and b"half" in said, (p.returncode, said)
+        until(30, lambda: used(uri) == 0)
+        assert names(uri) == [], names(uri)
+
+
 def a_put_to_a_slow_pipe_keeps_its_lease():
     with a_server("--lease", "1s", "--heartbeat", "1s") as (_, uri):
         with a_put_in_the_middle(uri) as p:
@@ -274,5 +288,5 @@ def a_mirror_survives_a_server():
 weft.main(a_killed_server_leaves_no_file, a_stopped_server_is_given_up, a_signal_leaves_no_file,
           a_block_that_is_removed_meanwhile_leaves_no_file, a_signal_takes_a_put_back, a_put_that_is_killed_leaves_nothing,
             a_replacement_that_fails_leaves_the_old_one, a_put_into_a_killed_server_says_so,
-          a_put_to_a_slow_pipe_keeps_its_lease, a_client_that_is_killed_is_forgotten,
+          a_put_that_loses_its_server_for_a_while_leaves_nothing, a_put_to_a_slow_pipe_keeps_its_lease, a_client_that_is_killed_is_forgotten,
           a_restart_after_a_crash_finds_nothing_in_its_way, a_mirror_survives_a_server)

@@ -255,6 +255,36 @@ TEST(a_lease_that_is_not_renewed_runs_out_and_one_that_is_does_not)
     keeper_close(&k);
 }
 
+TEST(a_client_that_does_nothing_for_longer_than_its_lease_keeps_its_blocks_while_it_is_connected)
+{
+    weft_store_opts_t o = WEFT_STORE_OPTS_INIT;
+    o.lease_ns = 100 * WEFT_MILLISECOND;
+    each_way(way) {
+        if (way->mode != WEFT_PROGRESS_CALLER)
+            continue;
+        weft_op_t timer = WEFT_OP_INIT;
+        keeper_open(&k, way, NULL, o.lease_ns);
+        weft_block_t *b = keeper_alloc(&k, k.store, "kept", 100, false, NULL);
+        CHECK_OK(weft_timer_start(k.pair.rt[0], 500 * WEFT_MILLISECOND, &timer));
+        CHECK_OK(weft_op_wait(&timer, 60 * WEFT_SECOND)); /* nobody drives the client */
+        CHECK_EQ(keeper_stats(&k).expired_clients, 0);
+        CHECK_OK(keeper_write(&k, weft_block_remote(b), 0, "x", 1));
+        CHECK_OK(keeper_extend(&k, b, 200));
+        /* from the loss of its endpoint on it is another thing, and when it has left */
+        weft_store_t *left = keeper_store(&k, &o);
+        weft_block_drop(keeper_alloc(&k, left, "left", 100, false, NULL));
+        weft_store_leave(left);
+        PAIR_UNTIL(&k.pair, keeper_stats(&k).expired_clients == 1, 20);
+        PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == PAGE, 20);
+        weft_ep_abort(k.pair.ep[1], NULL);
+        k.pair.ep[1] = NULL;
+        PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == 0, 20);
+        CHECK_EQ(keeper_stats(&k).expired_clients, 2);
+        weft_block_drop(b);
+        keeper_close(&k);
+    }
+}
+
 TEST(a_client_comes_back_to_its_blocks_with_its_id)
 {
     weft_store_opts_t o = WEFT_STORE_OPTS_INIT;

@@ -66,20 +66,45 @@ err_close:
     return rc;
 }
 
+/* The connection was lost, but perhaps not the server: what it keeps for us would stay there until the lease is over. */
+static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STORE_ID])
+{
+    weft_store_opts_t so = WEFT_STORE_OPTS_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    weft_ep_t *ep;
+    op.timeout_ns = CLOSING;
+    if (weft_ep_open(l->rt, uri, NULL, &op, &ep))
+        return;
+    so.id = id;
+    if (!tool_wait_through(&op) && !tool_do_through(weft_store_open(ep, &so, &op), &op)) {
+        weft_store_t *store = op.buf;
+        tool_do_through(weft_store_close(store, &op), &op);
+    }
+    weft_ep_abort(ep, NULL);
+}
+
+static void server_close(mem_link_t *l, mem_server_t *s)
+{
+    weft_store_info_t info = WEFT_STORE_INFO_INIT;
+    weft_op_t op = WEFT_OP_INIT;
+    bool known = !weft_store_get_info(s->store, &info);
+    op.timeout_ns = CLOSING;
+    weft_status_t st = tool_do_through(weft_store_close(s->store, &op), &op);
+    if (st == WEFT_ERR_PEER && known)
+        give_back(l, s->uri, info.id);
+    if (!weft_ep_close(s->ep, &op))
+        tool_wait_through(&op);
+}
+
 void mem_link_close(mem_link_t *l, bool clean)
 {
     if (!l->rt)
         return;
     for (unsigned i = 0; i < l->n_servers; i++) {
-        mem_server_t *s = &l->servers[i];
-        weft_op_t op = WEFT_OP_INIT;
-        weft_status_t st;
-        op.timeout_ns = CLOSING;
-        st = weft_store_close(s->store, clean ? &op : NULL);
-        if (clean && !st)
-            tool_wait_through(&op);
-        if (clean && !weft_ep_close(s->ep, &op))
-            tool_wait_through(&op);
+        if (clean)
+            server_close(l, &l->servers[i]);
+        else
+            weft_store_close(l->servers[i].store, NULL);
     }
     weft_pool_free(l->pool);
     weft_runtime_close(l->rt);

@@ -194,7 +194,7 @@ static void undo(put_t *p)
     weft_status_t st = WEFT_OK;
     op.timeout_ns = UNDOING;
     if (p->block) {
-        tool_do_through(weft_block_free(p->block, &op), &op); /* it goes with the lease otherwise */
+        tool_do_through(weft_block_free(p->block, &op), &op); /* it goes with the lease otherwise, which mem_link_close() ends */
     } else if (p->mirror) {
         tool_do_through(weft_mirror_close(p->mirror, &op), &op);
         st = remove_old(p);
