@@ -171,14 +171,25 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
     weft_status_t st = wefti_op_prepare(rt, op, &batch_kind);
     if (st)
         return st;
+    size_t coming = 0;
+    while (coming < n && !(st = wefti_rma_coming(items[coming].remote)))
+        coming++;
+    if (st) {
+        wefti_op_unprepare(op);
+        goto err_coming;
+    }
     *wefti_op_room(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
     op->from = items[0].remote->owner;
-    for (size_t i = 0; i < n; i++) {
-        /* a fence that is called from now on is not before it, whenever the driver begins */
+    for (size_t i = 0; i < n; i++) /* a fence that is called from now on is not before it, whenever the driver begins */
         items[i].status = atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
-        wefti_rma_coming(items[i].remote);
-    }
-    return wefti_op_go(rt, op); /* its start never fails */
+    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    if (!st)
+        return WEFT_OK;
+
+err_coming:
+    while (coming)
+        wefti_rma_comes_not(items[--coming].remote);
+    return st;
 }
 
 /* --- flushes ---------------------------------------------------------------------------------------------------------------------- */
@@ -219,6 +230,8 @@ static weft_status_t flush_start(weft_op_t *op)
         f->seq = r->last_seq;
         r->refs++;
         wefti_list_push_back(&r->flushes, &wefti_opx(op)->link);
+    } else {
+        f->remote = NULL; /* it came, and has not begun */
     }
     wefti_rma_came(r);
     return st;
@@ -230,12 +243,20 @@ weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
 {
     if (!r || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a flush needs a remote and an operation");
-    weft_status_t st = wefti_op_prepare(r->rt, op, &flush_kind);
+    weft_runtime_t *rt = r->rt;
+    weft_status_t st = wefti_op_prepare(rt, op, &flush_kind);
     if (st)
         return st;
+    st = wefti_rma_coming(r);
+    if (st) {
+        wefti_op_unprepare(op);
+        return st;
+    }
     *wefti_op_room(op, rma_flush_t) = (rma_flush_t){.remote = r};
     op->from = r->owner;
     op->len = 0;
-    wefti_rma_coming(r);
-    return wefti_op_go(r->rt, op);
+    st = wefti_op_go(rt, op);
+    if (st && wefti_op_room(op, rma_flush_t)->remote) /* the runtime was closed meanwhile */
+        wefti_rma_comes_not(r);
+    return st;
 }

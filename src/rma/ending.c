@@ -4,8 +4,8 @@
  *        |  \--weft_region_revoke()--> LISTED, one generation on
  *        \--the runtime closes--> FREEING
  *
- * Any thread begins to revoke and to free regions: the generation is one more, and a freed region is in no table,
- * when the call returns. So tokens made after it are good, those from before find nothing, and the name can be used again. The
+ * Any thread begins to revoke and to free regions: the generation is one more, and a freed region is closed and in no table,
+ * when the call returns. A call that was handed to the driver and has not arrived is counted (`coming`): until then the region stays. So tokens made after it are good, those from before find nothing, and the name can be used again. The
  * rest is the driver's: grants of older generations become stale, and the operation waits until nothing made with them is under
  * way.
  *
@@ -226,13 +226,11 @@ static void gone(weft_region_t *region)
     pthread_mutex_lock(&rs->lock);
     wefti_list_remove(&region->link);
     pthread_mutex_unlock(&rs->lock);
-    wefti_rma_region_memory_free(region);
-    wefti_free(region->name);
     wefti_list_init(&waiting);
     wefti_list_splice(&waiting, &region->waiting);
     for (wefti_list_t *l; (l = wefti_list_pop(&waiting));)
         wefti_op_complete(wefti_op_of_link(l), WEFT_OK); /* own_op is one, perhaps */
-    wefti_free(region);
+    wefti_rma_region_gone(region);
 }
 
 static void destroy(weft_region_t *region)
@@ -320,9 +318,12 @@ static weft_status_t end_start(weft_op_t *op)
     ending_t *e = ending(op);
     weft_region_t *region = e->region;
     bool frees = wefti_opx(op)->kind == &free_kind;
-    atomic_fetch_sub(&region->coming, 1);
-    if (frees)
+    if (frees) {
+        wefti_handle_quiet(
+            &region->handle); /* it is closed: whoever is on the way here is counted as coming when nobody is inside */
         region->freeing = true;
+    }
+    atomic_fetch_sub(&region->coming, 1);
     make_stale(region, e->generation);
     weft_status_t st = wefti_op_track(op);
     /* What is begun is not undone: a free goes on all the same, and a revoke stands. */
@@ -363,27 +364,35 @@ static void revoke_posted(wefti_call_t *call)
     wefti_rma_settle(region);
 }
 
+static weft_status_t post(weft_region_t *region, weft_op_t *op, uint64_t generation)
+{
+    *ending(op) = (ending_t){region, generation};
+    weft_status_t st = wefti_op_go(region->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    if (st)
+        atomic_fetch_sub(&region->coming, 1);
+    return st;
+}
+
 weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op)
 {
-    if (!region)
-        return wefti_fail(WEFT_ERR_INVALID, "the region is NULL");
-    weft_runtime_t *rt = region->rs->rt;
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    if (op) {
-        weft_status_t st = wefti_op_prepare(rt, op, &revoke_kind);
+    weft_status_t st = wefti_rma_region_enter(region);
+    if (!st && op) {
+        st = wefti_op_prepare(region->rt, op, &revoke_kind);
         if (st)
-            return st;
-        atomic_fetch_add(&region->coming, 1);
-        *ending(op) = (ending_t){region, atomic_fetch_add(&region->generation, 1) + 1};
-        return wefti_op_go(rt, op);
+            wefti_rma_region_leave(region);
     }
+    if (st)
+        return st;
+    uint64_t generation = atomic_fetch_add(&region->generation, 1) + 1;
     /* One call that is on its way does for all who want one: it has not looked at the generation yet. */
-    atomic_fetch_add(&region->generation, 1);
-    if (!atomic_exchange(&region->revoke_called, true)) {
+    bool posts = op || !atomic_exchange(&region->revoke_called, true);
+    if (posts)
         atomic_fetch_add(&region->coming, 1);
-        wefti_call_on_driver(rt, &region->revoke_call);
-    }
+    wefti_rma_region_leave(region);
+    if (op)
+        return post(region, op, generation);
+    if (posts && !wefti_call_on_driver(region->rt, &region->revoke_call))
+        atomic_fetch_sub(&region->coming, 1);
     return WEFT_OK;
 }
 
@@ -391,25 +400,41 @@ weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op)
 {
     if (!region)
         return op ? wefti_fail(WEFT_ERR_INVALID, "there is no region to free: it is NULL") : WEFT_OK;
-    if (!op)
-        op = &region->own_op;
-    weft_status_t st = wefti_op_prepare(region->rs->rt, op, &free_kind);
+    weft_status_t st = wefti_rma_region_enter(region);
     if (st)
         return st;
-    atomic_fetch_add(&region->coming, 1);
-    *ending(op) = (ending_t){region, FREE_GENERATION};
+    bool first = wefti_handle_close(&region->handle);
+    if (first)
+        atomic_fetch_add(&region->coming, 1);
+    wefti_rma_region_leave(region);
+    if (!first)
+        return wefti_fail(WEFT_ERR_CLOSED, "the region is being freed already");
+    if (!op)
+        op = &region->own_op;
+    st = wefti_op_prepare(region->rt, op, &free_kind);
+    if (st) {
+        if (!wefti_closing(region->rt)) /* else it is freed all the same */
+            atomic_store(&region->handle.open, 1);
+        atomic_fetch_sub(&region->coming, 1);
+        return st;
+    }
     wefti_rma_region_unlist(region);
-    return wefti_op_go(region->rs->rt, op);
+    return post(region, op, FREE_GENERATION);
 }
 
 void wefti_rma_regions_shutdown(rma_state_t *rs)
 {
+    /* Whoever makes a region has listed it now, or sees that the runtime closes. */
+    pthread_mutex_lock(&rs->lock);
+    pthread_mutex_unlock(&rs->lock);
     wefti_list_each_safe(it, &rs->regions) {
         weft_region_t *region = wefti_container_of(it, weft_region_t, link);
         if (region->ending) {
             gone(region);
             continue;
         }
+        wefti_handle_close(&region->handle);
+        wefti_handle_quiet(&region->handle);
         if (!region->freeing) {
             wefti_rma_region_unlist(region);
             region->freeing = true;

@@ -19,6 +19,8 @@ static weft_status_t start(weft_op_t *op)
 {
     weft_remote_t *r = rma_acc(op)->remote; /* the operation may be gone when it has begun */
     weft_status_t st = wefti_rma_begin(rma_acc(op));
+    if (st)
+        rma_acc(op)->remote = NULL; /* it came, and has not begun */
     wefti_rma_came(r);
     return st;
 }
@@ -37,17 +39,25 @@ static const wefti_op_kind_t kind = {.name = "remote memory", .start = start, .c
 
 static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 {
-    weft_runtime_t *rt = acc->remote->rt;
+    weft_remote_t *r = acc->remote;
+    weft_runtime_t *rt = r->rt;
     weft_status_t st = wefti_op_prepare(rt, op, &kind);
     if (st)
         return st;
+    st = wefti_rma_coming(r);
+    if (st) {
+        wefti_op_unprepare(op);
+        return st;
+    }
     *rma_acc(op) = *acc;
-    if (__builtin_expect(atomic_load_explicit(&acc->remote->fence, memory_order_relaxed), 0))
-        rma_acc(op)->epoch = atomic_exchange(&acc->remote->fence, false);
+    if (__builtin_expect(atomic_load_explicit(&r->fence, memory_order_relaxed), 0))
+        rma_acc(op)->epoch = atomic_exchange(&r->fence, false);
     op->len = acc->len;
-    op->from = acc->remote->owner;
-    wefti_rma_coming(acc->remote);
-    return wefti_op_go(rt, op);
+    op->from = r->owner;
+    st = wefti_op_go(rt, op);
+    if (__builtin_expect(st, 0) && rma_acc(op)->remote) /* the runtime was closed meanwhile */
+        wefti_rma_comes_not(r);
+    return st;
 }
 
 /* --- at once ------------------------------------------------------------------------------------------------------------------ */
@@ -205,6 +215,11 @@ weft_status_t weft_rma_fence(weft_remote_t *r)
 {
     if (!r)
         return wefti_fail(WEFT_ERR_INVALID, "a fence needs a remote");
-    atomic_store(&r->fence, true);
-    return WEFT_OK;
+    if (!wefti_handle_enter(&r->handle))
+        return wefti_rma_fail_dropped();
+    weft_status_t st = wefti_rma_there(r);
+    if (!st)
+        atomic_store(&r->fence, true);
+    wefti_handle_leave(&r->handle);
+    return st;
 }

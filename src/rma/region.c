@@ -28,6 +28,8 @@ void wefti_rma_regions_free(rma_state_t *rs)
     pthread_mutex_destroy(&rs->lock);
 }
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_region_t, rt);
+
 static weft_region_t *find_name(const rma_state_t *rs, const char *name, size_t n)
 {
     weft_region_t *r = wefti_map_get(&rs->by_name, wefti_hash_bytes(name, n));
@@ -72,7 +74,9 @@ static weft_status_t list(weft_region_t *region)
 {
     rma_state_t *rs = region->rs;
     pthread_mutex_lock(&rs->lock);
-    weft_status_t st = region->name ? list_name(region) : WEFT_OK;
+    weft_status_t st = wefti_closing(rs->rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed")
+                       : region->name        ? list_name(region)
+                                             : WEFT_OK;
     if (!st && wefti_slots_add(&rs->by_id, region, &region->id)) {
         st = wefti_fail(WEFT_ERR_NOMEM, "no memory for the id of a region");
         if (region->name)
@@ -164,7 +168,7 @@ bool wefti_rma_region_memory_give(weft_region_t *r, uint64_t n)
     return r->given < len;
 }
 
-void wefti_rma_region_memory_free(weft_region_t *r)
+static void memory_free(weft_region_t *r)
 {
     bool kept = atomic_load(&r->kept);
     if (r->share.fd >= 0 && kept)
@@ -203,23 +207,14 @@ static weft_status_t check(weft_region_opts_t *o)
     return WEFT_OK;
 }
 
-weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts, weft_region_t **region_out)
+static weft_status_t region_new(weft_runtime_t *rt, const weft_region_opts_t *given, weft_region_t **region_out)
 {
-    weft_region_opts_t o;
-    if (!rt || !opts || !region_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !opts ? "opts" : "region_out");
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    if (rt->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
-    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_region_opts_t");
-    if (!st)
-        st = check(&o);
-    if (st)
-        return st;
-    weft_region_t *r = wefti_calloc(1, sizeof *r);
+    weft_region_opts_t o = *given;
+    weft_status_t st;
+    weft_region_t *r = wefti_handle_new(&handles);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a region");
+    r->rt = rt;
     r->rs = rma_state(rt);
     atomic_init(&r->generation, 1);
     atomic_init(&r->len, o.len);
@@ -244,12 +239,36 @@ weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts
     return WEFT_OK;
 
 err_memory:
-    wefti_rma_region_memory_free(r);
+    memory_free(r);
 err_name:
     wefti_free(r->name);
 err_region:
-    wefti_free(r);
+    wefti_handle_free(&handles, r);
     return st;
+}
+
+weft_status_t weft_region_new(weft_runtime_t *rt, const weft_region_opts_t *opts, weft_region_t **region_out)
+{
+    weft_region_opts_t o;
+    if (!rt || !opts || !region_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "rt" : !opts ? "opts" : "region_out");
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = wefti_opts_read(opts, &o, sizeof o, "weft_region_opts_t");
+    if (!st)
+        st = check(&o);
+    if (!st)
+        st = region_new(rt, &o, region_out);
+    wefti_part(rt);
+    return st;
+}
+
+void wefti_rma_region_gone(weft_region_t *r)
+{
+    memory_free(r);
+    wefti_free(r->name);
+    wefti_handle_free(&handles, r);
 }
 
 void wefti_region_until(weft_region_t *region, uint64_t when)
@@ -259,35 +278,59 @@ void wefti_region_until(weft_region_t *region, uint64_t when)
 
 /* --- the rest of the calls ----------------------------------------------------------------------------------------------------- */
 
-weft_status_t weft_region_extend(weft_region_t *region, uint64_t len)
+weft_status_t wefti_rma_region_enter(const weft_region_t *region)
 {
     if (!region)
         return wefti_fail(WEFT_ERR_INVALID, "the region is NULL");
+    if (!wefti_handle_enter(&((weft_region_t *)(uintptr_t)region)->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the region was freed");
+    if (!wefti_gone(region->rt))
+        return WEFT_OK;
+    wefti_rma_region_leave(region);
+    return wefti_fail_gone(region->rt);
+}
+
+weft_status_t weft_region_extend(weft_region_t *region, uint64_t len)
+{
+    weft_status_t st = wefti_rma_region_enter(region);
+    if (st)
+        return st;
     uint64_t was = atomic_load(&region->len);
     do {
         if (len < was || len > region->max_len)
-            return wefti_fail(WEFT_ERR_RANGE, "a region of %llu bytes that may grow to %llu cannot have %llu",
-                              (unsigned long long)was, (unsigned long long)region->max_len, (unsigned long long)len);
-    } while (!atomic_compare_exchange_weak(&region->len, &was, len));
-    return WEFT_OK;
+            st = wefti_fail(WEFT_ERR_RANGE, "a region of %llu bytes that may grow to %llu cannot have %llu",
+                            (unsigned long long)was, (unsigned long long)region->max_len, (unsigned long long)len);
+    } while (!st && !atomic_compare_exchange_weak(&region->len, &was, len));
+    wefti_rma_region_leave(region);
+    return st;
 }
 
 weft_status_t weft_region_keep(weft_region_t *region, void **map_out, size_t *n_out)
 {
     if (!region || !map_out || !n_out)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !region ? "the region" : !map_out ? "map_out" : "n_out");
-    if (!region->own)
-        return wefti_fail(WEFT_ERR_STATE, "the memory of this region is the program's already");
+    weft_status_t st = wefti_rma_region_enter(region);
+    if (st)
+        return st;
     bool shared = region->share.fd >= 0;
-    atomic_store(&region->kept, true);
-    *map_out = shared ? region->share.mem.base : region->base;
-    *n_out = shared ? region->share.mem.n : (size_t)region->max_len;
-    return WEFT_OK;
+    if (!region->own) {
+        st = wefti_fail(WEFT_ERR_STATE, "the memory of this region is the program's already");
+    } else {
+        atomic_store(&region->kept, true);
+        *map_out = shared ? region->share.mem.base : region->base;
+        *n_out = shared ? region->share.mem.n : (size_t)region->max_len;
+    }
+    wefti_rma_region_leave(region);
+    return st;
 }
 
 void *weft_region_base(const weft_region_t *region)
 {
-    return region ? region->base : NULL;
+    if (!region || !wefti_handle_enter(&((weft_region_t *)(uintptr_t)region)->handle))
+        return NULL;
+    void *base = region->base;
+    wefti_rma_region_leave(region);
+    return base;
 }
 
 /* Any thread: the counters may be a little old. */
@@ -297,6 +340,9 @@ weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info
     if (!region || !info_out || info_out->size < sizeof info.size)
         return wefti_fail(WEFT_ERR_INVALID, "%s",
                           region ? "weft_region_info_t: use WEFT_REGION_INFO_INIT" : "the region is NULL");
+    weft_status_t st = wefti_rma_region_enter(region);
+    if (st)
+        return st;
     info.len = atomic_load(&region->len);
     info.max_len = region->max_len;
     info.generation = atomic_load(&region->generation);
@@ -308,6 +354,7 @@ weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info
     info.bytes_read = __atomic_load_n(&region->count.bytes_read, __ATOMIC_RELAXED);
     info.bytes_written = __atomic_load_n(&region->count.bytes_written, __ATOMIC_RELAXED);
     info.refused = __atomic_load_n(&region->refused, __ATOMIC_RELAXED);
+    wefti_rma_region_leave(region);
     info.size = info_out->size < sizeof info ? info_out->size : sizeof info;
     memcpy(info_out, &info, info.size);
     return WEFT_OK;

@@ -1,7 +1,10 @@
 /* rma/remote.c - memory of others: attaching it, what can be asked of it, letting go of it.
  *
  * A remote is made when its attachment is posted, and is the program's when that succeeds. It ends with its endpoint: from then on every access says
- * how the endpoint ended. It is freed when the program has dropped it and the last access on it has ended; only then is its mapping gone.
+ * how the endpoint ended. It is freed when the program has dropped it and the last access on it has ended; only then is its mapping gone. One that
+ * the program has when its runtime closes is the program's alone from then on: the mapping stays until it is dropped, and calls say WEFT_ERR_CLOSED.
+ *
+ * Small accesses to mapped memory do not look whether it was dropped: what they look at stays in its memory, and says that nothing is mapped.
  *
  * Mapping: where the owner gives a ticket for its memory, and the rail can use it, accesses go there directly. Otherwise, and if the
  * mapping fails, the same grant is used over the lane. */
@@ -61,10 +64,47 @@ void wefti_rma_drops_free(weft_ep_t *ep)
         wefti_free(wefti_container_of(l, owed_drop_t, link));
 }
 
+#define LINGER WEFT_MILLISECOND
+
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_remote_t, rt);
+
+static weft_remote_t *remote_new(weft_runtime_t *rt, weft_ep_t *ep, const void *claim, size_t n)
+{
+    weft_remote_t *r = (weft_remote_t *)wefti_handle_take(&handles);
+    uint8_t *copy = r ? (uint8_t *)wefti_malloc(n) : NULL;
+    if (!copy) {
+        wefti_handle_free(&handles, r);
+        return NULL;
+    }
+    memset(&r->rights, 0, sizeof *r - offsetof(weft_remote_t, rights)); /* `coming` may be touched by who comes too late */
+    r->claim = memcpy(copy, claim, n);
+    r->claim_len = n;
+    r->rt = rt;
+    r->rs = rma_state(rt);
+    r->ep = ep;
+    r->owner = ep->id;
+    wefti_list_init(&r->live);
+    wefti_list_init(&r->loose);
+    wefti_list_init(&r->flushes);
+    atomic_store_explicit(&r->handle.open, 1, memory_order_release);
+    return r;
+}
+
+static void memory_free(weft_remote_t *r)
+{
+    r->slot = NULL;
+    atomic_store(&r->state, WEFT_ERR_CLOSED);
+    if (r->map)
+        r->unmap(r->map, r->map_bytes);
+    wefti_free(r->claim);
+    wefti_handle_free(&handles, r);
+}
+
 static void remote_free(weft_remote_t *r)
 {
     rma_state_t *rs = r->rs;
     weft_ep_t *ep = r->ep;
+    wefti_timer_stop(rs->rt, &r->linger);
     if (ep) {
         wefti_list_remove(&r->ep_link);
         if (r->grant) /* what cannot be said for want of memory is said by the end of the endpoint */
@@ -74,17 +114,31 @@ static void remote_free(weft_remote_t *r)
     wefti_list_remove(&r->all_link);
     wefti_count_up(&rs->mapped, r->fast);
     wefti_count_up(&rs->fast_gone, r->fast);
-    if (r->map)
-        r->unmap(r->map, r->map_bytes);
-    wefti_free(r);
+    memory_free(r);
     if (ep)
         wefti_ep_drained(ep);
 }
 
 void wefti_rma_remote_unref(weft_remote_t *r)
 {
-    if (!--r->refs && !atomic_load(&r->coming))
+    if (--r->refs)
+        return;
+    if (!atomic_load(&r->coming))
         remote_free(r);
+    else /* with what comes; or, if that finds that it was dropped, a moment later; without memory for a timer, with the runtime */
+        (void)wefti_timer_at(r->rt, &r->linger, wefti_now(r->rt) + LINGER);
+}
+
+static void lingered(wefti_timer_t *t)
+{
+    weft_remote_t *r = wefti_container_of(t, weft_remote_t, linger);
+    r->refs++;
+    wefti_rma_remote_unref(r);
+}
+
+weft_status_t wefti_rma_fail_dropped(void)
+{
+    return wefti_fail(WEFT_ERR_CLOSED, "the remote was dropped");
 }
 
 void wefti_rma_came(weft_remote_t *r)
@@ -94,15 +148,47 @@ void wefti_rma_came(weft_remote_t *r)
     wefti_rma_remote_unref(r);
 }
 
+weft_status_t wefti_rma_there(const weft_remote_t *r)
+{
+    if (atomic_load(&r->parted))
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the remote is closed");
+    return wefti_gone(r->rt) ? wefti_fail_gone(r->rt) : WEFT_OK;
+}
+
 static void drop_now(wefti_call_t *call)
 {
     wefti_rma_remote_unref(wefti_container_of(call, weft_remote_t, drop_call));
 }
 
+/* Have the driver do it. WEFT_ERR_CLOSED: nobody does. Inside, so that the room is not freed before it is known who frees the remote. */
+static weft_status_t hand_in(weft_remote_t *r)
+{
+    weft_runtime_t *rt = r->rt;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    if (atomic_load(&r->parted) || !wefti_call_on_driver(rt, &r->drop_call)) /* else it may be gone */
+        st = WEFT_ERR_CLOSED;
+    wefti_part(rt);
+    return st;
+}
+
 void weft_remote_drop(weft_remote_t *r)
 {
-    if (r)
-        wefti_call_on_driver(r->rt, &r->drop_call);
+    /* in a forked child it is the parent's */
+    if (r && wefti_handle_close(&r->handle) && hand_in(r) == WEFT_ERR_CLOSED && atomic_exchange(&r->parted, true))
+        memory_free(r);
+}
+
+void wefti_rma_remotes_part(rma_state_t *rs)
+{
+    for (wefti_list_t *l; (l = wefti_list_pop(&rs->remotes));) {
+        weft_remote_t *r = wefti_container_of(l, weft_remote_t, all_link);
+        wefti_rma_native_close(r);
+        atomic_store(&r->state, WEFT_ERR_CLOSED);
+        if (!r->refs || atomic_exchange(&r->parted, true))
+            memory_free(r);
+    }
 }
 
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
@@ -190,6 +276,8 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
         wefti_rma_end(acc, WEFT_ERR_UNSUPPORTED);
         return;
     }
+    wefti_free(r->claim);
+    r->claim = NULL;
     r->refs++; /* the program's */
     op->buf = r;
     op->len = a.len;
@@ -201,10 +289,18 @@ static weft_status_t attach_start(weft_op_t *op)
     rma_acc_t *acc = rma_acc(op);
     weft_remote_t *r = acc->remote;
     weft_ep_t *ep = r->ep;
+    weft_status_t st = wefti_ep_check(ep);
+    if (st) {
+        memory_free(r);
+        acc->remote = NULL;
+        return st;
+    }
     wefti_list_push_back(&r->rs->remotes, &r->all_link);
     wefti_list_push_back(&rma_ep(ep)->remotes, &r->ep_link);
     r->refs = 1;
-    weft_status_t st = wefti_rma_begin(acc);
+    st = wefti_rma_begin(acc);
+    if (st)
+        acc->remote = NULL; /* it is gone */
     wefti_rma_remote_unref(r);
     return st;
 }
@@ -221,35 +317,32 @@ static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t 
 {
     weft_remote_opts_t o;
     weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_remote_opts_t");
+    if (!st)
+        st = wefti_ep_check(ep);
     if (st)
         return st;
     if ((unsigned)o.path > WEFT_RMA_NATIVE)
         return wefti_fail(WEFT_ERR_INVALID, "%d is not a path to remote memory", (int)o.path);
     weft_runtime_t *rt = ep->rt;
-    weft_remote_t *r = (weft_remote_t *)wefti_calloc(1, sizeof *r + n);
-    if (!r)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for one more remote");
-    r->rt = rt;
-    r->rs = rma_state(rt);
-    r->ep = ep;
-    r->owner = ep->id;
-    r->wanted = o.path;
-    r->claim_len = n;
-    memcpy(r->claim, claim, n);
-    r->drop_call.fn = drop_now;
-    wefti_list_init(&r->live);
-    wefti_list_init(&r->loose);
-    wefti_list_init(&r->flushes);
     st = wefti_op_prepare(rt, op, &attach_kind);
-    if (st) {
-        wefti_free(r);
+    if (st)
         return st;
+    weft_remote_t *r = remote_new(rt, ep, claim, n);
+    if (!r) {
+        wefti_op_unprepare(op);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for one more remote");
     }
+    r->wanted = o.path;
+    r->drop_call.fn = drop_now;
+    r->linger.fn = lingered;
     *rma_acc(op) = (rma_acc_t){.remote = r, .what = ACC_ATTACH, .which = flags};
     op->buf = NULL;
     op->len = 0;
-    op->from = ep->id;
-    return wefti_op_go(rt, op);
+    op->from = r->owner;
+    st = wefti_op_go(rt, op);
+    if (st && rma_acc(op)->remote) /* the runtime was closed meanwhile */
+        memory_free(r);
+    return st;
 }
 
 weft_status_t weft_remote_attach(weft_ep_t *ep, const void *token, size_t len, const weft_remote_opts_t *opts, weft_op_t *op)
@@ -271,11 +364,19 @@ weft_status_t weft_remote_find(weft_ep_t *ep, const char *name, const weft_remot
     return attach(ep, name, n, F_NAME, opts, op);
 }
 
-weft_status_t weft_remote_get_info(const weft_remote_t *r, weft_remote_info_t *out)
+weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info_t *out)
 {
     weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
+    weft_remote_t *r = (weft_remote_t *)(uintptr_t)remote;
     if (!r || !out || !out->size)
         return wefti_fail(WEFT_ERR_INVALID, "asking needs a remote and an info made with WEFT_REMOTE_INFO_INIT");
+    if (!wefti_handle_enter(&r->handle))
+        return wefti_rma_fail_dropped();
+    weft_status_t st = wefti_rma_there(r);
+    if (st) {
+        wefti_handle_leave(&r->handle);
+        return st;
+    }
     info.len = r->len;
     info.rights = r->rights;
     info.path = r->path;
@@ -289,6 +390,7 @@ weft_status_t weft_remote_get_info(const weft_remote_t *r, weft_remote_info_t *o
     info.atomics = __atomic_load_n(&r->count.atomics, __ATOMIC_RELAXED);
     info.bytes_read = __atomic_load_n(&r->count.bytes_read, __ATOMIC_RELAXED);
     info.bytes_written = __atomic_load_n(&r->count.bytes_written, __ATOMIC_RELAXED);
+    wefti_handle_leave(&r->handle);
     size_t size = out->size;
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     out->size = size;

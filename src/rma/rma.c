@@ -154,8 +154,7 @@ static bool idle(weft_runtime_t *rt)
 static void room_free(weft_runtime_t *rt)
 {
     rma_state_t *rs = rma_state(rt);
-    if (!wefti_list_empty(&rs->remotes))
-        wefti_error("a runtime is closed while the program still has remotes: drop them first");
+    wefti_rma_remotes_part(rs);
     wefti_rma_regions_free(rs);
     wefti_rma_token_end(rs);
     wefti_free(rs);

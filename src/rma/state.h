@@ -179,6 +179,8 @@ static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_sta
 typedef struct rma_grant rma_grant_t;
 
 struct weft_region {
+    wefti_handle_t handle;
+    weft_runtime_t *rt;           /* up to here it can be read when it was freed */
     rma_state_t *rs;
     wefti_list_t link;
     uint64_t id;
@@ -256,7 +258,14 @@ weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_c
 weft_region_t *wefti_rma_region(rma_state_t *rs, uint64_t id);            /* NULL: none, or it is being freed */
 void wefti_rma_region_unlist(weft_region_t *region);  /* nobody finds it any more, and what was given out is of an old generation. Any thread */
 bool wefti_rma_region_memory_give(weft_region_t *region, uint64_t n); /* give about n bytes of it back before it is freed. False: that was all */
-void wefti_rma_region_memory_free(weft_region_t *region);
+void wefti_rma_region_gone(weft_region_t *region);    /* the region and its memory, when nobody has it any more */
+/* For calls of any thread: the region stays until wefti_rma_region_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments, and nothing is handed
+ * to the driver meanwhile: `coming` is for that. */
+weft_status_t wefti_rma_region_enter(const weft_region_t *region);
+static inline void wefti_rma_region_leave(const weft_region_t *region)
+{
+    wefti_handle_leave(&((weft_region_t *)(uintptr_t)region)->handle);
+}
 
 /* ending.c */
 void wefti_rma_works_init(rma_state_t *rs);
@@ -324,17 +333,20 @@ static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
 
 /* --- the other side: remotes and accesses ------------------------------------------------------------------------------------ */
 
+/* It outlives its runtime, if the program has it then: the mapping stays, and all calls say WEFT_ERR_CLOSED. */
 struct weft_remote {
+    wefti_handle_t handle;        /* open until the program drops it */
+    _Atomic uint32_t coming;      /* posted and not yet begun by the driver: a mapped access that comes now takes its turn, and until then it is not
+                                     freed. Stays with the memory: see wefti_rma_coming() */
     /* what a small mapped access touches */
+    uint32_t rights;
     rma_slot_t *slot;             /* in the mapping; NULL: not mapped */
     uint8_t *bytes;               /* the part's first byte in the mapping */
     uint64_t len;
     uint64_t stamp;
-    uint32_t rights;
     _Atomic int32_t state;        /* weft_status_t: WEFT_OK while it can be used */
     _Atomic uint32_t n_live;      /* accesses under way: a mapped one that comes now takes its turn */
-    _Atomic uint32_t coming;      /* posted and not yet begun by the driver: likewise, and until then it is not freed */
-    weft_runtime_t *rt;
+    weft_runtime_t *rt;           /* up to here it can be read when it was freed */
     rma_counts_t count;           /* begun; mapped ones under busy, others by the driver */
     uint64_t fast;                /* mapped ones that never saw the driver, under busy */
     /* the rest */
@@ -359,8 +371,10 @@ struct weft_remote {
     wefti_list_t flushes;         /* operations, through opx->link */
     uint32_t refs;                /* the program's, and one per access and flush */
     wefti_call_t drop_call;
+    wefti_timer_t linger;         /* it has no references, but somebody came just now */
+    _Atomic bool parted;          /* its runtime is closed, or the program dropped it then: whoever is second frees it */
     size_t claim_len;             /* while it is being attached: the token or the name */
-    uint8_t claim[];
+    uint8_t *claim;
 };
 
 /* One access: in the room of its operation, or one of many of a batch. */
@@ -524,10 +538,21 @@ void wefti_rma_flushes(weft_remote_t *r);                           /* complete 
 void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n); /* acc ends. NULL: nobody wants it any more */
 void wefti_rma_remote_unref(weft_remote_t *r);
 /* Something is posted on it, by any thread; and has begun, on the driver. Between the two it may be in the inbox, and neither an access that
- * needs no driver nor a drop may pass it. */
-static inline void wefti_rma_coming(weft_remote_t *r) { atomic_fetch_add(&r->coming, 1); }
+ * needs no driver nor a drop may pass it. WEFT_ERR_CLOSED: it was dropped. */
+weft_status_t wefti_rma_fail_dropped(void);
+weft_status_t wefti_rma_there(const weft_remote_t *r);              /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone */
+static inline weft_status_t wefti_rma_coming(weft_remote_t *r)
+{
+    atomic_fetch_add(&r->coming, 1);
+    if (__builtin_expect(atomic_load(&r->handle.open), 1))
+        return WEFT_OK;
+    atomic_fetch_sub(&r->coming, 1);
+    return wefti_rma_fail_dropped();
+}
+static inline void wefti_rma_comes_not(weft_remote_t *r) { atomic_fetch_sub(&r->coming, 1); } /* it could not be handed to the driver */
 void wefti_rma_came(weft_remote_t *r);
 void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why);
+void wefti_rma_remotes_part(rma_state_t *rs);                       /* the room is freed: those that are left are the program's alone */
 bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no memory to keep it until there is room */
 void wefti_rma_drops_flush(weft_ep_t *ep);
 void wefti_rma_drops_free(weft_ep_t *ep);

@@ -126,42 +126,52 @@ weft_status_t wefti_rma_token_open(const rma_state_t *rs, const void *token, siz
 
 /* --- the calls ------------------------------------------------------------------------------------------------------------- */
 
+static weft_status_t make(const weft_region_t *region, const weft_region_token_opts_t *o, uint8_t *token, size_t *n_out)
+{
+    rma_state_t *rs = region->rs;
+    char owner[WEFTI_REACH_MAX];
+    /* the generation first: one that a revoke ends meanwhile gives a token that is stale, never one that is too good */
+    rma_claim_t c = {.region = region->id, .generation = atomic_load(&region->generation), .offset = o->offset};
+    uint64_t all = atomic_load(&region->len);
+    if (o->offset >= all || o->len > all - o->offset)
+        return wefti_fail(WEFT_ERR_RANGE, "%llu bytes from %llu on are not in a region of %llu", (unsigned long long)o->len,
+                          (unsigned long long)o->offset, (unsigned long long)all);
+    c.len = o->len ? o->len : all - o->offset;
+    c.rights = o->rights ? o->rights : region->rights;
+    if (c.rights & ~region->rights)
+        return wefti_fail(WEFT_ERR_RIGHTS, "the region gives rights %#x at most, not %#x", region->rights, c.rights);
+    if (o->lifetime_ns) {
+        uint64_t now = weft_now(rs->rt);
+        c.expires = o->lifetime_ns < UINT64_MAX - now ? now + o->lifetime_ns : 0;
+    }
+    wefti_conn_reach(rs->rt, owner);
+    *n_out = encode(rs, &c, owner, token);
+    return WEFT_OK;
+}
+
 weft_status_t weft_region_token(weft_region_t *region, const weft_region_token_opts_t *opts, void *buf, size_t *len)
 {
     weft_region_token_opts_t o;
     uint8_t token[WEFT_RMA_TOKEN_MAX];
-    char owner[WEFTI_REACH_MAX];
+    size_t n = 0;
     if (!region || !len || (!buf && *len))
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !region ? "the region" : !len ? "len" : "buf");
-    rma_state_t *rs = region->rs;
-    if (wefti_gone(rs->rt))
-        return wefti_fail_gone(rs->rt);
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_region_token_opts_t");
+    if (!st)
+        st = wefti_rma_region_enter(region);
     if (st)
         return st;
-    /* the generation first: one that a revoke ends meanwhile gives a token that is stale, never one that is too good */
-    rma_claim_t c = {.region = region->id, .generation = atomic_load(&region->generation), .offset = o.offset};
-    uint64_t all = atomic_load(&region->len);
-    if (o.offset >= all || o.len > all - o.offset)
-        return wefti_fail(WEFT_ERR_RANGE, "%llu bytes from %llu on are not in a region of %llu", (unsigned long long)o.len,
-                          (unsigned long long)o.offset, (unsigned long long)all);
-    c.len = o.len ? o.len : all - o.offset;
-    c.rights = o.rights ? o.rights : region->rights;
-    if (c.rights & ~region->rights)
-        return wefti_fail(WEFT_ERR_RIGHTS, "the region gives rights %#x at most, not %#x", region->rights, c.rights);
-    if (o.lifetime_ns) {
-        uint64_t now = weft_now(rs->rt);
-        c.expires = o.lifetime_ns < UINT64_MAX - now ? now + o.lifetime_ns : 0;
-    }
-    wefti_conn_reach(rs->rt, owner);
-    size_t n = encode(rs, &c, owner, token), cap = *len;
+    st = make(region, &o, token, &n);
+    wefti_rma_region_leave(region);
+    if (st)
+        return st;
+    size_t cap = *len;
     *len = n;
     if (cap < n)
         return wefti_fail(WEFT_ERR_LIMIT, "the token has %zu bytes and the buffer %zu", n, cap);
     memcpy(buf, token, n);
     return WEFT_OK;
 }
-
 weft_status_t weft_token_read(const void *token, size_t len, weft_token_info_t *info_out)
 {
     weft_token_info_t info = WEFT_TOKEN_INFO_INIT;

@@ -43,7 +43,7 @@ static const tool_opt_t options[] = {
     {OPT_LISTEN, "listen", "URI",
      "where to listen (default " DEFAULT_LISTEN "): tcp://HOST:PORT, unix://PATH,\nunix://@NAME; port 0 picks one"},
     {OPT_SPARE, "spare", "BYTES", "so much more, for allocations with a lease (default: none)"},
-    {OPT_LEASE, "lease", "TIME", "how long those outlive a user that fell silent (default 30s)"},
+    {OPT_LEASE, "lease", "TIME", "how long those outlive a user that was lost (default 30s)"},
     {OPT_MIRRORED, "mirrored", NULL, "be one of two or three replicas: the durls of all of them together reach the memory"},
     {OPT_NAMED, "named", NULL, "whoever can connect reaches the memory by its name, without the token in the durl"},
     {OPT_UNMAPPED, "unmapped", NULL, "users on this machine do not map the memory: every access is checked by this process"},

@@ -60,7 +60,7 @@ static const tool_opt_t serve_options[] = {
     {OPT_QUOTA_BLOCKS, "quota-blocks", "N", "the most blocks for one client (default 4096)"},
     {OPT_BLOCKS, "blocks", "N", "the most blocks in all (default 65536)"},
     {OPT_CLIENTS, "clients", "N", "the most clients at one time (default 1024)"},
-    {OPT_LEASE, "lease", "TIME", "a client that is silent for so long loses what it did not share (default 30s)"},
+    {OPT_LEASE, "lease", "TIME", "a client that is lost for so long loses what it did not share (default 30s)"},
     {OPT_UNMAPPED, "unmapped", NULL, "clients on this machine may not map blocks: every access goes through the server"},
     {OPT_STATS_EVERY, "stats-every", "TIME",
      "a line of statistics so often; 0 for none (default 10s on a terminal and with --json,\nelse none)"},
