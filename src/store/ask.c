@@ -39,6 +39,18 @@ void wefti_store_ask_of(store_ask_t *a, weft_store_t *store)
     atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
 }
 
+weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out)
+{
+    if (!op)
+        return wefti_fail(WEFT_ERR_INVALID, "the operation is NULL");
+    weft_status_t st = wefti_store_enter(store);
+    if (st)
+        return st;
+    *ask_out = wefti_store_ask_new(store, kind, name);
+    wefti_store_leave(store);
+    return *ask_out ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+}
+
 void wefti_store_ask_drop(store_ask_t *a)
 {
     if (a->block)
@@ -227,7 +239,7 @@ static const wefti_op_kind_t ask_kind = {.name = "store request", .start = start
 static const wefti_op_kind_t own_kind = {
     .name = "store request", .start = start, .cancel = cancel, .failed = failed, .by_post = true};
 
-weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
+static weft_status_t post(store_ask_t *a, weft_op_t *op)
 {
     store_state_t *ss = a->store->ss;
     const wefti_op_kind_t *kind = op ? &ask_kind : &own_kind;
@@ -247,6 +259,19 @@ weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
         a->owning = false;
         store_end(ss);
     }
+    return st;
+}
+
+weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
+{
+    weft_runtime_t *rt = a->store->rt;
+    weft_status_t st = wefti_join(rt); /* so that the room stays */
+    if (st)
+        return st;
+    st = wefti_store_there(a->store);
+    if (!st)
+        st = post(a, op); /* it is gone then, perhaps */
+    wefti_part(rt);
     return st;
 }
 
@@ -306,13 +331,6 @@ void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)
 }
 
 /* --- checks of what the program gave --------------------------------------------------------------------------------------------- */
-
-weft_status_t wefti_store_check(const weft_store_t *store, const weft_op_t *op)
-{
-    if (!store || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", store ? "the operation" : "the store");
-    return WEFT_OK;
-}
 
 weft_status_t wefti_store_check_name(const char *name, const char *what)
 {

@@ -11,6 +11,8 @@
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include "store/state.h"
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_block_t, handle);
+
 void wefti_store_block_unref(weft_block_t *block)
 {
     if (atomic_fetch_sub_explicit(&block->refs, 1, memory_order_acq_rel) != 1)
@@ -21,7 +23,7 @@ void wefti_store_block_unref(weft_block_t *block)
         wefti_free(r);
     }
     wefti_store_unref(block->store);
-    wefti_free(block);
+    wefti_handle_free(&handles, block);
 }
 
 void wefti_store_block_undo(weft_store_t *store, uint64_t id)
@@ -37,7 +39,7 @@ void wefti_store_block_undo(weft_store_t *store, uint64_t id)
 
 static weft_block_t *block_new(weft_store_t *store, uint64_t id)
 {
-    weft_block_t *block = (weft_block_t *)wefti_calloc(1, sizeof *block);
+    weft_block_t *block = (weft_block_t *)wefti_handle_new(&handles);
     if (!block)
         return NULL;
     atomic_init(&block->refs, 1);
@@ -127,12 +129,47 @@ void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p)
 
 /* --- calls -------------------------------------------------------------------------------------------------------------------- */
 
+/* It is open, and stays as it is until leave(). */
+static weft_status_t enter(const weft_block_t *block)
+{
+    if (!block)
+        return wefti_fail(WEFT_ERR_INVALID, "the block is NULL");
+    return wefti_handle_enter(&((weft_block_t *)(uintptr_t)block)->handle)
+               ? WEFT_OK
+               : wefti_fail(WEFT_ERR_CLOSED, "the block was freed or dropped");
+}
+
+static void leave(const weft_block_t *block)
+{
+    wefti_handle_leave(&((weft_block_t *)(uintptr_t)block)->handle);
+}
+
+/* A request about it. */
+static weft_status_t ask_about(weft_block_t *block, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out)
+{
+    if (!op)
+        return wefti_fail(WEFT_ERR_INVALID, "the operation is NULL");
+    weft_status_t st = enter(block);
+    if (st)
+        return st;
+    store_ask_t *a = wefti_store_ask_new(block->store, kind, name);
+    if (a) {
+        a->q.block = block->id;
+        atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
+        a->block = block;
+    } else {
+        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    }
+    leave(block);
+    *ask_out = a;
+    return st;
+}
+
 weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opts, weft_op_t *op)
 {
     weft_block_opts_t o;
-    weft_status_t st = wefti_store_check(store, op);
-    if (!st)
-        st = wefti_opts_read(opts, &o, sizeof o, "weft_block_opts_t");
+    store_ask_t *a;
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_block_opts_t");
     if (!st && o.name)
         st = wefti_store_check_name(o.name, "a block");
     if (st)
@@ -141,9 +178,9 @@ weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opt
         return wefti_fail(WEFT_ERR_INVALID, "a block has at most max_len bytes, not %llu", (unsigned long long)o.len);
     if (o.shared && !o.name)
         return wefti_fail(WEFT_ERR_INVALID, "a shared block needs a name: nobody would find it any more");
-    store_ask_t *a = wefti_store_ask_new(store, STORE_ALLOC, o.name);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    st = wefti_store_ask_for(store, op, STORE_ALLOC, o.name, &a);
+    if (st)
+        return st;
     a->q.len = o.len;
     a->q.max_len = o.max_len;
     a->q.flags = o.shared ? STORE_SHARED : 0;
@@ -152,24 +189,27 @@ weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opt
 
 weft_status_t weft_block_open(weft_store_t *store, const char *name, weft_op_t *op)
 {
-    weft_status_t st = wefti_store_check(store, op);
+    store_ask_t *a;
+    weft_status_t st = wefti_store_check_name(name, "a block");
     if (!st)
-        st = wefti_store_check_name(name, "a block");
-    if (st)
-        return st;
-    store_ask_t *a = wefti_store_ask_new(store, STORE_FIND, name);
-    return a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+        st = wefti_store_ask_for(store, op, STORE_FIND, name, &a);
+    return st ? st : wefti_store_ask_go(a, op);
 }
 
 weft_remote_t *weft_block_remote(const weft_block_t *block)
 {
-    return block ? atomic_load(&block->reach)->remote : NULL;
+    if (!block || enter(block))
+        return NULL;
+    weft_remote_t *remote = atomic_load(&block->reach)->remote;
+    leave(block);
+    return remote;
 }
 
-weft_status_t weft_block_token(const weft_block_t *block, void *buf, size_t *len)
+static weft_status_t token(const weft_block_t *block, void *buf, size_t *len)
 {
-    if (!block || !len || (!buf && *len))
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !block ? "the block" : "where the token goes");
+    weft_status_t st = wefti_store_there(block->store);
+    if (st)
+        return st;
     const store_reach_t *r = atomic_load(&block->reach);
     size_t room = *len;
     *len = r->token_len;
@@ -179,52 +219,69 @@ weft_status_t weft_block_token(const weft_block_t *block, void *buf, size_t *len
     return WEFT_OK;
 }
 
-weft_status_t weft_block_extend(weft_block_t *block, uint64_t len, weft_op_t *op)
+weft_status_t weft_block_token(const weft_block_t *block, void *buf, size_t *len)
 {
-    weft_status_t st = wefti_store_check(block ? block->store : NULL, op);
+    if (!block || !len || (!buf && *len))
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !block ? "the block" : "where the token goes");
+    weft_status_t st = enter(block);
     if (st)
         return st;
-    store_ask_t *a = wefti_store_ask_new(block->store, STORE_EXTEND, NULL);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
-    atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
-    a->block = block;
-    a->q.block = block->id;
+    st = token(block, buf, len);
+    leave(block);
+    return st;
+}
+
+weft_status_t weft_block_extend(weft_block_t *block, uint64_t len, weft_op_t *op)
+{
+    store_ask_t *a;
+    weft_status_t st = ask_about(block, op, STORE_EXTEND, NULL, &a);
+    if (st)
+        return st;
     a->q.len = len;
     return wefti_store_ask_go(a, op);
 }
 
 weft_status_t weft_block_share(weft_block_t *block, const char *name, bool replace, weft_op_t *op)
 {
-    weft_status_t st = wefti_store_check(block ? block->store : NULL, op);
+    store_ask_t *a;
+    weft_status_t st = wefti_store_check_name(name, "a block");
     if (!st)
-        st = wefti_store_check_name(name, "a block");
+        st = ask_about(block, op, STORE_SHARE, name, &a);
     if (st)
         return st;
-    store_ask_t *a = wefti_store_ask_new(block->store, STORE_SHARE, name);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
-    a->q.block = block->id;
     a->q.flags = replace ? STORE_REPLACE : 0;
     return wefti_store_ask_go(a, op);
 }
 
+/* It is closed: the program's reference, when nobody inside takes another. */
+static void let_go(weft_block_t *block)
+{
+    wefti_handle_quiet(&block->handle);
+    wefti_store_block_unref(block);
+}
+
 weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op)
 {
-    if (!block)
-        return wefti_fail(WEFT_ERR_INVALID, "the block is NULL");
-    store_ask_t *a = wefti_store_ask_new(block->store, STORE_FREE, NULL);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
-    a->q.block = block->id;
-    weft_status_t st = wefti_store_ask_go(a, op);
-    if (!st)
-        wefti_store_block_unref(block);
+    store_ask_t *a = NULL;
+    weft_status_t st = enter(block);
+    if (st)
+        return st;
+    bool first = wefti_handle_close(&block->handle);
+    if (first && (a = wefti_store_ask_new(block->store, STORE_FREE, NULL)))
+        a->q.block = block->id;
+    leave(block);
+    if (!first)
+        return wefti_fail(WEFT_ERR_CLOSED, "the block is being freed or dropped already");
+    st = a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    if (st)
+        atomic_store(&block->handle.open, 1); /* nothing was started: it is as it was */
+    else
+        let_go(block);
     return st;
 }
 
 void weft_block_drop(weft_block_t *block)
 {
-    if (block)
-        wefti_store_block_unref(block);
+    if (block && wefti_handle_close(&block->handle))
+        let_go(block);
 }

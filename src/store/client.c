@@ -17,6 +17,8 @@
 
 #define LEASE_MIN WEFT_MILLISECOND
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_store_t, rt);
+
 /* --- life -------------------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_unref(weft_store_t *store)
@@ -24,12 +26,45 @@ void wefti_store_unref(weft_store_t *store)
     if (atomic_fetch_sub_explicit(&store->refs, 1, memory_order_acq_rel) != 1)
         return;
     wefti_free(store->bye);
-    wefti_free(store);
+    wefti_handle_free(&handles, store);
 }
 
-/* The program has no use for it any more. */
+weft_status_t wefti_store_there(const weft_store_t *store)
+{
+    if (wefti_gone(store->rt))
+        return wefti_fail_gone(store->rt);
+    return store->rt->handle.uses == store->rt_uses ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the runtime of the store is closed");
+}
+
+weft_status_t wefti_store_enter(const weft_store_t *store)
+{
+    if (!store)
+        return wefti_fail(WEFT_ERR_INVALID, "the store is NULL");
+    if (!wefti_handle_enter(&((weft_store_t *)(uintptr_t)store)->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the store was closed");
+    weft_status_t st = wefti_store_there(store);
+    if (st)
+        wefti_store_leave(store);
+    return st;
+}
+
+weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
+{
+    weft_status_t st = wefti_store_enter(store);
+    if (st)
+        return st;
+    if (store->rt == rt)
+        atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
+    else
+        st = wefti_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
+    wefti_store_leave(store);
+    return st;
+}
+
+/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one goes. */
 static void part(weft_store_t *store)
 {
+    wefti_handle_quiet(&store->handle);
     wefti_timer_stop(store->rt, &store->renew);
     wefti_list_remove(&store->all_link);
     if (wefti_list_linked(&store->ep_link))
@@ -83,8 +118,12 @@ void wefti_store_stores_shutdown(store_state_t *ss)
 /* Those that the program forgot. */
 void wefti_store_stores_free(store_state_t *ss)
 {
-    for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));)
-        wefti_store_unref(wefti_container_of(l, weft_store_t, all_link));
+    for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));) {
+        weft_store_t *store = wefti_container_of(l, weft_store_t, all_link);
+        wefti_handle_close(&store->handle);
+        wefti_handle_quiet(&store->handle);
+        wefti_store_unref(store);
+    }
 }
 
 /* --- the lease ----------------------------------------------------------------------------------------------------------------- */
@@ -195,73 +234,107 @@ void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
     crypto_generichash(id_out, WEFT_STORE_ID, (const uint8_t *)&n, sizeof n, ss->secret, sizeof ss->secret);
 }
 
-weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op)
+static weft_status_t open_on(weft_ep_t *ep, const weft_store_opts_t *o, weft_op_t *op)
 {
-    weft_store_opts_t o;
-    if (!ep || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
-    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_store_opts_t");
-    if (st)
-        return st;
-    weft_store_t *store = (weft_store_t *)wefti_calloc(1, sizeof *store);
+    weft_store_t *store = (weft_store_t *)wefti_handle_new(&handles);
     store_ask_t *bye = wefti_store_ask_new(NULL, STORE_CLOSE, NULL);
     if (!store || !bye)
         goto err_store;
     store->rt = ep->rt;
+    store->rt_uses = ep->rt->handle.uses;
     store->ss = store_state(ep->rt);
     store->ep = ep;
-    store->ep_id = weft_ep_id(ep);
-    store->manual = o.manual;
-    store->fresh = !o.id;
+    store->ep_id = ep->id;
+    store->manual = o->manual;
+    store->fresh = !o->id;
     store->renew.fn = renew_due;
     store->leave_call.fn = leave;
-    if (o.id)
-        memcpy(store->id, o.id, sizeof store->id);
+    if (o->id)
+        memcpy(store->id, o->id, sizeof store->id);
     else
         wefti_store_random_id(store->ss, store->id);
     store_ask_t *a = wefti_store_ask_new(store, STORE_OPEN, NULL); /* has the only reference */
     if (!a)
         goto err_store;
     store->bye = bye;
-    a->q.lease_ns = o.lease_ns;
-    a->q.flags = o.manual ? STORE_TIMED : 0;
+    a->q.lease_ns = o->lease_ns;
+    a->q.flags = o->manual ? STORE_TIMED : 0;
     return wefti_store_ask_go(a, op);
 
 err_store:
-    wefti_free(store);
+    wefti_handle_free(&handles, store);
     wefti_free(bye);
     return wefti_fail(WEFT_ERR_NOMEM, "no memory for a store");
 }
 
+weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op)
+{
+    weft_store_opts_t o;
+    if (!ep || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_store_opts_t");
+    if (!st)
+        st = wefti_ep_check(ep);
+    if (st)
+        return st;
+    weft_runtime_t *rt = ep->rt;
+    st = wefti_join(rt);
+    if (st)
+        return st;
+    st = open_on(ep, &o, op);
+    wefti_part(rt);
+    return st;
+}
+/* Close the handle, for the one who is first; the runtime stays until wefti_part(store->rt). WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+static weft_status_t close_handle(weft_store_t *store)
+{
+    weft_status_t st = wefti_store_enter(store);
+    if (st)
+        return st;
+    weft_runtime_t *rt = store->rt;
+    st = wefti_join(rt);
+    if (!st && !wefti_handle_close(&store->handle)) {
+        wefti_part(rt);
+        st = wefti_fail(WEFT_ERR_CLOSED, "the store is being closed already");
+    }
+    wefti_store_leave(store);
+    return st;
+}
+
 weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
 {
-    if (!store)
-        return wefti_fail(WEFT_ERR_INVALID, "the store is NULL");
+    weft_status_t st = close_handle(store);
+    if (st)
+        return st;
+    weft_runtime_t *rt = store->rt;
     store_ask_t *bye = store->bye;
     store->bye = NULL;
     wefti_store_ask_of(bye, store);
-    weft_status_t st = wefti_store_ask_post(bye, op);
+    st = wefti_store_ask_post(bye, op);
     if (st) { /* nothing was started: it is as it was */
         bye->store = NULL;
         store->bye = bye;
+        atomic_store(&store->handle.open, 1);
         wefti_store_unref(store);
     }
+    wefti_part(rt);
     return st;
 }
 
 void weft_store_leave(weft_store_t *store)
 {
-    if (store)
-        wefti_call_on_driver(store->rt, &store->leave_call);
+    if (!store || close_handle(store))
+        return;
+    weft_runtime_t *rt = store->rt;
+    wefti_call_on_driver(rt, &store->leave_call); /* where that is too late, the end of the room lets go of it */
+    wefti_part(rt);
 }
 
 weft_status_t weft_store_renew(weft_store_t *store, weft_op_t *op)
 {
-    weft_status_t st = wefti_store_check(store, op);
-    if (st)
-        return st;
-    store_ask_t *a = wefti_store_ask_new(store, STORE_RENEW, NULL);
-    return a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    store_ask_t *a;
+    weft_status_t st = wefti_store_ask_for(store, op, STORE_RENEW, NULL, &a);
+    return st ? st : wefti_store_ask_go(a, op);
 }
 
 weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *info_out)
@@ -269,10 +342,14 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
     weft_store_info_t all = WEFT_STORE_INFO_INIT;
     if (!store || !info_out || !info_out->size)
         return wefti_fail(WEFT_ERR_INVALID, store ? "info goes to a struct made with WEFT_STORE_INFO_INIT" : "the store is NULL");
+    weft_status_t st = wefti_store_enter(store);
+    if (st)
+        return st;
     memcpy(all.id, store->id, sizeof all.id);
     memcpy(all.server, store->server, sizeof all.server);
     all.lease_ns = store->lease_ns;
     all.state = (weft_status_t)atomic_load(&store->state);
+    wefti_store_leave(store);
     size_t n = info_out->size < sizeof all ? info_out->size : sizeof all;
     all.size = n;
     memcpy(info_out, &all, n);
@@ -281,25 +358,21 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
 
 weft_status_t weft_store_query(weft_store_t *store, weft_store_stats_t *stats_out, weft_op_t *op)
 {
-    weft_status_t st = wefti_store_check(store, op);
-    if (st)
-        return st;
+    store_ask_t *a;
     if (!stats_out || stats_out->size < sizeof stats_out->size)
         return wefti_fail(WEFT_ERR_INVALID, "statistics go to a struct made with WEFT_STORE_STATS_INIT");
-    store_ask_t *a = wefti_store_ask_new(store, STORE_QUERY, NULL);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    weft_status_t st = wefti_store_ask_for(store, op, STORE_QUERY, NULL, &a);
+    if (st)
+        return st;
     a->out = stats_out;
     return wefti_store_ask_go(a, op);
 }
 
 weft_status_t weft_store_remove(weft_store_t *store, const char *name, weft_op_t *op)
 {
-    weft_status_t st = wefti_store_check(store, op);
+    store_ask_t *a;
+    weft_status_t st = wefti_store_check_name(name, "a block to remove");
     if (!st)
-        st = wefti_store_check_name(name, "a block to remove");
-    if (st)
-        return st;
-    store_ask_t *a = wefti_store_ask_new(store, STORE_REMOVE, name);
-    return a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+        st = wefti_store_ask_for(store, op, STORE_REMOVE, name, &a);
+    return st ? st : wefti_store_ask_go(a, op);
 }

@@ -83,16 +83,14 @@ void wefti_store_list_answer(store_ask_t *a, const store_reply_t *p)
 
 weft_status_t weft_store_list(weft_store_t *store, const char *prefix, weft_block_fn fn, void *user, weft_op_t *op)
 {
-    weft_status_t st = wefti_store_check(store, op);
-    if (st)
-        return st;
+    store_ask_t *a;
     if (!fn)
         return wefti_fail(WEFT_ERR_INVALID, "a list needs a function to call");
     if (prefix && strnlen(prefix, WEFT_RMA_NAME_MAX + 1) > WEFT_RMA_NAME_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "a name has at most %u bytes, and so has the beginning of one", WEFT_RMA_NAME_MAX);
-    store_ask_t *a = wefti_store_ask_new(store, STORE_LIST, prefix);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    weft_status_t st = wefti_store_ask_for(store, op, STORE_LIST, prefix, &a);
+    if (st)
+        return st;
     a->fn = fn;
     a->fn_user = user;
     return wefti_store_ask_go(a, op);

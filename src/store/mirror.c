@@ -58,14 +58,18 @@ static void bury(weft_mirror_t *m)
     wefti_op_complete(op, m->state);
 }
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_mirror_t, rt);
+
 static void mirror_free(weft_mirror_t *m)
 {
+    wefti_handle_close(&m->handle);
+    wefti_handle_quiet(&m->handle);
     mir_each(mb, m)
         wefti_mirror_leave_store(mb);
     wefti_mirror_pieces_free(m);
     pthread_mutex_destroy(&m->lock);
     wefti_free(m->name);
-    wefti_free(m);
+    wefti_handle_free(&handles, m);
 }
 
 static void gone(weft_mirror_t *m)
@@ -125,12 +129,53 @@ static void close_begin(weft_mirror_t *m)
     wefti_mirror_add_abort(m);
 }
 
+/* --- calls on their way to the driver ------------------------------------------------------------------------------------------------- */
+
+weft_status_t wefti_mirror_enter(weft_mirror_t *m)
+{
+    if (!m)
+        return wefti_fail(WEFT_ERR_INVALID, "the mirror is NULL");
+    if (!wefti_handle_enter(&m->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the mirror was closed");
+    if (!wefti_gone(m->rt))
+        return WEFT_OK;
+    wefti_handle_leave(&m->handle);
+    return wefti_fail_gone(m->rt);
+}
+
+weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const wefti_op_kind_t *kind, weft_status_t st)
+{
+    if (!st)
+        st = wefti_op_prepare(m->rt, op, kind);
+    if (!st)
+        atomic_fetch_add(&m->coming, 1);
+    wefti_handle_leave(&m->handle);
+    return st;
+}
+
+weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op)
+{
+    weft_status_t st = wefti_op_go(m->rt, op);
+    if (st && wefti_op_room(op, mir_open_t)->m) /* the runtime was closed meanwhile */
+        atomic_fetch_sub(&m->coming, 1);
+    return st;
+}
+
+weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st)
+{
+    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    atomic_fetch_sub(&m->coming, 1);
+    if (!st)
+        return WEFT_OK;
+    wefti_op_room(op, mir_open_t)->m = NULL;
+    wefti_mirror_turn(m);
+    return st;
+}
+
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
-    if (m->phase != MIR_UP)
-        return wefti_fail(WEFT_ERR_STATE, "the mirror was closed already");
-    weft_status_t st = wefti_op_track(op);
+    weft_status_t st = wefti_mirror_came(op, m->phase == MIR_UP ? wefti_op_track(op) : WEFT_ERR_CLOSED);
     if (st)
         return st;
     m->close_op = op;
@@ -150,7 +195,7 @@ static const wefti_op_kind_t close_kind = {.name = "mirror close", .start = clos
 static void close_called(wefti_call_t *call)
 {
     weft_mirror_t *m = wefti_container_of(call, weft_mirror_t, close_call);
-    atomic_store(&m->called, false);
+    atomic_fetch_sub(&m->coming, 1);
     if (m->phase == MIR_UP)
         close_begin(m);
     wefti_mirror_turn(m);
@@ -158,19 +203,30 @@ static void close_called(wefti_call_t *call)
 
 weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
 {
-    if (!mirror)
-        return wefti_fail(WEFT_ERR_INVALID, "the mirror is NULL");
-    if (!op) {
-        mirror->close_call.fn = close_called;
-        atomic_store(&mirror->called, true);
-        wefti_call_on_driver(mirror->rt, &mirror->close_call);
-        return WEFT_OK;
-    }
-    weft_status_t st = wefti_op_prepare(mirror->rt, op, &close_kind);
+    weft_status_t st = wefti_mirror_enter(mirror);
     if (st)
         return st;
-    wefti_op_room(op, mir_open_t)->m = mirror;
-    return wefti_op_go(mirror->rt, op);
+    bool first = wefti_handle_close(&mirror->handle);
+    if (first)
+        atomic_fetch_add(&mirror->coming, 1);
+    wefti_handle_leave(&mirror->handle);
+    if (!first)
+        return wefti_fail(WEFT_ERR_CLOSED, "the mirror is being closed already");
+    if (!op) {
+        mirror->close_call.fn = close_called;
+        if (!wefti_call_on_driver(mirror->rt, &mirror->close_call))
+            atomic_fetch_sub(&mirror->coming, 1);
+        return WEFT_OK;
+    }
+    st = wefti_op_prepare(mirror->rt, op, &close_kind);
+    if (!st) {
+        wefti_op_room(op, mir_open_t)->m = mirror;
+        return wefti_mirror_go(mirror, op);
+    }
+    if (!wefti_closing(mirror->rt)) /* else it ends all the same */
+        atomic_store(&mirror->handle.open, 1);
+    atomic_fetch_sub(&mirror->coming, 1);
+    return st;
 }
 
 /* --- turns --------------------------------------------------------------------------------------------------------------------------- */
@@ -232,7 +288,7 @@ void wefti_mirror_turn(weft_mirror_t *m)
             arm(m); /* or die, for want of memory */
     }
     m->turning = false;
-    if (m->phase == MIR_GONE && !m->children && !atomic_load(&m->called))
+    if (m->phase == MIR_GONE && !m->children && !atomic_load(&m->coming))
         gone(m);
     else
         show(m);
@@ -259,6 +315,8 @@ void wefti_mirror_shutdown(weft_runtime_t *rt)
 {
     wefti_list_each_safe(l, &store_state(rt)->mirrors) {
         weft_mirror_t *m = wefti_container_of(l, weft_mirror_t, link);
+        wefti_handle_close(&m->handle);
+        wefti_handle_quiet(&m->handle);
         wefti_mirror_die(m, WEFT_ERR_CLOSED);
         if (!m->buried)
             bury(m);
@@ -280,6 +338,7 @@ static weft_status_t open_start(weft_op_t *op)
     weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
     weft_status_t st = wefti_op_track(op);
     if (st) {
+        wefti_op_room(op, mir_open_t)->m = NULL;
         mirror_free(m);
         return st;
     }
@@ -300,21 +359,13 @@ static void open_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t open_kind = {.name = "mirror open", .start = open_start, .cancel = open_cancel};
 
-static weft_status_t check(weft_runtime_t *rt, const weft_mirror_opts_t *o)
+static weft_status_t check(const weft_mirror_opts_t *o)
 {
     weft_status_t st = wefti_store_check_name(o->name, "a mirror");
     if (st)
         return st;
     if (!o->stores || !o->n_stores || o->n_stores > WEFT_MIRROR_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "a mirror has one to %u stores, not %zu", WEFT_MIRROR_MAX, o->n_stores);
-    for (size_t i = 0; i < o->n_stores; i++) {
-        if (!o->stores[i] || o->stores[i]->rt != rt)
-            return wefti_fail(WEFT_ERR_INVALID, "store %zu is %s", i, o->stores[i] ? "of another runtime" : "NULL");
-        for (size_t k = 0; k < i; k++)
-            if (!memcmp(o->stores[i]->server, o->stores[k]->server, WEFT_STORE_ID))
-                return wefti_fail(WEFT_ERR_INVALID, "stores %zu and %zu are of one server: a copy each is what a mirror is for",
-                                  k, i);
-    }
     if (o->len > MIR_LEN_MAX || (o->len && !o->write))
         return wefti_fail(WEFT_ERR_INVALID,
                           o->write ? "a mirror of %llu bytes is too long"
@@ -327,12 +378,12 @@ static weft_status_t check(weft_runtime_t *rt, const weft_mirror_opts_t *o)
 
 static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o)
 {
-    weft_mirror_t *m = (weft_mirror_t *)wefti_calloc(1, sizeof *m);
+    weft_mirror_t *m = (weft_mirror_t *)wefti_handle_new(&handles);
     if (!m)
         return NULL;
     m->name = wefti_strdup(o->name);
     if (!m->name) {
-        wefti_free(m);
+        wefti_handle_free(&handles, m);
         return NULL;
     }
     m->rt = rt;
@@ -356,11 +407,23 @@ static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o
     pthread_mutex_init(&m->lock, NULL);
     mir_each(mb, m)
         mb->m = m;
-    for (size_t i = 0; i < o->n_stores; i++) {
-        atomic_fetch_add_explicit(&o->stores[i]->refs, 1, memory_order_relaxed);
-        wefti_mirror_take_store(&m->at[i], o->stores[i]);
-    }
     return m;
+}
+
+/* A reference to store i for its member i. */
+static weft_status_t take_store(weft_mirror_t *m, size_t i, weft_store_t *store)
+{
+    if (!store)
+        return wefti_fail(WEFT_ERR_INVALID, "store %zu is NULL", i);
+    weft_status_t st = wefti_store_hold(store, m->rt);
+    if (st)
+        return st;
+    wefti_mirror_take_store(&m->at[i], store);
+    for (size_t k = 0; k < i; k++)
+        if (!memcmp(m->at[i].server, m->at[k].server, WEFT_STORE_ID))
+            return wefti_fail(WEFT_ERR_INVALID, "stores %zu and %zu are of one server: a copy each is what a mirror is for", k,
+                              i);
+    return WEFT_OK;
 }
 
 weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op)
@@ -372,20 +435,31 @@ weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opt
     if (!rt || !op || !o.name)
         return wefti_fail(WEFT_ERR_INVALID,
                           "a mirror needs a runtime, an operation, and options made with WEFT_MIRROR_OPTS_INIT that have a name");
-    st = check(rt, &o);
+    st = check(&o);
+    if (!st)
+        st = wefti_op_prepare(rt, op, &open_kind);
     if (st)
         return st;
     weft_mirror_t *m = mirror_new(rt, &o);
-    if (!m)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a mirror");
-    st = wefti_op_prepare(rt, op, &open_kind);
+    st = m ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a mirror");
+    for (size_t i = 0; i < o.n_stores && !st; i++)
+        st = take_store(m, i, o.stores[i]);
     if (st) {
-        mirror_free(m);
-        return st;
+        wefti_op_unprepare(op);
+        goto err_mirror;
     }
     op->buf = NULL;
     wefti_op_room(op, mir_open_t)->m = m;
-    return wefti_op_go(rt, op);
+    st = wefti_op_go(rt, op);
+    if (!st)
+        return WEFT_OK;
+    if (!wefti_op_room(op, mir_open_t)->m)
+        return st; /* it was freed where it began */
+
+err_mirror:
+    if (m)
+        mirror_free(m);
+    return st;
 }
 
 weft_status_t weft_mirror_get_info(const weft_mirror_t *mirror, weft_mirror_info_t *info_out)
@@ -394,9 +468,13 @@ weft_status_t weft_mirror_get_info(const weft_mirror_t *mirror, weft_mirror_info
     if (!m || !info_out || !info_out->size)
         return wefti_fail(WEFT_ERR_INVALID, "the mirror, or the size of the info, is missing");
     size_t size = info_out->size < sizeof m->shown ? info_out->size : sizeof m->shown;
+    weft_status_t st = wefti_mirror_enter(m);
+    if (st)
+        return st;
     pthread_mutex_lock(&m->lock);
     memcpy(info_out, &m->shown, size);
     pthread_mutex_unlock(&m->lock);
+    wefti_handle_leave(&m->handle);
     info_out->size = size;
     return WEFT_OK;
 }

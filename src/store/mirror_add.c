@@ -153,27 +153,35 @@ void wefti_mirror_add_abort(weft_mirror_t *m)
 
 /* --- the call ------------------------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t add_start(weft_op_t *op)
+static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
 {
-    const mir_add_t *a = wefti_op_room(op, mir_add_t);
-    weft_mirror_t *m = a->m;
     bool place = false;
     if (m->state || m->phase != MIR_UP)
         return m->state ? m->state : WEFT_ERR_CLOSED;
     if (m->adding)
         return wefti_fail(WEFT_ERR_STATE, "a server is being added already: wait for that");
-    mir_each(mb, m) {
-        if (mir_gets(mb) && !memcmp(mb->server, a->store->server, WEFT_STORE_ID))
+    for (const mir_member_t *mb = m->at; mb < m->at + WEFT_MIRROR_MAX; mb++) {
+        if (mir_gets(mb) && !memcmp(mb->server, store->server, WEFT_STORE_ID))
             return wefti_fail(WEFT_ERR_STATE, "this server is a member already");
         place = place || !mir_gets(mb);
     }
-    if (!place)
-        return wefti_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
-    weft_status_t st = wefti_op_track(op);
-    if (st)
+    return place ? WEFT_OK : wefti_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
+}
+
+static weft_status_t add_start(weft_op_t *op)
+{
+    const mir_add_t *a = wefti_op_room(op, mir_add_t);
+    weft_mirror_t *m = a->m;
+    weft_store_t *store = a->store;
+    weft_status_t st = may_add(m, store);
+    if (!st)
+        st = wefti_op_track(op);
+    st = wefti_mirror_came(op, st);
+    if (st) {
+        wefti_store_unref(store);
         return st;
-    atomic_fetch_add_explicit(&a->store->refs, 1, memory_order_relaxed);
-    m->add_store = a->store;
+    }
+    m->add_store = store;
     m->add_op = op;
     m->adding = ADD_PLACE;
     m->again = true;
@@ -196,13 +204,21 @@ weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_o
 {
     if (!mirror || !store || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !mirror ? "the mirror" : !store ? "the store" : "the operation");
-    if (!mirror->writer)
-        return wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
-    if (store->rt != mirror->rt)
-        return wefti_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
-    weft_status_t st = wefti_op_prepare(mirror->rt, op, &add_kind);
+    weft_status_t st = wefti_mirror_enter(mirror);
     if (st)
         return st;
+    st = mirror->writer ? wefti_store_hold(store, mirror->rt)
+                        : wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
+    bool held = !st;
+    st = wefti_mirror_prepare(mirror, op, &add_kind, st);
+    if (st) {
+        if (held)
+            wefti_store_unref(store);
+        return st;
+    }
     *wefti_op_room(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
-    return wefti_op_go(mirror->rt, op);
+    st = wefti_mirror_go(mirror, op);
+    if (st && wefti_op_room(op, mir_add_t)->m) /* it did not even begin */
+        wefti_store_unref(store);
+    return st;
 }

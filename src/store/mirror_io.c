@@ -480,16 +480,15 @@ static weft_status_t io_start(weft_op_t *op)
 {
     mir_io_t *io = mir_io(op);
     weft_mirror_t *m = io->m;
-    if (m->state || m->phase != MIR_UP)
-        return m->state ? m->state : WEFT_ERR_CLOSED;
+    weft_status_t st = m->state ? m->state : m->phase != MIR_UP ? WEFT_ERR_CLOSED : io->len ? wefti_op_track(op) : WEFT_OK;
+    st = wefti_mirror_came(op, st);
+    if (st)
+        return st;
     if (!io->len) {
         op->len = 0;
         wefti_op_complete(op, WEFT_OK);
         return WEFT_OK;
     }
-    weft_status_t st = wefti_op_track(op);
-    if (st)
-        return st;
     wefti_list_push_back(io->write ? &m->writes : &m->reads, &wefti_opx(op)->link);
     m->again = true;
     wefti_mirror_turn(m);
@@ -506,20 +505,28 @@ static void io_cancel(weft_op_t *op, weft_status_t why)
 static const wefti_op_kind_t read_kind = {.name = "mirror read", .start = io_start, .cancel = io_cancel};
 static const wefti_op_kind_t write_kind = {.name = "mirror write", .start = io_start, .cancel = io_cancel};
 
-static weft_status_t post(weft_mirror_t *m, uint64_t offset, void *buf, size_t len, bool write, weft_op_t *op)
+static weft_status_t may(const weft_mirror_t *m, uint64_t offset, size_t len, bool write)
 {
-    if (!m || !op || (!buf && len))
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !m ? "the mirror" : !op ? "the operation" : "the buffer");
     if (write && !m->writer)
         return wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
     if (offset > m->len || len > m->len - offset)
         return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not in a mirror of %llu", len, (unsigned long long)offset,
                           (unsigned long long)m->len);
-    weft_status_t st = wefti_op_prepare(m->rt, op, write ? &write_kind : &read_kind);
+    return WEFT_OK;
+}
+
+static weft_status_t post(weft_mirror_t *m, uint64_t offset, void *buf, size_t len, bool write, weft_op_t *op)
+{
+    if (!m || !op || (!buf && len))
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !m ? "the mirror" : !op ? "the operation" : "the buffer");
+    weft_status_t st = wefti_mirror_enter(m);
+    if (st)
+        return st;
+    st = wefti_mirror_prepare(m, op, write ? &write_kind : &read_kind, may(m, offset, len, write));
     if (st)
         return st;
     *mir_io(op) = (mir_io_t){.m = m, .buf = (uint8_t *)buf, .offset = offset, .len = len, .write = write};
-    return wefti_op_go(m->rt, op);
+    return wefti_mirror_go(m, op);
 }
 
 weft_status_t weft_mirror_read(weft_mirror_t *mirror, uint64_t offset, void *buf, size_t len, weft_op_t *op)

@@ -96,7 +96,8 @@ typedef struct mir_scan {
 } mir_scan_t;
 
 struct weft_mirror {
-    weft_runtime_t *rt;
+    wefti_handle_t handle;       /* open until the program closes it */
+    weft_runtime_t *rt;          /* up to here it can be read when it was freed */
     wefti_list_t link;           /* store_state_t.mirrors */
     char *name;
     bool writer, make, force, checksums;
@@ -119,7 +120,7 @@ struct weft_mirror {
     weft_status_t undone;        /* why the making is undone */
     weft_op_t *open_op, *close_op, *add_op;
     wefti_call_t close_call;     /* where nobody waits for it */
-    _Atomic bool called;         /* it is on its way to the driver */
+    _Atomic uint32_t coming;     /* calls that are on their way to the driver: it stays until then */
     weft_status_t close_status;
     wefti_rarely_t rarely;       /* copies that were changed, by member */
 
@@ -227,6 +228,13 @@ static inline void mir_at(weft_mirror_t *m, uint64_t *which, uint64_t when)
         *which = when;
 }
 void wefti_mirror_shutdown(weft_runtime_t *rt); /* the runtime closes */
+/* A call of any thread, whose operation has the mirror as the first field of its room. Look at the mirror: it stays until prepare. WEFT_ERR_INVALID,
+ * _CLOSED, _FORKED. Then prepare, with what the look came to: counted as coming if that is WEFT_OK. Then fill in the room and go. */
+weft_status_t wefti_mirror_enter(weft_mirror_t *m);
+weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const wefti_op_kind_t *kind, weft_status_t st);
+weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
+/* On the driver: it has arrived. `st`: it does not begin; the mirror may be gone then. */
+weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st);
 bool wefti_mirror_idle(weft_runtime_t *rt);
 
 /* --- mirror_member.c: servers, leases, configurations --------------------------------------------------------------------------- */

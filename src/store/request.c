@@ -18,9 +18,8 @@ void wefti_store_replica_answer(store_ask_t *a, const store_reply_t *p)
 
 static weft_status_t ask(weft_store_t *store, uint8_t kind, const char *name, void *out, weft_op_t *op, store_ask_t **ask_out)
 {
-    weft_status_t st = wefti_store_check(store, op);
-    if (!st)
-        st = wefti_store_check_name(name, "a mirror");
+    weft_status_t st = store && op ? wefti_store_check_name(name, "a mirror")
+                                   : wefti_fail(WEFT_ERR_INVALID, "%s is NULL", store ? "the operation" : "the store");
     if (st)
         return st;
     store_ask_t *a = wefti_store_ask_new(store, kind, name);

@@ -347,50 +347,62 @@ static uint32_t most_mapped(void)
     return (uint32_t)(limit.rlim_cur - limit.rlim_cur / 4);
 }
 
-weft_status_t weft_store_serve(weft_runtime_t *rt, const weft_store_server_opts_t *opts, weft_store_server_t **server_out)
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_store_server_t, rt);
+
+static weft_status_t serve_on(weft_runtime_t *rt, const weft_store_server_opts_t *o, weft_store_server_t **server_out)
 {
-    weft_store_server_opts_t o;
-    if (!rt || !server_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "where the server goes" : "the runtime");
-    if (wefti_forked(rt) || rt->closing)
-        return wefti_fail(rt->closing ? WEFT_ERR_CLOSED : WEFT_ERR_FORKED, "the runtime cannot be used here any more");
-    weft_status_t st = take_opts(opts, &o);
-    if (st)
-        return st;
     store_state_t *ss = store_state(rt);
-    weft_store_server_t *s = (weft_store_server_t *)wefti_calloc(1, sizeof *s);
+    weft_status_t st = WEFT_OK;
+    weft_store_server_t *s = (weft_store_server_t *)wefti_handle_new(&handles);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a server");
+    s->rt = rt;
     s->ss = ss;
-    s->opts = o;
+    s->opts = *o;
     s->born = weft_now(rt);
     s->max_mapped = most_mapped();
     s->stats.size = sizeof s->stats;
-    wefti_slots_init(&s->blocks, o.blocks);
+    wefti_slots_init(&s->blocks, o->blocks);
     wefti_list_init(&s->client_list);
     wefti_list_init(&s->block_list);
     wefti_store_random_id(ss, s->id);
     wefti_store_random_id(ss, s->hash_key);
     pthread_mutex_lock(&ss->lock);
-    if (ss->server)
+    if (wefti_closing(rt)) /* those who come later see that, and those before are seen by the end of the room */
+        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    else if (ss->server)
         st = wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a server already; close that first", rt->name);
     else
         ss->server = s;
     pthread_mutex_unlock(&ss->lock);
     if (st)
-        wefti_free(s);
+        wefti_handle_free(&handles, s);
     else
         *server_out = s;
     return st;
 }
 
+weft_status_t weft_store_serve(weft_runtime_t *rt, const weft_store_server_opts_t *opts, weft_store_server_t **server_out)
+{
+    weft_store_server_opts_t o;
+    if (!rt || !server_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "where the server goes" : "the runtime");
+    weft_status_t st = take_opts(opts, &o);
+    if (!st)
+        st = wefti_join(rt);
+    if (st)
+        return st;
+    st = serve_on(rt, &o, server_out);
+    wefti_part(rt);
+    return st;
+}
 static void server_free(weft_store_server_t *s)
 {
     s->ss->server = NULL;
     wefti_map_free(&s->clients);
     wefti_slots_free(&s->blocks);
     wefti_free(s->names.at);
-    wefti_free(s);
+    wefti_handle_free(&handles, s); /* whoever is inside does not wait for the lock, which we have */
 }
 
 void wefti_store_server_settle(weft_store_server_t *s)
@@ -447,12 +459,22 @@ static void free_op(weft_op_t *op, void *user)
     wefti_free(op);
 }
 
-weft_status_t weft_store_server_close(weft_store_server_t *server, weft_op_t *op)
+/* The runtime of a server that is open: it stays until wefti_part(). WEFT_ERR_CLOSED, _FORKED. */
+static weft_status_t join(weft_store_server_t *server, weft_runtime_t **rt_out)
 {
-    weft_op_t *own = NULL;
     if (!server)
         return wefti_fail(WEFT_ERR_INVALID, "the server is NULL");
-    weft_runtime_t *rt = server->ss->rt;
+    if (!wefti_handle_enter(&server->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the server was closed");
+    *rt_out = server->rt;
+    weft_status_t st = wefti_join(server->rt);
+    wefti_handle_leave(&server->handle);
+    return st;
+}
+
+static weft_status_t close_it(weft_runtime_t *rt, weft_store_server_t *server, weft_op_t *op)
+{
+    weft_op_t *own = NULL;
     if (!op) {
         op = own = (weft_op_t *)wefti_calloc(1, sizeof *own);
         if (!own)
@@ -469,15 +491,43 @@ weft_status_t weft_store_server_close(weft_store_server_t *server, weft_op_t *op
     return st;
 }
 
+weft_status_t weft_store_server_close(weft_store_server_t *server, weft_op_t *op)
+{
+    weft_runtime_t *rt;
+    weft_status_t st = join(server, &rt);
+    if (st)
+        return st;
+    if (!wefti_handle_close(&server->handle)) {
+        st = wefti_fail(WEFT_ERR_CLOSED, "the server is being closed already");
+    } else {
+        st = close_it(rt, server, op);
+        if (st) /* nothing was started: it is as it was */
+            atomic_store(&server->handle.open, 1);
+    }
+    wefti_part(rt);
+    return st;
+}
+
 weft_status_t weft_store_server_get_stats(weft_store_server_t *server, weft_store_stats_t *stats_out)
 {
     weft_store_stats_t all;
+    weft_runtime_t *rt;
     if (!server || !stats_out || !stats_out->size)
         return wefti_fail(WEFT_ERR_INVALID,
                           server ? "statistics go to a struct made with WEFT_STORE_STATS_INIT" : "the server is NULL");
-    pthread_mutex_lock(&server->ss->lock);
-    sum_up(server, &all);
-    pthread_mutex_unlock(&server->ss->lock);
+    weft_status_t st = join(server, &rt);
+    if (st)
+        return st;
+    store_state_t *ss = store_state(rt);
+    pthread_mutex_lock(&ss->lock);
+    if (ss->server == server)
+        sum_up(server, &all);
+    else
+        st = wefti_fail(WEFT_ERR_CLOSED, "the server was closed");
+    pthread_mutex_unlock(&ss->lock);
+    wefti_part(rt);
+    if (st)
+        return st;
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
     all.size = n;
     memcpy(stats_out, &all, n);

@@ -74,6 +74,8 @@ typedef struct store_names {
 } store_names_t;
 
 struct weft_store_server {
+    wefti_handle_t handle;       /* open until the program closes it */
+    weft_runtime_t *rt;          /* up to here it can be read when it was freed */
     store_state_t *ss;
     weft_store_server_opts_t opts;
     uint8_t id[WEFT_STORE_ID];
@@ -179,9 +181,12 @@ void wefti_store_replica_free(store_held_t *b);
 
 typedef struct store_ask store_ask_t;
 
+/* It outlives its runtime, if blocks of it do. */
 struct weft_store {
-    store_state_t *ss;
-    weft_runtime_t *rt;
+    wefti_handle_t handle;       /* open until the program closes it or leaves */
+    weft_runtime_t *rt;          /* up to here it can be read when it was freed */
+    uint32_t rt_uses;            /* rt->handle.uses: another number is another runtime */
+    store_state_t *ss;           /* while its runtime is there */
     weft_ep_t *ep;               /* NULL once it is down; the driver's */
     weft_ep_id_t ep_id;
     uint8_t id[WEFT_STORE_ID], server[WEFT_STORE_ID];
@@ -207,6 +212,7 @@ typedef struct store_reach {
 } store_reach_t;
 
 struct weft_block {
+    wefti_handle_t handle;       /* open until the program frees or drops it; the last field that can be read when it was freed */
     weft_store_t *store;
     uint64_t id;
     _Atomic(store_reach_t *) reach;
@@ -247,8 +253,10 @@ struct store_ask {
 /* A request, not sent. name may be NULL; store: NULL for one that is kept for later, wefti_store_ask_of() gives it one. NULL: no memory. */
 store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name);
 void wefti_store_ask_of(store_ask_t *a, weft_store_t *store);
+/* The same for a call of the program's, which may come at any time: WEFT_ERR_INVALID (a NULL), _CLOSED, _FORKED, _NOMEM. */
+weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out);
 void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
-/* Post it as `op`; NULL: nobody waits. On an error nothing was started, and the request is still the caller's. Any thread. */
+/* Post it as `op`; NULL: nobody waits. WEFT_ERR_CLOSED, _FORKED: the runtime is gone. On an error nothing was started, and the request is still the caller's. Any thread. */
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op);
 /* The same, and on an error it is dropped. */
 weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op);
@@ -258,7 +266,6 @@ void wefti_store_ask_end(store_ask_t *a, weft_status_t status); /* completes its
 void wefti_store_replied(weft_am_t *am, void *user); /* a handler of active messages */
 void wefti_store_asks_up(weft_ep_t *ep);
 void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why);
-weft_status_t wefti_store_check(const weft_store_t *store, const weft_op_t *op); /* WEFT_ERR_INVALID: a NULL */
 weft_status_t wefti_store_check_name(const char *name, const char *what);
 
 /* client.c */
@@ -266,6 +273,11 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p); /* ends the req
 void wefti_store_closing(weft_store_t *store);                   /* its close starts */
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID]); /* any thread */
 void wefti_store_unref(weft_store_t *store);
+/* For calls of any thread: the store is open, and stays as it is until wefti_store_leave(). For moments. WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+weft_status_t wefti_store_enter(const weft_store_t *store);
+static inline void wefti_store_leave(const weft_store_t *store) { wefti_handle_leave(&((weft_store_t *)(uintptr_t)store)->handle); }
+weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt); /* take a reference to an open store of that runtime */
+weft_status_t wefti_store_there(const weft_store_t *store); /* WEFT_ERR_CLOSED, _FORKED: its runtime is gone. By who has a reference */
 weft_ep_t *wefti_store_ep(weft_store_t *store); /* its endpoint, or NULL: it is gone. The driver's */
 void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why);
 void wefti_store_stores_shutdown(store_state_t *ss);
