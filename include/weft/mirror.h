@@ -14,6 +14,8 @@
  * write. What is not promised: a writer and a member that are lost at the same moment leave it open whether the others have everything; then
  * a new writer needs all members back, or `force`, which is an operator's word that those missing are dead and not merely out of reach.
  *
+ * A call on a mirror that was closed returns WEFT_ERR_CLOSED.
+ *
  * Threads: any, for everything here. */
 #ifndef WEFT_MIRROR_H
 #define WEFT_MIRROR_H

@@ -11,6 +11,8 @@
  *
  * A registry that cannot be reached for a while costs nothing that runs: what was found stays known, entries come back when it does.
  *
+ * A call on a registry that was closed, or a watch that has ended (as all do with their registry), returns WEFT_ERR_CLOSED.
+ *
  * Threads: any; functions given here are called in progress. */
 #ifndef WEFT_REGISTRY_H
 #define WEFT_REGISTRY_H

@@ -25,6 +25,8 @@
  * Atomics: atomic to each other on either path, and to the owner's own processor atomics. In memory of a device they are atomic to each
  *          other only.
  * Time:    all are operations with deadlines. A write or an atomic that ended with WEFT_ERR_TIMEOUT or WEFT_ERR_CANCELLED may have happened.
+ * Ends:    a call on a region that was freed, or a remote that was dropped, returns WEFT_ERR_CLOSED, or NULL; also when another thread closes the
+ *          runtime. A remote may be dropped after that. It must not be dropped while another thread is inside of a call with it.
  * Threads: any, for everything here; notify functions run in progress. */
 #ifndef WEFT_RMA_H
 #define WEFT_RMA_H
@@ -161,7 +163,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_attach(weft_ep_t *ep, const v
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_find(weft_ep_t *ep, const char *name, const weft_remote_opts_t *opts, weft_op_t *op);
 /* The remote of an operation that is complete; NULL if it failed. */
 static inline weft_remote_t *weft_op_remote(const weft_op_t *op) { return op->status ? NULL : (weft_remote_t *)op->buf; }
-/* Let go; operations under way go on. NULL is allowed. Remotes may outlive their endpoint, and must be dropped before the runtime closes. */
+/* Let go; operations under way go on. NULL is allowed. Remotes may outlive their endpoint and their runtime. */
 WEFT_API void weft_remote_drop(weft_remote_t *remote);
 
 typedef struct weft_remote_info {

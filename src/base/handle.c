@@ -117,12 +117,19 @@ void wefti_handle_free(wefti_handles_t *kind, void *object)
     wefti_handle_t *h = object;
     if (!h)
         return;
-    atomic_store(&h->open, 0);
-    wefti_handle_quiet(h);
+    wefti_handle_shut(h);
     POISON((uint8_t *)object + kind->readable, kind->size - kind->readable);
     pthread_mutex_lock(&lock);
     put(kind, h);
     pthread_mutex_unlock(&lock);
+}
+
+void wefti_handle_shut(wefti_handle_t *h)
+{
+    do {
+        atomic_store(&h->open, 0);
+        wefti_handle_quiet(h);
+    } while (atomic_load(&h->open));
 }
 
 void wefti_handle_quiet(wefti_handle_t *h)

@@ -64,6 +64,9 @@ static inline bool wefti_handle_enter(wefti_handle_t *h)
 }
 static inline void wefti_handle_leave(wefti_handle_t *h) { atomic_fetch_sub(&h->inside, 1); }
 
+/* Close it, by whoever frees it: nobody is inside then, and nobody comes in. (Who closes a handle may find that it cannot, and open it again before
+ * it leaves.) */
+void wefti_handle_shut(wefti_handle_t *h);
 /* Wait until nobody is inside. Of one that is closed: nobody will be, then. */
 void wefti_handle_quiet(wefti_handle_t *h);
 

@@ -27,6 +27,8 @@
 static const reg_backend_t *const backends[] = {&wefti_reg_memory,     &wefti_reg_directory, &wefti_reg_redis,
                                                 &wefti_reg_redis_unix, &wefti_reg_etcd,      &wefti_reg_etcds};
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_registry_t, name);
+
 /* --- telling ---------------------------------------------------------------------------------------------------------------- */
 
 static void closed(weft_registry_t *r);
@@ -138,26 +140,39 @@ void wefti_reg_free(weft_registry_t *r)
     pthread_cond_destroy(&r->called);
     pthread_mutex_destroy(&r->lock);
     wefti_free(r->uri);
-    wefti_free(r);
+    wefti_handle_free(&handles, r);
 }
 
-weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft_registry_opts_t *opts,
-                                 weft_registry_t **registry_out)
+/* Have it taken along when the runtime closes, or say that this has begun. */
+static weft_status_t list(weft_registry_t *r)
+{
+    reg_state_t *rs = reg_state(r->rt);
+    pthread_mutex_lock(&rs->lock);
+    bool late = wefti_closing(r->rt);
+    if (!late)
+        wefti_list_push_back(&rs->registries, &r->link);
+    pthread_mutex_unlock(&rs->lock);
+    if (!late)
+        return WEFT_OK;
+    pthread_mutex_lock(&r->lock);
+    r->orphan = true; /* its thread frees it */
+    pthread_mutex_unlock(&r->lock);
+    weft_status_t st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", r->rt->name);
+    wefti_reg_thread_do(r, &r->closer);
+    return st;
+}
+
+static weft_status_t open_on(weft_runtime_t *rt, const char *uri, const weft_registry_opts_t *opts,
+                             weft_registry_t **registry_out)
 {
     const reg_backend_t *ops = NULL;
     const char *rest = NULL;
     weft_registry_opts_t given;
-    if (!rt || !registry_out)
-        return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, or nowhere to put the registry");
     weft_status_t st = wefti_opts_read(opts, &given, sizeof given, "weft_registry_opts_t");
     if (st)
         return st;
     if (!given.lease_ns)
         given.lease_ns = REG_LEASE_NS;
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
-    if (rt->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
     if (!uri)
         uri = rt->config.registry;
     st = find_backend(uri, &ops, &rest);
@@ -169,7 +184,7 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     if (given.lease_ns < REG_LEASE_MIN_NS || given.lease_ns > REG_LEASE_MAX_NS)
         return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is not between a second and an hour",
                           (unsigned long long)given.lease_ns);
-    weft_registry_t *r = (weft_registry_t *)wefti_calloc(1, sizeof *r);
+    weft_registry_t *r = (weft_registry_t *)wefti_handle_new(&handles);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     r->rt = rt;
@@ -189,7 +204,7 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     wefti_list_init(&r->watches);
     r->uri = (char *)wefti_malloc(strlen(uri) + 4);
     if (!r->uri) {
-        wefti_free(r);
+        wefti_handle_free(&handles, r);
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     }
     wefti_uri_hide(uri, r->uri, strlen(uri) + 4);
@@ -197,7 +212,7 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
     if (r->threaded && r->wake_fd < 0) {
         st = wefti_fail(WEFT_ERR_LIMIT, "no file descriptor for the registry %s", r->uri);
         wefti_free(r->uri);
-        wefti_free(r);
+        wefti_handle_free(&handles, r);
         return st;
     }
     pthread_mutex_init(&r->lock, NULL);
@@ -210,17 +225,40 @@ weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft
         wefti_reg_free(r);
         return st;
     }
-    reg_state_t *rs = reg_state(rt);
-    pthread_mutex_lock(&rs->lock);
-    wefti_list_push_back(&rs->registries, &r->link);
-    pthread_mutex_unlock(&rs->lock);
-    *registry_out = r;
-    return WEFT_OK;
+    st = list(r);
+    if (!st)
+        *registry_out = r;
+    return st;
+}
+
+weft_status_t weft_registry_open(weft_runtime_t *rt, const char *uri, const weft_registry_opts_t *opts,
+                                 weft_registry_t **registry_out)
+{
+    if (!rt || !registry_out)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, or nowhere to put the registry");
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = open_on(rt, uri, opts, registry_out);
+    wefti_part(rt);
+    return st;
+}
+
+weft_status_t wefti_reg_enter(const weft_registry_t *r)
+{
+    if (!r)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no registry");
+    if (!wefti_handle_enter(&((weft_registry_t *)(uintptr_t)r)->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the registry was closed");
+    if (!wefti_gone(r->rt))
+        return WEFT_OK;
+    wefti_reg_leave(r);
+    return wefti_fail_gone(r->rt);
 }
 
 const char *weft_registry_name(const weft_registry_t *registry)
 {
-    return registry ? registry->name : "";
+    return registry && wefti_is_open(&registry->handle) ? registry->name : "";
 }
 
 const char *wefti_registry_uri(const weft_registry_t *registry)
@@ -230,9 +268,12 @@ const char *wefti_registry_uri(const weft_registry_t *registry)
 
 weft_status_t weft_registry_state(const weft_registry_t *registry)
 {
-    if (!registry)
-        return WEFT_ERR_INVALID;
-    return (weft_status_t)atomic_load_explicit(&registry->state, memory_order_relaxed);
+    weft_status_t st = wefti_reg_enter(registry);
+    if (st)
+        return st;
+    st = (weft_status_t)atomic_load_explicit(&registry->state, memory_order_relaxed);
+    wefti_reg_leave(registry);
+    return st;
 }
 
 /* --- closing ---------------------------------------------------------------------------------------------------------------- */
@@ -246,6 +287,9 @@ static void closed(weft_registry_t *r)
     reg_state_t *rs = reg_state(r->rt);
     weft_op_t *op = r->closer.op;
     bool own = op == &r->closer.own;
+    r->over = true;
+    if (atomic_load(&r->coming))
+        return; /* the last of them ends it */
     if (r->threaded)
         pthread_join(r->thread, NULL); /* it is on its way out */
     pthread_mutex_lock(&rs->lock);
@@ -258,12 +302,29 @@ static void closed(weft_registry_t *r)
         wefti_op_complete(op, WEFT_OK);
 }
 
+void wefti_reg_came(weft_registry_t *r)
+{
+    if (atomic_fetch_sub(&r->coming, 1) == 1 && r->over)
+        closed(r);
+}
+
+/* Nobody is inside any more: whoever was is counted as coming. */
+static void end(weft_registry_t *r)
+{
+    if (r->closing)
+        return;
+    r->closing = true;
+    wefti_reg_watches_end(r);
+    wefti_reg_thread_do(r, &r->closer); /* without a thread it may be gone by now */
+}
+
 static weft_status_t start_close(weft_op_t *op)
 {
     weft_registry_t *r = wefti_op_room(op, closing_t)->registry;
+    wefti_handle_quiet(&r->handle);
     r->closer.op = op;
-    wefti_reg_watches_end(r);
-    wefti_reg_thread_do(r, &r->closer);
+    end(r);
+    wefti_reg_came(r);
     return WEFT_OK;
 }
 
@@ -280,17 +341,25 @@ weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
 {
     if (!registry)
         return WEFT_OK;
+    weft_status_t st = wefti_reg_enter(registry);
+    if (st)
+        return st;
     if (!op)
         op = &registry->closer.own;
-    if (atomic_exchange(&registry->closing, true))
-        return wefti_fail(WEFT_ERR_STATE, "the registry is being closed already");
-    weft_status_t st = wefti_op_prepare(registry->rt, op, &close_kind);
-    if (st) {
-        atomic_store(&registry->closing, false);
+    if (!wefti_handle_close(&registry->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the registry is being closed already");
+    else if ((st = wefti_op_prepare(registry->rt, op, &close_kind)))
+        atomic_store(&registry->handle.open, 1); /* it is as it was */
+    else
+        atomic_fetch_add(&registry->coming, 1);
+    wefti_reg_leave(registry);
+    if (st)
         return st;
-    }
     wefti_op_room(op, closing_t)->registry = registry;
-    return wefti_op_go(registry->rt, op);
+    st = wefti_op_go(registry->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    if (st)
+        atomic_fetch_sub(&registry->coming, 1);
+    return st;
 }
 
 /* --- the room, for core ----------------------------------------------------------------------------------------------------- */
@@ -302,14 +371,14 @@ static void shutdown(weft_runtime_t *rt)
         pthread_mutex_lock(&rs->lock);
         wefti_list_each(l, &rs->registries) {
             weft_registry_t *r = wefti_container_of(l, weft_registry_t, link);
-            if (!open && !atomic_exchange(&r->closing, true))
+            if (!open && !r->closing)
                 open = r;
         }
         pthread_mutex_unlock(&rs->lock);
         if (!open)
             return;
-        wefti_reg_watches_end(open);
-        wefti_reg_thread_do(open, &open->closer); /* without a thread it may be gone by now */
+        wefti_handle_shut(&open->handle);
+        end(open);
     }
 }
 

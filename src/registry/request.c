@@ -30,12 +30,14 @@ static weft_status_t start(weft_op_t *op)
     reg_request_t *q = request_of(op);
     weft_registry_t *r = q->registry;
     weft_status_t st = wefti_op_track(op);
-    if (st)
-        return st;
-    q->op = op;
-    if (!wefti_reg_thread_do(r, q))
-        return wefti_fail(WEFT_ERR_CLOSED, "the registry was closed");
-    return WEFT_OK;
+    q->came = true;
+    if (!st) {
+        q->op = op;
+        if (!wefti_reg_thread_do(r, q)) /* else it may be gone by now */
+            st = wefti_fail(WEFT_ERR_CLOSED, "the registry was closed");
+    }
+    wefti_reg_came(r);
+    return st;
 }
 
 static void failed(weft_op_t *op, weft_status_t st)
@@ -58,14 +60,23 @@ static const wefti_op_kind_t own_kind = {
 /* Takes over the request, also if it fails. */
 static weft_status_t post(reg_request_t *q, weft_op_t *op)
 {
-    weft_runtime_t *rt = q->registry->rt;
+    weft_registry_t *r = q->registry;
+    weft_runtime_t *rt = r->rt;
     const wefti_op_kind_t *kind = op ? &request_kind : &own_kind;
     if (!op)
         op = &q->own;
-    weft_status_t st = wefti_op_prepare(rt, op, kind);
+    weft_status_t st = wefti_reg_enter(r);
+    if (!st) {
+        st = wefti_op_prepare(rt, op, kind);
+        if (!st)
+            atomic_fetch_add(&r->coming, 1);
+        wefti_reg_leave(r);
+    }
     if (!st) {
         wefti_op_room(op, asking_t)->q = q;
         st = wefti_op_go_by(rt, op, start);
+        if (st && !q->came) /* the runtime was closed meanwhile */
+            atomic_fetch_sub(&r->coming, 1);
     }
     if (st)
         request_free(q);
@@ -74,10 +85,10 @@ static weft_status_t post(reg_request_t *q, weft_op_t *op)
 
 static weft_status_t request_new(weft_registry_t *r, reg_what_t what, reg_request_t **request_out)
 {
-    if (!r)
-        return wefti_fail(WEFT_ERR_INVALID, "there is no registry");
-    if (atomic_load_explicit(&r->closing, memory_order_relaxed))
-        return wefti_fail(WEFT_ERR_CLOSED, "the registry %s was closed", r->uri);
+    weft_status_t st = wefti_reg_enter(r);
+    if (st)
+        return st;
+    wefti_reg_leave(r);
     reg_request_t *q = (reg_request_t *)wefti_calloc(1, sizeof *q);
     if (!q)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a request to a registry");
@@ -144,12 +155,16 @@ weft_status_t weft_registry_enter(weft_registry_t *registry, const weft_entry_t 
 weft_status_t weft_registry_leave(weft_registry_t *registry, const char *service, const char *instance, weft_op_t *op)
 {
     reg_request_t *q;
-    if (!instance && registry)
+    weft_status_t st = wefti_reg_enter(registry);
+    if (st)
+        return st;
+    wefti_reg_leave(registry);
+    if (!instance)
         instance = registry->name;
     if (!wefti_reg_name_ok(service) || !wefti_reg_name_ok(instance))
         return wefti_fail(WEFT_ERR_INVALID, "a service and an instance have names of 1 to %d letters, digits, '.', '-' and '_'",
                           REG_NAME_MAX);
-    weft_status_t st = request_new(registry, REG_LEAVE, &q);
+    st = request_new(registry, REG_LEAVE, &q);
     if (st)
         return st;
     memcpy(q->service, service, strlen(service));

@@ -129,6 +129,7 @@ typedef struct reg_request {
     void *user;
     reg_found_t *found;
     weft_status_t status;
+    bool came;               /* to the driver */
 } reg_request_t;
 
 /* On the driver, in progress: tell what became of it, and free it. */
@@ -137,6 +138,9 @@ void wefti_reg_request_done(reg_request_t *q);
 /* --- watches (watch.c), the driver's ------------------------------------------------------------------------------------------------ */
 
 struct weft_watch {
+    wefti_handle_t handle;   /* open until the program ends it */
+    weft_runtime_t *rt;      /* up to here it can be read when it was freed */
+    _Atomic uint32_t coming; /* calls that are on their way to the driver: it stays until then */
     wefti_list_t link;
     weft_registry_t *registry;
     wefti_call_t call;       /* to its beginning */
@@ -155,15 +159,18 @@ void wefti_reg_watches_end(weft_registry_t *registry);
 /* --- an open registry (registry.c), its thread (thread.c) ---------------------------------------------------------------------------- */
 
 struct weft_registry {
-    wefti_list_t link;       /* of the runtime */
+    wefti_handle_t handle;   /* open until the program closes it */
     weft_runtime_t *rt;
+    char name[REG_NAME_MAX + 1]; /* the instance that NULL stands for. Up to here it can be read when it was freed */
+    _Atomic uint32_t coming; /* calls that are on their way to the driver: it stays until then */
+    wefti_list_t link;       /* of the runtime */
     const reg_backend_t *ops;
     void *backend;
     char *uri;               /* for people: without a password */
     uint64_t lease_ns, look_ns; /* how often what is ours is looked after, at least */
-    char name[REG_NAME_MAX + 1]; /* the instance that NULL stands for */
     _Atomic int state;       /* weft_status_t */
-    _Atomic bool closing;    /* nothing new is taken */
+    bool closing;            /* the driver's: it ends */
+    bool over;               /* the driver's: it has ended, but somebody comes */
     _Atomic uint32_t watching; /* how many watches there are */
 
     bool threaded;           /* else the driver does what the thread would, in turns */
@@ -208,6 +215,15 @@ bool wefti_reg_thread_do(weft_registry_t *registry, reg_request_t *q);
 void wefti_reg_thread_look(weft_registry_t *registry);
 /* The backend has news, or there is something to do. Any thread; not with a lock of the backend's, unless the registry is threaded. */
 void wefti_reg_wake(weft_registry_t *registry);
+/* For calls of any thread: it is open, and stays until wefti_reg_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments. What is handed to the driver
+ * is counted as coming before. */
+weft_status_t wefti_reg_enter(const weft_registry_t *registry);
+static inline void wefti_reg_leave(const weft_registry_t *registry)
+{
+    wefti_handle_leave(&((weft_registry_t *)(uintptr_t)registry)->handle);
+}
+/* On the driver: it has arrived, and is done with. The registry may be gone then. */
+void wefti_reg_came(weft_registry_t *registry);
 /* Free it. Its thread has ended, or never began, or is what calls. */
 void wefti_reg_free(weft_registry_t *registry);
 

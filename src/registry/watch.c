@@ -11,10 +11,19 @@
  * tests/wire/registry_basic.c. */
 #include "registry/state.h"
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_watch_t, rt);
+
 static void watch_free(weft_watch_t *w)
 {
     wefti_reg_found_unref(w->told);
-    wefti_free(w);
+    wefti_handle_free(&handles, w);
+}
+
+/* It has ended: free it, unless its function runs, or an end of the program's is on its way. */
+static void let_go(weft_watch_t *w)
+{
+    if (!w->busy && !atomic_load(&w->coming))
+        watch_free(w);
 }
 
 /* --- telling ---------------------------------------------------------------------------------------------------------------- */
@@ -65,7 +74,7 @@ void wefti_reg_watches_tell(weft_registry_t *r)
         w->busy = false;
         wefti_reg_found_unref(old);
         if (w->ended)
-            watch_free(w);
+            let_go(w);
     }
 }
 
@@ -75,6 +84,13 @@ static void begin(wefti_call_t *call)
 {
     weft_watch_t *w = wefti_container_of(call, weft_watch_t, call);
     weft_registry_t *r = w->registry;
+    if (r->closing) {
+        w->ended = true;
+        wefti_handle_shut(&w->handle);
+        let_go(w);
+        wefti_reg_came(r);
+        return;
+    }
     if (wefti_list_empty(&r->watches)) { /* nobody looked since the last one ended */
         wefti_reg_found_unref(r->current);
         r->current = NULL;
@@ -82,6 +98,7 @@ static void begin(wefti_call_t *call)
     wefti_list_push_back(&r->watches, &w->link);
     atomic_fetch_add_explicit(&r->watching, 1, memory_order_relaxed);
     wefti_reg_thread_look(r);
+    wefti_reg_came(r);
 }
 
 static void end(weft_watch_t *w)
@@ -96,8 +113,8 @@ void wefti_reg_watches_end(weft_registry_t *r)
     while (!wefti_list_empty(&r->watches)) {
         weft_watch_t *w = wefti_container_of(r->watches.next, weft_watch_t, link);
         end(w);
-        if (!w->busy)
-            watch_free(w);
+        wefti_handle_shut(&w->handle); /* whoever is on the way is counted as coming then */
+        let_go(w);
     }
 }
 
@@ -108,13 +125,18 @@ weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service
         return wefti_fail(WEFT_ERR_INVALID, "there is no registry, no function to be called, or nowhere to put the watch");
     if (service && !wefti_reg_name_ok(service))
         return wefti_fail(WEFT_ERR_INVALID, "a service has a name of 1 to %d letters, digits, '.', '-' and '_'", REG_NAME_MAX);
-    if (wefti_forked(registry->rt))
-        return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the registry was opened; open a new one here");
-    if (registry->rt->closing || atomic_load_explicit(&registry->closing, memory_order_relaxed))
-        return wefti_fail(WEFT_ERR_CLOSED, "the registry %s was closed", registry->uri);
-    weft_watch_t *w = (weft_watch_t *)wefti_calloc(1, sizeof *w);
+    weft_watch_t *w = (weft_watch_t *)wefti_handle_new(&handles);
     if (!w)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a watch");
+    weft_status_t st = wefti_reg_enter(registry);
+    if (st) {
+        wefti_handle_free(&handles, w);
+        return st;
+    }
+    weft_runtime_t *rt = registry->rt;
+    atomic_fetch_add(&registry->coming, 1);
+    wefti_reg_leave(registry);
+    w->rt = rt;
     w->registry = registry;
     if (service)
         memcpy(w->service, service, strlen(service));
@@ -122,8 +144,12 @@ weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service
     w->user = user;
     w->call.fn = begin;
     *watch_out = w;
-    wefti_call_on_driver(registry->rt, &w->call);
-    return WEFT_OK;
+    if (wefti_call_on_driver(rt, &w->call))
+        return WEFT_OK;
+    atomic_fetch_sub(&registry->coming, 1);
+    wefti_handle_free(&handles, w);
+    *watch_out = NULL;
+    return wefti_fail(WEFT_ERR_CLOSED, "the runtime of the registry is closed");
 }
 
 typedef struct ending {
@@ -134,11 +160,13 @@ static weft_status_t start_end(weft_op_t *op)
 {
     weft_watch_t *w = wefti_op_room(op, ending_t)->watch;
     bool own = op == &w->own;
-    end(w);
+    wefti_handle_quiet(&w->handle);
+    atomic_fetch_sub(&w->coming, 1);
+    if (!w->ended)
+        end(w);
     if (own)
         wefti_op_complete(op, WEFT_OK); /* before what it is in may go */
-    if (!w->busy)
-        watch_free(w);
+    let_go(w);
     if (!own)
         wefti_op_complete(op, WEFT_OK);
     return WEFT_OK;
@@ -157,12 +185,24 @@ weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
 {
     if (!watch)
         return WEFT_OK;
-    weft_runtime_t *rt = watch->registry->rt;
+    if (!wefti_handle_enter(&watch->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the watch has ended");
+    weft_runtime_t *rt = watch->rt;
+    weft_status_t st = wefti_gone(rt) ? wefti_fail_gone(rt) : WEFT_OK;
     if (!op)
         op = &watch->own;
-    weft_status_t st = wefti_op_prepare(rt, op, &end_kind);
+    if (!st && !wefti_handle_close(&watch->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the watch is being ended already");
+    else if (!st && (st = wefti_op_prepare(rt, op, &end_kind)))
+        atomic_store(&watch->handle.open, 1); /* it is as it was */
+    else if (!st)
+        atomic_fetch_add(&watch->coming, 1);
+    wefti_handle_leave(&watch->handle);
     if (st)
         return st;
     wefti_op_room(op, ending_t)->watch = watch;
-    return wefti_op_go(rt, op);
+    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    if (st)
+        atomic_fetch_sub(&watch->coming, 1);
+    return st;
 }

@@ -403,21 +403,17 @@ weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op)
     weft_status_t st = wefti_rma_region_enter(region);
     if (st)
         return st;
-    bool first = wefti_handle_close(&region->handle);
-    if (first)
-        atomic_fetch_add(&region->coming, 1);
-    wefti_rma_region_leave(region);
-    if (!first)
-        return wefti_fail(WEFT_ERR_CLOSED, "the region is being freed already");
     if (!op)
         op = &region->own_op;
-    st = wefti_op_prepare(region->rt, op, &free_kind);
-    if (st) {
-        if (!wefti_closing(region->rt)) /* else it is freed all the same */
-            atomic_store(&region->handle.open, 1);
-        atomic_fetch_sub(&region->coming, 1);
+    if (!wefti_handle_close(&region->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the region is being freed already");
+    else if ((st = wefti_op_prepare(region->rt, op, &free_kind)))
+        atomic_store(&region->handle.open, 1); /* it is as it was */
+    else
+        atomic_fetch_add(&region->coming, 1);
+    wefti_rma_region_leave(region);
+    if (st)
         return st;
-    }
     wefti_rma_region_unlist(region);
     return post(region, op, FREE_GENERATION);
 }
@@ -433,8 +429,7 @@ void wefti_rma_regions_shutdown(rma_state_t *rs)
             gone(region);
             continue;
         }
-        wefti_handle_close(&region->handle);
-        wefti_handle_quiet(&region->handle);
+        wefti_handle_shut(&region->handle);
         if (!region->freeing) {
             wefti_rma_region_unlist(region);
             region->freeing = true;

@@ -120,8 +120,7 @@ void wefti_store_stores_free(store_state_t *ss)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));) {
         weft_store_t *store = wefti_container_of(l, weft_store_t, all_link);
-        wefti_handle_close(&store->handle);
-        wefti_handle_quiet(&store->handle);
+        wefti_handle_shut(&store->handle);
         wefti_store_unref(store);
     }
 }

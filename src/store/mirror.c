@@ -62,8 +62,7 @@ static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_mirror_t, rt);
 
 static void mirror_free(weft_mirror_t *m)
 {
-    wefti_handle_close(&m->handle);
-    wefti_handle_quiet(&m->handle);
+    wefti_handle_shut(&m->handle);
     mir_each(mb, m)
         wefti_mirror_leave_store(mb);
     wefti_mirror_pieces_free(m);
@@ -206,27 +205,23 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     weft_status_t st = wefti_mirror_enter(mirror);
     if (st)
         return st;
-    bool first = wefti_handle_close(&mirror->handle);
-    if (first)
+    if (!wefti_handle_close(&mirror->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the mirror is being closed already");
+    else if (op && (st = wefti_op_prepare(mirror->rt, op, &close_kind)))
+        atomic_store(&mirror->handle.open, 1); /* it is as it was */
+    else
         atomic_fetch_add(&mirror->coming, 1);
     wefti_handle_leave(&mirror->handle);
-    if (!first)
-        return wefti_fail(WEFT_ERR_CLOSED, "the mirror is being closed already");
-    if (!op) {
-        mirror->close_call.fn = close_called;
-        if (!wefti_call_on_driver(mirror->rt, &mirror->close_call))
-            atomic_fetch_sub(&mirror->coming, 1);
-        return WEFT_OK;
-    }
-    st = wefti_op_prepare(mirror->rt, op, &close_kind);
-    if (!st) {
+    if (st)
+        return st;
+    if (op) {
         wefti_op_room(op, mir_open_t)->m = mirror;
         return wefti_mirror_go(mirror, op);
     }
-    if (!wefti_closing(mirror->rt)) /* else it ends all the same */
-        atomic_store(&mirror->handle.open, 1);
-    atomic_fetch_sub(&mirror->coming, 1);
-    return st;
+    mirror->close_call.fn = close_called;
+    if (!wefti_call_on_driver(mirror->rt, &mirror->close_call))
+        atomic_fetch_sub(&mirror->coming, 1);
+    return WEFT_OK;
 }
 
 /* --- turns --------------------------------------------------------------------------------------------------------------------------- */
@@ -315,8 +310,7 @@ void wefti_mirror_shutdown(weft_runtime_t *rt)
 {
     wefti_list_each_safe(l, &store_state(rt)->mirrors) {
         weft_mirror_t *m = wefti_container_of(l, weft_mirror_t, link);
-        wefti_handle_close(&m->handle);
-        wefti_handle_quiet(&m->handle);
+        wefti_handle_shut(&m->handle);
         wefti_mirror_die(m, WEFT_ERR_CLOSED);
         if (!m->buried)
             bury(m);

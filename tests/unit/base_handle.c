@@ -121,3 +121,37 @@ TEST(nobody_frees_it_under_whoever_is_inside)
     }
     CHECK_EQ(wrong, 0);
 }
+
+/* Closes it, finds that it cannot, and opens it again, all from inside. */
+static void *thinks_again(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&over)) {
+        if (!wefti_handle_enter(&shared->handle))
+            continue;
+        if (wefti_handle_close(&shared->handle))
+            atomic_store(&shared->handle.open, 1);
+        wefti_handle_leave(&shared->handle);
+    }
+    return NULL;
+}
+
+TEST(one_that_is_shut_stays_closed_whoever_thought_again)
+{
+    pthread_t threads[2];
+    for (int round = 0; round < 50; round++) {
+        shared = wefti_handle_new(&things);
+        atomic_store(&over, 0);
+        for (int i = 0; i < 2; i++)
+            CHECK_EQ(pthread_create(&threads[i], NULL, thinks_again, NULL), 0);
+        usleep(50);
+        wefti_handle_shut(&shared->handle);
+        CHECK(!wefti_is_open(&shared->handle));
+        usleep(50);
+        CHECK(!wefti_is_open(&shared->handle));
+        atomic_store(&over, 1);
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        wefti_handle_free(&things, shared);
+    }
+}
