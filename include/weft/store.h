@@ -144,7 +144,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_extend(weft_block_t *block, ui
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_share(weft_block_t *block, const char *name, bool replace, weft_op_t *op);
 /* Free it at the server, everyone's tokens and remotes with it, and drop the handle. Only what is ours, or shared. op may be NULL. */
 WEFT_API weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op);
-/* Forget the handle; the block stays. NULL is allowed. Handles are dropped before the runtime closes. */
+/* Forget the handle; the block stays. NULL is allowed. It may outlive the runtime. */
 WEFT_API void weft_block_drop(weft_block_t *block);
 /* Free a block of that name, ours or shared. WEFT_ERR_NOTFOUND. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_store_remove(weft_store_t *store, const char *name, weft_op_t *op);
