@@ -99,6 +99,7 @@ void *wefti_handle_take(wefti_handles_t *kind)
         return NULL;
     UNPOISON(h, kind->size);
     h->uses++;
+    atomic_store(&h->shut, 0);
     return h;
 }
 
@@ -126,10 +127,9 @@ void wefti_handle_free(wefti_handles_t *kind, void *object)
 
 void wefti_handle_shut(wefti_handle_t *h)
 {
-    do {
-        atomic_store(&h->open, 0);
-        wefti_handle_quiet(h);
-    } while (atomic_load(&h->open));
+    atomic_store(&h->shut, 1);
+    atomic_store(&h->open, 0);
+    wefti_handle_quiet(h); /* who opens it again is inside, and closes it before it leaves */
 }
 
 void wefti_handle_quiet(wefti_handle_t *h)

@@ -25,6 +25,7 @@ typedef struct wefti_handle {
     _Atomic uint32_t open;
     uint32_t uses;             /* how many objects have had this memory */
     _Atomic uint32_t inside;   /* threads between wefti_handle_enter() and wefti_handle_leave(): of this object, or of one before it */
+    _Atomic uint32_t shut;     /* whoever frees it has closed it for good */
     struct wefti_handle *next; /* while it is free: the one that was freed after it */
 } wefti_handle_t;
 
@@ -64,9 +65,15 @@ static inline bool wefti_handle_enter(wefti_handle_t *h)
 }
 static inline void wefti_handle_leave(wefti_handle_t *h) { atomic_fetch_sub(&h->inside, 1); }
 
-/* Close it, by whoever frees it: nobody is inside then, and nobody comes in. (Who closes a handle may find that it cannot, and open it again before
- * it leaves.) */
+/* Close it for good, by whoever frees it: nobody is inside then, and nobody comes in. */
 void wefti_handle_shut(wefti_handle_t *h);
+/* Whoever closed it could not go on: it is as it was, unless it was shut meanwhile. From inside, so that whoever shuts it waits for that. */
+static inline void wefti_handle_reopen(wefti_handle_t *h)
+{
+    atomic_store(&h->open, 1);
+    if (atomic_load(&h->shut))
+        atomic_store(&h->open, 0);
+}
 /* Wait until nobody is inside. Of one that is closed: nobody will be, then. */
 void wefti_handle_quiet(wefti_handle_t *h);
 

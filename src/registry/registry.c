@@ -349,7 +349,7 @@ weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
     if (!wefti_handle_close(&registry->handle))
         st = wefti_fail(WEFT_ERR_CLOSED, "the registry is being closed already");
     else if ((st = wefti_op_prepare(registry->rt, op, &close_kind)))
-        atomic_store(&registry->handle.open, 1); /* it is as it was */
+        wefti_handle_reopen(&registry->handle); /* it is as it was */
     else
         atomic_fetch_add(&registry->coming, 1);
     wefti_reg_leave(registry);

@@ -194,7 +194,7 @@ weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
     if (!st && !wefti_handle_close(&watch->handle))
         st = wefti_fail(WEFT_ERR_CLOSED, "the watch is being ended already");
     else if (!st && (st = wefti_op_prepare(rt, op, &end_kind)))
-        atomic_store(&watch->handle.open, 1); /* it is as it was */
+        wefti_handle_reopen(&watch->handle); /* it is as it was */
     else if (!st)
         atomic_fetch_add(&watch->coming, 1);
     wefti_handle_leave(&watch->handle);

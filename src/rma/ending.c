@@ -408,7 +408,7 @@ weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op)
     if (!wefti_handle_close(&region->handle))
         st = wefti_fail(WEFT_ERR_CLOSED, "the region is being freed already");
     else if ((st = wefti_op_prepare(region->rt, op, &free_kind)))
-        atomic_store(&region->handle.open, 1); /* it is as it was */
+        wefti_handle_reopen(&region->handle); /* it is as it was */
     else
         atomic_fetch_add(&region->coming, 1);
     wefti_rma_region_leave(region);

@@ -274,7 +274,7 @@ weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op)
         return wefti_fail(WEFT_ERR_CLOSED, "the block is being freed or dropped already");
     st = a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
     if (st)
-        atomic_store(&block->handle.open, 1); /* nothing was started: it is as it was */
+        wefti_handle_reopen(&block->handle); /* nothing was started: it is as it was */
     else
         let_go(block);
     return st;

@@ -313,7 +313,7 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
     if (st) { /* nothing was started: it is as it was */
         bye->store = NULL;
         store->bye = bye;
-        atomic_store(&store->handle.open, 1);
+        wefti_handle_reopen(&store->handle);
         wefti_store_unref(store);
     }
     wefti_part(rt);

@@ -208,7 +208,7 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     if (!wefti_handle_close(&mirror->handle))
         st = wefti_fail(WEFT_ERR_CLOSED, "the mirror is being closed already");
     else if (op && (st = wefti_op_prepare(mirror->rt, op, &close_kind)))
-        atomic_store(&mirror->handle.open, 1); /* it is as it was */
+        wefti_handle_reopen(&mirror->handle); /* it is as it was */
     else
         atomic_fetch_add(&mirror->coming, 1);
     wefti_handle_leave(&mirror->handle);

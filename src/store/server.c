@@ -502,7 +502,7 @@ weft_status_t weft_store_server_close(weft_store_server_t *server, weft_op_t *op
     } else {
         st = close_it(rt, server, op);
         if (st) /* nothing was started: it is as it was */
-            atomic_store(&server->handle.open, 1);
+            wefti_handle_reopen(&server->handle);
     }
     wefti_part(rt);
     return st;

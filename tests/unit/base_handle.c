@@ -130,7 +130,7 @@ static void *thinks_again(void *arg)
         if (!wefti_handle_enter(&shared->handle))
             continue;
         if (wefti_handle_close(&shared->handle))
-            atomic_store(&shared->handle.open, 1);
+            wefti_handle_reopen(&shared->handle);
         wefti_handle_leave(&shared->handle);
     }
     return NULL;
