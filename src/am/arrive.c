@@ -101,7 +101,8 @@ static void deliver(am_msg_t *m)
 
 /* --- records --------------------------------------------------------------------------------------------------------------- */
 
-/* Credit that came with a record; false: the endpoint has been failed. */
+/* Credit that came with a record; false: the endpoint has been failed. Sends that waited go now, and the program gets buffers back: it may end the
+ * endpoint there. Then the rest of the record is nobody's: look at ep->lane. */
 static bool credit_came(weft_ep_t *ep, const wefti_word_t *word)
 {
     if (!wefti_flow_word(ep, &am_ep(ep)->flow, word))
@@ -189,7 +190,8 @@ static void eager(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
         return;
     }
     at += am_pad(in_record);
-    if ((head.word.bytes || head.word.msgs) && !credit_came(ep, &head.word))
+    const wefti_lane_t *lane = ep->lane;
+    if ((head.word.bytes || head.word.msgs) && (!credit_came(ep, &head.word) || ep->lane != lane))
         return;
     uint64_t len = n - at;
     message(&m, ep, head.id, header, head.header_len, head.word.flags);
@@ -226,7 +228,11 @@ void wefti_am_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, si
     }
     message(&m, ep, head.id, header, head.header_len, head.word.flags);
     m.cost = AM_COST + head.header_len;
-    if (((head.word.bytes || head.word.msgs) && !credit_came(ep, &head.word)) || !wefti_flow_admit(ep, &e->flow, m.cost)) {
+    const wefti_lane_t *lane = ep->lane;
+    bool sound = (!head.word.bytes && !head.word.msgs) || credit_came(ep, &head.word);
+    if (ep->lane != lane)
+        return; /* the payload goes with the lane */
+    if (!sound || !wefti_flow_admit(ep, &e->flow, m.cost)) {
         wefti_in_refuse(in, false);
         return;
     }

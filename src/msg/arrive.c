@@ -107,6 +107,8 @@ static bool admit(weft_ep_t *ep, uint64_t cost, uint64_t len)
     return true;
 }
 
+/* Sends that waited go now, and the program gets buffers back: it may end the endpoint there. Then the rest of the record is nobody's: look at
+ * ep->lane. */
 static void credit_came(weft_ep_t *ep, const wefti_word_t *word)
 {
     msg_ep_t *m = msg_ep(ep);
@@ -138,9 +140,10 @@ void wefti_msg_record(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         msg_state_t *ms = msg_state(ep->rt);
         wefti_wild_take(&head, rec, sizeof head);
         head.word.kind = kind;
+        const wefti_lane_t *lane = ep->lane;
         if (head.word.bytes)
             credit_came(ep, &head.word);
-        if (!admit(ep, cost, len))
+        if (ep->lane != lane || !admit(ep, cost, len))
             return;
         for (weft_op_t *op; (op = wefti_msg_take_posted(ms, ep, head.tag));) {
             if (wefti_msg_deliver_bytes(op, ep->id, head.tag, bytes, len)) {
@@ -175,8 +178,11 @@ void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, s
         wefti_ep_protocol_error(ep, "an announcement of an unknown kind or length");
         return;
     }
+    const wefti_lane_t *lane = ep->lane;
     if (offer.word.bytes)
         credit_came(ep, &offer.word);
+    if (ep->lane != lane)
+        return; /* the payload goes with the lane */
     if (!admit(ep, MSG_COST, in->total)) {
         wefti_in_refuse(in, false);
         return;

@@ -345,6 +345,9 @@ weft_request_t *weft_request_keep(weft_request_t *request)
         if (answered) {
             atomic_store(&block->answered, true);
             wefti_rpc_request_over(block); /* not freed: it is not released */
+        } else if (!block->ep->lane || block->fn->service->closing) {
+            /* its function has ended the one or the other before it kept it: nobody else ends the request for that any more */
+            wefti_rpc_request_end(block, block->ep->lane ? END_CLOSED : END_PEER);
         }
     }
     r = rpc_request(request);

@@ -225,6 +225,7 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
         turn_away(am, f, a->head.call, false, &no);
         return;
     }
+    service->busy++; /* its function may close it */
     switch (wefti_once_find(&service->book, &a->once, wefti_now(service->rs->rt), &entry)) {
     case ONCE_NEW:
         run_block(f, am, a, entry);
@@ -248,6 +249,8 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
         break;
     }
     wefti_rpc_service_remember(service);
+    service->busy--;
+    wefti_rpc_service_step(service);
 }
 
 /* --- arrival -------------------------------------------------------------------------------------------------------------- */
