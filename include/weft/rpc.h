@@ -166,6 +166,8 @@ typedef struct weft_client_opts {
     uint32_t instances;           /* connect to at most so many of a service at one time. Default is: 16 */
     uint64_t timeout_ns;          /* deadline of weft_call_wait(), and so of typed functions that wait. Default is: none */
     uint64_t reconnect_ns;        /* first pause before a lost server is tried again; doubles up to 5 s. Default is: 50 ms */
+    uint64_t stall_ns;            /* a server that announced results, or values of streams, and of which nothing more comes for so long loses its
+                                     connection. UINT64_MAX: never. Default is: 30 s */
 } weft_client_opts_t;
 #define WEFT_CLIENT_OPTS_INIT WEFT_INIT(weft_client_opts_t)
 

@@ -13,9 +13,9 @@
  * A service answers over every endpoint of its runtime. Its functions run in progress, or on threads of the service's own; they answer before they
  * return, or keep the request and answer later, from any thread.
  *
- * Limits:  a service has at most so many requests, and so many bytes of them; beyond, a call is answered WEFT_CODE_RESOURCE_EXHAUSTED at once, and
- * not
- *          run. A peer that does not take its replies is not read from any more: what is held for it is bounded by its window (weft/am.h).
+ * Limits:  a service has at most so many requests, and so many bytes of them, and one peer at most its part of both; beyond, a call is
+ *          answered WEFT_CODE_RESOURCE_EXHAUSTED at once, and not run. A peer that does not take its replies is not read from any more: what
+ *          is held for it is bounded by its window (weft/am.h). One that announces arguments and does not send them loses its connection.
  * Threads: any, for everything here. */
 #ifndef WEFT_SERVICE_H
 #define WEFT_SERVICE_H
@@ -34,10 +34,15 @@ typedef struct weft_service_opts {
     uint32_t threads;      /* of its own, for functions that say `threads`. Default is: 0 */
     uint32_t requests;     /* under way at one time, those that wait for a thread included. Default is: 1048576 */
     uint32_t queue;        /* of them, waiting for a thread. Default is: 65536 */
-    uint64_t bytes;        /* of arguments held for requests that were kept or wait. Default is: 1 GiB */
+    uint64_t bytes;        /* held for requests that were kept or wait: themselves, arguments, values of streams that nobody took, and
+                              remembered replies. Default is: 2 GiB */
     uint64_t payload_max;  /* of the arguments of one request. Default is: 1 GiB */
     uint32_t remembered;   /* replies to calls made with `once`, at one time. Default is: 65536 */
     uint64_t remember_ns;  /* and how long, if their caller does not say that it has them. Default is: 60 s */
+    uint32_t peer_percent; /* what one peer, a connection, may have of `requests`, `queue`, `bytes` and `remembered`, so that others are served
+                              whatever it does; 1 to 100. Default is: 50 */
+    uint64_t stall_ns;     /* a peer that announced data of arguments, or values of streams, and of which nothing more comes for so long loses its
+                              connection, and its calls fail: until then memory is held for it. UINT64_MAX: never. Default is: 30 s */
 } weft_service_opts_t;
 #define WEFT_SERVICE_OPTS_INIT WEFT_INIT(weft_service_opts_t)
 

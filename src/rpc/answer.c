@@ -233,9 +233,7 @@ void wefti_rpc_answer(rpc_request_t *r, rpc_msg_t *msg, unsigned how, weft_op_t 
     set_call(msg, r->call);
     bool no = failed(msg);
     if (r->once) {
-        uint64_t held = service->stats.bytes;
-        wefti_once_answered(&service->book, r->once, msg, held < service->opts.bytes ? service->opts.bytes - held : 0,
-                            wefti_now(service->rs->rt));
+        wefti_once_answered(&service->book, r->once, msg, wefti_rpc_room(r->share), wefti_now(service->rs->rt));
         r->once = NULL;
         wefti_rpc_service_remember(service);
     }

@@ -25,7 +25,8 @@ static void request_free(rpc_request_t *r)
     wefti_rpc_request_detach(r);
     wefti_list_remove(&r->service_link);
     wefti_rpc_in_free(r->in);
-    rpc_count(&service->stats.bytes, -(int64_t)r->counted);
+    r->share->requests--;
+    wefti_rpc_share_put(r->share);
     rpc_count(&service->stats.under_way, -1);
     if (r->pub.stream)
         wefti_stream_drop(r->pub.stream);
@@ -94,19 +95,27 @@ rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t ca
     rpc_ep_t *e = rpc_ep(am->ep);
     weft_status_t why;
     bool ours = !am->len || am->data || !f->fetch || (where->ext && where->ext->flags & RPC_F_BYTES); /* we bring the data */
+    uint64_t cost = sizeof(rpc_request_t) + (f->streams ? wefti_stream_cost() : 0) + wefti_rpc_in_cost(am, where);
     *no_out = rpc_exhausted("there is no memory for the request");
-    if (service->stats.bytes + am->header_len + (ours ? am->len : 0) > service->opts.bytes) {
-        no_out->message = "the requests of the service take too much memory: try again later";
-        return NULL;
-    }
     if (!f->oneway && wefti_map_get(&e->requests, call)) {
         wefti_ep_protocol_error(am->ep, "two calls under one number");
         no_out->code = WEFT_CODE_OK;
         return NULL;
     }
+    rpc_share_t *share = wefti_rpc_share(service->budget, am->ep->id);
+    if (!share)
+        return NULL;
+    if (share->requests >= service->peer_requests) {
+        no_out->message = "the peer has as many requests under way as one may have: try again later";
+        goto err_share;
+    }
+    if (ours && !am->data)
+        cost += am->len;
+    if (!wefti_rpc_charge(share, cost, &no_out->message))
+        goto err_share;
     rpc_request_t *r = (rpc_request_t *)wefti_calloc(1, sizeof *r);
     if (!r)
-        return NULL;
+        goto err_charge;
     if (!f->oneway && wefti_map_put(&e->requests, call, r))
         goto err_r;
     r->timer.fn = late;
@@ -141,15 +150,17 @@ rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t ca
     r->pub.from = am->ep->id;
     r->pub.left_ns = left_ns;
     r->pub.fetch_len = ours ? 0 : r->in->room;
-    r->counted = r->in->held + (r->in->missing && ours ? r->in->room : 0);
+    r->share = share;
+    share->refs++; /* the arguments' own: what is on its way stays theirs when the request is gone */
+    share->requests++;
+    wefti_rpc_in_charge(r->in, share, cost);
     f->refs++;
-    rpc_count(&service->stats.bytes, (int64_t)r->counted);
     rpc_count(&service->stats.under_way, 1);
     rpc_count(&service->unanswered, 1);
     wefti_list_push_back(&e->request_list, &r->ep_link);
     wefti_list_push_back(&service->requests, &r->service_link);
     if (r->pub.stream) {
-        wefti_stream_item_max(r->pub.stream, service->opts.payload_max);
+        wefti_stream_limits(r->pub.stream, service->opts.payload_max, service->budget, service->opts.stall_ns);
         wefti_stream_connect(r->pub.stream, am->ep, call, r);
     }
     return r;
@@ -164,6 +175,10 @@ err_map:
         wefti_map_take(&e->requests, call);
 err_r:
     wefti_free(r);
+err_charge:
+    wefti_rpc_uncharge(share, cost);
+err_share:
+    wefti_rpc_share_put(share);
     return NULL;
 }
 
@@ -414,7 +429,7 @@ static weft_status_t fetch_start(weft_op_t *op)
         return wefti_fail(WEFT_ERR_STATE, "the arguments are here, or on their way, or the request was answered without them");
     weft_status_t st = wefti_op_track(op);
     if (!st)
-        st = wefti_rpc_in_fetch(r->in, f->buf, f->cap, f->kind, fetch_done, r);
+        st = wefti_rpc_in_fetch(r->in, f->buf, f->cap, f->kind, r->fn->service->opts.stall_ns, fetch_done, r);
     if (st)
         return st;
     r->fetch_op = op;

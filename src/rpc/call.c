@@ -731,6 +731,7 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
     st = wefti_stream_new(m->client->rs, weft_method_sig(m), false, &stream);
     if (st)
         return st;
+    wefti_stream_limits(stream, 0, NULL, m->client->stall_ns);
     st = wefti_op_prepare(rt, op, &call_kind);
     if (!st) {
         fill(op, m, args, n, opts, &o, reply, kind);

@@ -39,6 +39,7 @@ weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t 
     c->tries = opts && opts->tries ? opts->tries : 3;
     c->tries = c->tries < UINT8_MAX ? c->tries : UINT8_MAX; /* as far as a call counts */
     c->timeout_ns = opts ? opts->timeout_ns : 0;
+    c->stall_ns = opts && opts->stall_ns ? opts->stall_ns : RPC_STALL_NS;
     c->patience.fn = out_of_patience;
     weft_status_t st = copy_name(c->service, service, "a service");
     if (!st)

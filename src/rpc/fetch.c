@@ -61,9 +61,19 @@ weft_status_t wefti_rpc_values_here(const weft_am_t *am, const rpc_where_t *wher
 
 /* --- values that stay ------------------------------------------------------------------------------------------------------------ */
 
+void wefti_rpc_in_charge(rpc_in_t *in, rpc_share_t *share, uint64_t n)
+{
+    if (in->share)
+        wefti_rpc_uncharge(in->share, in->charged);
+    wefti_rpc_share_put(in->share);
+    in->share = share;
+    in->charged = n;
+}
+
 static void in_release(rpc_in_t *in)
 {
     rpc_fetch_t *f = in->fetch;
+    wefti_rpc_in_charge(in, NULL, 0);
     wefti_decoded_free(&in->decoded);
     if (in->payload)
         weft_pool_put(in->pool, in->payload); /* the room may be gone by then, and the pool's life is its buffers' */
@@ -119,12 +129,17 @@ static weft_status_t elsewhere(rpc_in_t *in, weft_am_t *am, const rpc_where_t *w
     return f->am ? WEFT_OK : WEFT_ERR_NOMEM;
 }
 
+uint64_t wefti_rpc_in_cost(const weft_am_t *am, const rpc_where_t *where)
+{
+    size_t header = am->header_len - where->at, data = am->data ? (size_t)am->len : 0;
+    return sizeof(rpc_in_t) + where->codec->n * sizeof(weft_value_t) + 16 + ((header + 15) & ~(size_t)15) + data;
+}
+
 rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out)
 {
     bool away = am->len && !am->data;
     size_t header = am->header_len - where->at, data = away ? 0 : (size_t)am->len;
-    size_t values = where->codec->n * sizeof(weft_value_t), header_room = (header + 15) & ~(size_t)15;
-    size_t held = sizeof(rpc_in_t) + values + 16 + header_room + data;
+    size_t header_room = (header + 15) & ~(size_t)15, held = (size_t)wefti_rpc_in_cost(am, where);
     rpc_in_t *in = (rpc_in_t *)wefti_malloc(held);
     if (!in) {
         *why_out = WEFT_ERR_NOMEM;
@@ -134,6 +149,8 @@ rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *wh
     in->payload = NULL;
     in->pool = NULL;
     in->fetch = NULL;
+    in->share = NULL;
+    in->charged = 0;
     in->decoded.more = NULL;
     in->rs = rs;
     in->codec = where->codec;
@@ -210,6 +227,7 @@ static void fetched(weft_op_t *op, void *user)
     rpc_fetch_t *f = in->fetch;
     weft_status_t st = op->status;
     rpc_end(in->rs);
+    wefti_rpc_unwatch(f);
     f->under_way = false;
     if (f->dead) {
         in_release(in);
@@ -224,7 +242,7 @@ static void fetched(weft_op_t *op, void *user)
     f->done(f->user, st);
 }
 
-weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind,
+weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind, uint64_t stall_ns,
                                  void (*done)(void *user, weft_status_t status), void *user)
 {
     weft_status_t st = WEFT_OK;
@@ -244,6 +262,7 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
     if (f->bytes_missing) {
         o.buf = buf;
         o.cap = in->missing;
+        f->one = (weft_iov_t){buf, in->missing};
     } else {
         f->iov = (weft_iov_t *)wefti_malloc(in->decoded.pieces * sizeof *f->iov);
         if (!f->iov)
@@ -260,13 +279,19 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
     o.kind = kind;
     f->done = done;
     f->user = user;
+    f->stall_ns = stall_ns;
     f->op.fn = fetched;
     f->op.user = in;
+    weft_ep_t *ep = f->am->ep;
+    if (ep && ep->lane && !wefti_mem_device_of(buf, kind))
+        wefti_rpc_watch_marks(f, o.iov ? o.iov : &f->one, o.iov ? o.iov_n : 1, wefti_hash_u64(in->rs->random + ++in->rs->marks));
     rpc_begin(in->rs);
     st = weft_am_pull_with(f->am, &o, &f->op);
-    if (st)
+    if (st) {
         rpc_end(in->rs);
-    else
-        f->under_way = true;
-    return st;
+        return st;
+    }
+    f->under_way = true;
+    wefti_rpc_watch(f, ep);
+    return WEFT_OK;
 }

@@ -7,7 +7,7 @@
  * as long as a repeat may still come from it (stay_ns): a stranger begins at 0.
  *
  * Promise: of one number at most one call is ever NEW, unless that was taken back; what is held is bounded: `max` calls and
- * clients, and the bytes that the service allows. tests/unit/rpc_once.c. */
+ * clients, and the bytes that the service allows; and of what one peer calls, its part of each. tests/unit/rpc_once.c. */
 #include "rpc/serve.h"
 
 struct rpc_once_client {
@@ -17,6 +17,7 @@ struct rpc_once_client {
     wefti_list_t entries; /* the same, in order of arrival */
     wefti_list_t idle;    /* in the book, while it has none */
     uint64_t until;
+    rpc_share_t *share; /* of whoever was it first; NULL: nobody counts */
 };
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns)
@@ -24,7 +25,7 @@ void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns)
     memset(b, 0, sizeof *b);
     wefti_list_init(&b->age);
     wefti_list_init(&b->idle);
-    b->max = b->max_clients = max;
+    b->max = b->max_clients = b->peer_max = b->peer_clients = max;
     b->remember_ns = b->stay_ns = remember_ns;
 }
 
@@ -39,6 +40,9 @@ static void client_free(rpc_book_t *b, rpc_once_client_t *c)
     wefti_map_free(&c->calls);
     if (wefti_list_linked(&c->idle))
         wefti_list_remove(&c->idle);
+    if (c->share)
+        c->share->clients--;
+    wefti_rpc_share_put(c->share);
     wefti_free(c);
     b->n_clients--;
 }
@@ -56,6 +60,11 @@ static void entry_free(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now)
     if (wefti_list_linked(&e->age))
         wefti_list_remove(&e->age);
     b->bytes -= reply_bytes(e);
+    if (e->share) {
+        wefti_rpc_uncharge(e->share, reply_bytes(e));
+        e->share->entries--;
+    }
+    wefti_rpc_share_put(e->share);
     wefti_free(e->reply);
     wefti_free(e);
     b->n--;
@@ -77,12 +86,19 @@ void wefti_once_free(rpc_book_t *b)
     wefti_map_free(&b->clients);
 }
 
-static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, uint64_t now)
+static rpc_share_t *ref(rpc_share_t *share)
+{
+    if (share)
+        share->refs++;
+    return share;
+}
+
+static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, rpc_share_t *share, uint64_t now)
 {
     rpc_once_client_t *c = (rpc_once_client_t *)wefti_map_get(&b->clients, id);
     if (c)
         return c;
-    if (b->n_clients >= b->max_clients)
+    if (b->n_clients >= b->max_clients || (share && share->clients >= b->peer_clients))
         return NULL;
     c = (rpc_once_client_t *)wefti_calloc(1, sizeof *c);
     if (!c)
@@ -94,6 +110,9 @@ static rpc_once_client_t *client_of(rpc_book_t *b, uint64_t id, uint64_t now)
         return NULL;
     }
     c->until = later(now, b->stay_ns);
+    c->share = ref(share);
+    if (share)
+        share->clients++;
     wefti_list_push_back(&b->idle, &c->idle);
     b->n_clients++;
     return c;
@@ -114,9 +133,10 @@ static void acked(rpc_book_t *b, rpc_once_client_t *c, uint64_t seq, uint64_t no
     }
 }
 
-rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, uint64_t now, rpc_once_entry_t **entry_out)
+rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_t *share, uint64_t now,
+                                 rpc_once_entry_t **entry_out)
 {
-    rpc_once_client_t *c = client_of(b, id->client, now);
+    rpc_once_client_t *c = client_of(b, id->client, share, now);
     if (!c)
         return ONCE_FULL;
     acked(b, c, id->acked, now);
@@ -127,7 +147,7 @@ rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, uint64_t n
     }
     if (id->seq < c->floor)
         return ONCE_GONE;
-    if (b->n >= b->max)
+    if (b->n >= b->max || (share && share->entries >= b->peer_max))
         return ONCE_FULL;
     e = (rpc_once_entry_t *)wefti_calloc(1, sizeof *e);
     if (!e)
@@ -138,6 +158,9 @@ rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, uint64_t n
     }
     e->client = c;
     e->seq = id->seq;
+    e->share = ref(share);
+    if (share)
+        share->entries++;
     wefti_list_push_back(&c->entries, &e->link);
     if (wefti_list_linked(&c->idle))
         wefti_list_remove(&c->idle);
@@ -170,6 +193,8 @@ void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *ms
         e->payload_len = msg->payload;
     }
     b->bytes += reply_bytes(e);
+    if (e->share)
+        wefti_rpc_charge_more(e->share, reply_bytes(e));
     e->until = later(now, b->remember_ns);
     wefti_list_push_back(&b->age, &e->age);
 }

@@ -54,6 +54,7 @@ static void *thread(void *arg)
         bool late = r->deadline != UINT64_MAX && weft_now(rt) >= r->deadline;
         r->queued = false;
         r->begun = !late;
+        r->share->waiting--;
         p->waiting--;
         p->running++;
         pthread_mutex_unlock(&p->lock);
@@ -142,14 +143,15 @@ void wefti_rpc_pool_free(rpc_pool_t *p)
     wefti_free(p);
 }
 
-bool wefti_rpc_pool_put(rpc_pool_t *p, rpc_request_t *r, uint32_t most)
+bool wefti_rpc_pool_put(rpc_pool_t *p, rpc_request_t *r, uint32_t most, uint32_t most_of_peer)
 {
     pthread_mutex_lock(&p->lock);
-    bool ok = p->waiting < most;
+    bool ok = p->waiting < most && r->share->waiting < most_of_peer;
     bool wake = ok && p->idle;
     if (ok) {
         wefti_list_push_back(&p->queue, &r->pool_link);
         r->queued = true;
+        r->share->waiting++;
         p->waiting++;
     }
     pthread_mutex_unlock(&p->lock);
@@ -165,6 +167,7 @@ bool wefti_rpc_pool_take_back(rpc_pool_t *p, rpc_request_t *r, bool *begun_out)
     if (queued) {
         wefti_list_remove(&r->pool_link);
         r->queued = false;
+        r->share->waiting--;
         p->waiting--;
     }
     *begun_out = r->begun;

@@ -128,7 +128,7 @@ static void succeed(weft_ep_t *ep, weft_op_t *op, weft_am_t *am, const rpc_where
         if (c->into)
             st = wefti_opts_read(c->opts, &o, sizeof o, "weft_call_opts_t");
         if (!st)
-            st = wefti_rpc_in_fetch(in, o.into, o.into_cap, o.into_kind, fetched, op);
+            st = wefti_rpc_in_fetch(in, o.into, o.into_cap, o.into_kind, c->method->client->stall_ns, fetched, op);
         if (!st)
             return;
         c->state = CALL_NEW;

@@ -82,7 +82,7 @@ static void begin(rpc_request_t *r)
 {
     rpc_function_t *f = r->fn;
     if (f->threads) {
-        if (!wefti_rpc_pool_put(f->service->pool, r, f->service->opts.queue)) {
+        if (!wefti_rpc_pool_put(f->service->pool, r, f->service->opts.queue, f->service->peer_queue)) {
             rpc_no_t no = rpc_exhausted("too many requests wait for a thread of the service: try again later");
             refuse(r, &no);
         }
@@ -121,7 +121,7 @@ static void advance(rpc_request_t *r)
         return;
     }
     r->fetching = true;
-    weft_status_t st = wefti_rpc_in_fetch(r->in, NULL, 0, NULL, fetched, r);
+    weft_status_t st = wefti_rpc_in_fetch(r->in, NULL, 0, NULL, r->fn->service->opts.stall_ns, fetched, r);
     if (st)
         fetched(r, st);
 }
@@ -225,8 +225,13 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
         turn_away(am, f, a->head.call, false, &no);
         return;
     }
+    rpc_share_t *share = wefti_rpc_share(service->budget, am->ep->id);
+    if (!share) {
+        turn_away(am, f, a->head.call, false, &no);
+        return;
+    }
     service->busy++; /* its function may close it */
-    switch (wefti_once_find(&service->book, &a->once, wefti_now(service->rs->rt), &entry)) {
+    switch (wefti_once_find(&service->book, &a->once, share, wefti_now(service->rs->rt), &entry)) {
     case ONCE_NEW:
         run_block(f, am, a, entry);
         break;
@@ -248,6 +253,7 @@ static void run_once(rpc_function_t *f, weft_am_t *am, const arrival_t *a)
         turn_away(am, f, a->head.call, false, &no);
         break;
     }
+    wefti_rpc_share_put(share);
     wefti_rpc_service_remember(service);
     service->busy--;
     wefti_rpc_service_step(service);

@@ -14,11 +14,13 @@ static void ep_new(weft_ep_t *ep)
     wefti_list_init(&e->sent);
     wefti_list_init(&e->servers);
     wefti_list_init(&e->request_list);
+    wefti_rpc_watch_init(ep);
 }
 
 static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 {
     (void)discard;
+    wefti_rpc_watch_down(ep);
     wefti_rpc_calls_down(ep, why);
     wefti_rpc_requests_down(ep, why);
 }
@@ -26,6 +28,7 @@ static void ep_down(weft_ep_t *ep, weft_status_t why, bool discard)
 static void ep_free(weft_ep_t *ep)
 {
     rpc_ep_t *e = rpc_ep(ep);
+    wefti_rpc_watch_down(ep);
     wefti_slots_free(&e->calls);
     wefti_slots_free(&e->binds);
     wefti_map_free(&e->requests);

@@ -21,6 +21,7 @@ typedef struct rpc_once_entry {
     rpc_once_client_t *client;
     uint64_t seq;
     rpc_request_t *request;      /* runs; NULL: it was answered */
+    rpc_share_t *share;          /* whose it is; NULL: nobody counts */
     wefti_list_t link;           /* the client's, in order of arrival */
     wefti_list_t age;            /* answered ones, oldest first */
     uint64_t until;              /* when it is forgotten */
@@ -35,6 +36,7 @@ typedef struct rpc_book {
     wefti_list_t age, idle;      /* entries that were answered; clients without entries: oldest first */
     uint32_t n, n_clients;       /* entries, clients */
     uint32_t max, max_clients;   /* of each at most so many; the same, unless the service says otherwise */
+    uint32_t peer_max, peer_clients; /* and of one share; the same */
     uint64_t bytes;              /* of replies */
     uint64_t remember_ns;
     uint64_t stay_ns;            /* clients without calls; at least remember_ns, and so long if the service does not say otherwise */
@@ -42,11 +44,11 @@ typedef struct rpc_book {
 
 void wefti_once_init(rpc_book_t *b, uint32_t max, uint64_t remember_ns);
 void wefti_once_free(rpc_book_t *b);
-/* Which call is it? NEW: it is entered, and running for whoever sets entry->request. RUNNING, ANSWERED: that one. GONE: it was known, and is not any
- * more: it may have run. FULL: no room for another. */
+/* Which call is it, that came from whose share it is (NULL: nobody's)? NEW: it is entered, and running for whoever sets entry->request. RUNNING,
+ * ANSWERED: that one. GONE: it was known, and is not any more: it may have run. FULL: no room for another, or not for that peer. */
 typedef enum rpc_once_found { ONCE_NEW, ONCE_RUNNING, ONCE_ANSWERED, ONCE_GONE, ONCE_FULL } rpc_once_found_t;
-rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, uint64_t now, rpc_once_entry_t **entry_out);
-/* It was answered with this message, of which a copy is kept, if that takes no more than `room` bytes. */
+rpc_once_found_t wefti_once_find(rpc_book_t *b, const rpc_once_t *id, rpc_share_t *share, uint64_t now, rpc_once_entry_t **entry_out);
+/* It was answered with this message, of which a copy is kept, if that takes no more than `room` bytes. Its share is charged with them. */
 void wefti_once_answered(rpc_book_t *b, rpc_once_entry_t *e, const rpc_msg_t *msg, uint64_t room, uint64_t now);
 /* It certainly did not run, and may come again. */
 void wefti_once_forget(rpc_book_t *b, rpc_once_entry_t *e, uint64_t now);
@@ -57,8 +59,8 @@ uint64_t wefti_once_age(rpc_book_t *b, uint64_t now);
 
 typedef struct rpc_pool rpc_pool_t;
 weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_pool_t **pool_out);
-/* Have a thread run it. false: so many wait already that it cannot. */
-bool wefti_rpc_pool_put(rpc_pool_t *pool, rpc_request_t *r, uint32_t most);
+/* Have a thread run it. false: so many wait already that it cannot, or so many of its peer. */
+bool wefti_rpc_pool_put(rpc_pool_t *pool, rpc_request_t *r, uint32_t most, uint32_t most_of_peer);
 /* Take it back: true if no thread had taken it, and none will. *begun_out: its function was begun. */
 bool wefti_rpc_pool_take_back(rpc_pool_t *pool, rpc_request_t *r, bool *begun_out);
 uint32_t wefti_rpc_pool_waiting(rpc_pool_t *pool);             /* any thread */
@@ -92,10 +94,11 @@ struct weft_service {
     wefti_call_t call;           /* of close */
     rpc_pool_t *pool;            /* NULL: no threads */
     rpc_book_t book;
-    uint64_t book_bytes;         /* of it, counted in stats.bytes */
+    rpc_budget_t *budget;
+    uint32_t peer_requests, peer_queue; /* what one peer may have of them */
     wefti_timer_t forget;
     /* written by the driver, read by any thread */
-    weft_service_stats_t stats;  /* under_way: blocks that are not freed; bytes: of their arguments, and of remembered replies */
+    weft_service_stats_t stats;  /* under_way: blocks that are not freed; bytes: the budget has them */
     uint64_t unanswered;         /* of them, those that are not over */
 };
 
@@ -124,6 +127,12 @@ static inline rpc_function_t *rpc_function(const rpc_state_t *rs, uint16_t slot)
     return page ? atomic_load_explicit(&page[slot % RPC_PAGE], memory_order_acquire) : NULL;
 }
 static inline void rpc_count(uint64_t *counter, int64_t n) { wefti_count_up(counter, (uint64_t)n); }
+
+/* share.c */
+rpc_budget_t *wefti_rpc_budget_new(uint64_t bytes, uint32_t percent); /* percent: of it, for one peer. NULL: no memory */
+void wefti_rpc_budget_leave(rpc_budget_t *budget);             /* its service goes: it stays as long as its shares do. NULL is allowed */
+uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);    /* any thread */
+uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent);     /* at least 1 */
 
 void wefti_rpc_service_step(weft_service_t *service);          /* something of it ended: drained? closed? It may be freed */
 void wefti_rpc_service_forget(wefti_timer_t *t);               /* weft_service_t.forget */
@@ -176,7 +185,7 @@ struct rpc_request {
     _Atomic uint32_t work;       /* WORK_*: any thread */
     rpc_request_t *next;         /* rpc_state_t.handed_in */
     rpc_in_t *in;
-    uint64_t counted;            /* bytes of it in the service's */
+    rpc_share_t *share;          /* whose it is */
     wefti_list_t ep_link, service_link;
     wefti_list_t pool_link;
     wefti_timer_t timer;

@@ -15,7 +15,9 @@
 
 #define REQUESTS (1u << 20)
 #define QUEUE 65536u
-#define BYTES (UINT64_C(1) << 30)
+#define BYTES (UINT64_C(2) << 30)
+#define PAYLOAD_MAX (UINT64_C(1) << 30)
+#define PEER_PERCENT 50u
 #define REMEMBERED 65536u
 #define REMEMBER_NS (60 * WEFT_SECOND)
 #define THREADS_MAX 4096u
@@ -28,7 +30,9 @@ static void fill_in(weft_service_opts_t *o)
     o->requests = o->requests ? o->requests : REQUESTS;
     o->queue = o->queue ? o->queue : QUEUE;
     o->bytes = o->bytes ? o->bytes : BYTES;
-    o->payload_max = o->payload_max ? o->payload_max : BYTES;
+    o->payload_max = o->payload_max ? o->payload_max : PAYLOAD_MAX;
+    o->peer_percent = o->peer_percent ? o->peer_percent : PEER_PERCENT;
+    o->stall_ns = o->stall_ns ? o->stall_ns : RPC_STALL_NS;
     o->remembered = o->remembered ? o->remembered : REMEMBERED;
     o->remember_ns = o->remember_ns ? o->remember_ns : REMEMBER_NS;
 }
@@ -41,6 +45,13 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     s->rs = rs;
     s->opts = *opts;
     fill_in(&s->opts);
+    s->budget = wefti_rpc_budget_new(s->opts.bytes, s->opts.peer_percent);
+    if (!s->budget) {
+        wefti_free(s);
+        return NULL;
+    }
+    s->peer_requests = wefti_rpc_part(s->opts.requests, s->opts.peer_percent);
+    s->peer_queue = wefti_rpc_part(s->opts.queue, s->opts.peer_percent);
     snprintf(s->name, sizeof s->name, "%s", name);
     pthread_mutex_lock(&rs->lock);
     s->epoch = wefti_hash_u64(rs->random ^ ++rs->serial);
@@ -61,12 +72,15 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->heartbeat_ns);
     s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
     s->book.max_clients = s->opts.remembered < CLIENTS_LEAST ? CLIENTS_LEAST : s->opts.remembered;
+    s->book.peer_max = wefti_rpc_part(s->book.max, s->opts.peer_percent);
+    s->book.peer_clients = wefti_rpc_part(s->book.max_clients, s->opts.peer_percent);
     return s;
 }
 
 void wefti_rpc_service_delete(weft_service_t *s)
 {
     wefti_once_free(&s->book);
+    wefti_rpc_budget_leave(s->budget);
     wefti_rpc_pool_free(s->pool);
     wefti_free(s);
 }
@@ -123,6 +137,8 @@ weft_status_t weft_service_open(weft_runtime_t *rt, const char *name, const weft
         return wefti_fail(WEFT_ERR_INVALID, "names that begin with \"weft\" are the library's: \"%s\"", name);
     if (o.threads > THREADS_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "%u threads are more than %u", o.threads, THREADS_MAX);
+    if (o.peer_percent > 100)
+        return wefti_fail(WEFT_ERR_INVALID, "a peer has at most 100 percent of a service, not %u", o.peer_percent);
     if (wefti_forked(rt))
         return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent of this process; open another");
     if (rt->closing)
@@ -189,7 +205,7 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
                               .repeated = look(&c->repeated),
                               .under_way = look(&c->under_way),
                               .waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0,
-                              .bytes = look(&c->bytes),
+                              .bytes = wefti_rpc_budget_used(service->budget),
                               .remembered = look(&c->remembered)};
     if (stats_out->size > sizeof s)
         memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
@@ -213,8 +229,6 @@ uint32_t wefti_rpc_service_load(weft_service_t *service)
 
 void wefti_rpc_service_remember(weft_service_t *s)
 {
-    rpc_count(&s->stats.bytes, (int64_t)(s->book.bytes - s->book_bytes));
-    s->book_bytes = s->book.bytes;
     __atomic_store_n(&s->stats.remembered, s->book.n, __ATOMIC_RELAXED);
     if (s->forget.node.slot)
         return;

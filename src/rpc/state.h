@@ -63,6 +63,7 @@ typedef struct rpc_state {
     wefti_list_t published;
     wefti_list_t strays;         /* the driver's: what endpoints may still name that the closing runtime has to close itself */
     uint64_t random;             /* ids and epochs are made of it */
+    uint64_t marks;              /* stall.c: so many were made */
     _Atomic uint64_t detached;   /* bytes of detached.c */
     weft_op_t handle_op[2];
 } rpc_state_t;
@@ -80,6 +81,12 @@ typedef struct rpc_ep {
     /* the peer's: what it asks of us */
     wefti_map_t requests;        /* call id -> rpc_request_t, kept ones that are not answered */
     wefti_list_t request_list;   /* rpc_request_t.ep_link: the same, and those that are answered but not released */
+    /* what comes from it, for both sides: stall.c */
+    weft_ep_t *ep;
+    wefti_list_t pulls;          /* rpc_fetch_t.watch */
+    uint64_t moved_at;           /* when something of them came last */
+    uint64_t look_pause;
+    wefti_timer_t look;
 } rpc_ep_t;
 
 static inline rpc_ep_t *rpc_ep(const weft_ep_t *ep) { return (rpc_ep_t *)ep->traffic[WEFTI_TRAFFIC_RPC]; }
@@ -135,6 +142,27 @@ void wefti_rpc_out_forget(rpc_out_t *out); /* it goes on, and done() is not call
 void wefti_rpc_out_user(rpc_out_t *out, void *user); /* what done() gets */
 bool wefti_rpc_out_unsent(const rpc_out_t *out); /* certainly nothing of it left */
 
+/* --- share.c: what one peer makes a service hold. The driver's, but what says otherwise ------------------------------------------------------ */
+
+typedef struct rpc_budget rpc_budget_t;
+typedef struct rpc_share {
+    rpc_budget_t *budget;
+    weft_ep_id_t who;
+    uint64_t bytes;
+    uint32_t refs;
+    uint32_t requests;           /* under way */
+    uint32_t waiting;            /* of them, for a thread: under the pool's lock */
+    uint32_t entries, clients;   /* once.c */
+} rpc_share_t;
+/* The share of that endpoint, with one reference more; NULL: no memory. */
+rpc_share_t *wefti_rpc_share(rpc_budget_t *budget, weft_ep_id_t who);
+void wefti_rpc_share_put(rpc_share_t *share);                  /* NULL is allowed */
+uint64_t wefti_rpc_room(const rpc_share_t *share);             /* bytes that it may still take */
+/* Take n bytes. false: it may not, and why is a sentence for its caller. */
+bool wefti_rpc_charge(rpc_share_t *share, uint64_t n, const char **why_out);
+void wefti_rpc_charge_more(rpc_share_t *share, uint64_t n);    /* the same without asking: a little that was not known before */
+void wefti_rpc_uncharge(rpc_share_t *share, uint64_t n);
+
 /* --- fetch.c: what came with a message, for both sides ------------------------------------------------------------------------------------ */
 
 /* Where the values of a message are: behind `at` bytes of its header, or in its payload (ext with RPC_F_BYTES; ext may be NULL). */
@@ -161,6 +189,8 @@ struct rpc_in {
     void *payload;               /* of the pool's; NULL: none, or the caller's buffer */
     weft_pool_t *pool;           /* that one */
     rpc_fetch_t *fetch;          /* NULL: everything came with the message */
+    rpc_share_t *share;          /* whose `charged` bytes it is, a reference; given back on the driver. NULL: it counts for nobody */
+    uint64_t charged;
     wefti_decoded_t decoded;
 };
 /* What is at the sender, and how it comes. */
@@ -173,17 +203,37 @@ struct rpc_fetch {
     void *user;
     weft_op_t op;
     weft_iov_t *iov;
+    weft_iov_t one;
+    /* stall.c */
+    uint64_t stall_ns;           /* UINT64_MAX: it may take for ever */
+    rpc_ep_t *watched;           /* NULL: it is not */
+    wefti_list_t watch;
+    const weft_iov_t *mark_iov;
+    size_t mark_n, mark_piece;
+    uint64_t mark_off, mark;
 };
 /* From the handler of the message. NULL, and why: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
 rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out);
 /* Bring what is missing: into memory of the room's (buf NULL), or into the caller's. done comes from progress: WEFT_OK: ready; WEFT_ERR_PEER and the
  * like; WEFT_ERR_PROTOCOL: it is no such values; WEFT_ERR_TRUNCATED; WEFT_ERR_NOMEM. RPC_F_BYTES with the caller's buffer: WEFT_ERR_UNSUPPORTED at
- * once. */
-weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind, void (*done)(void *user, weft_status_t status),
-                                 void *user);
+ * once. stall_ns: how long nothing of it may come before its endpoint fails. */
+weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind, uint64_t stall_ns,
+                                 void (*done)(void *user, weft_status_t status), void *user);
+#define RPC_STALL_NS (30 * WEFT_SECOND) /* if nobody says */
+/* What it is charged with, as far as is known: without the room of a payload that is elsewhere. */
+uint64_t wefti_rpc_in_cost(const weft_am_t *am, const rpc_where_t *where);
+/* It counts for that share from now on (the reference goes along), with n bytes; NULL: for nobody any more. On the driver. */
+void wefti_rpc_in_charge(rpc_in_t *in, rpc_share_t *share, uint64_t n);
 /* Let go of it. What is being fetched goes on without us, done is not called any more; a buffer of the caller's must not be let go of so. NULL is
  * allowed. */
 void wefti_rpc_in_free(rpc_in_t *in);
+
+/* stall.c: pulls that are watched. */
+void wefti_rpc_watch_init(weft_ep_t *ep);
+void wefti_rpc_watch_marks(rpc_fetch_t *f, const weft_iov_t *iov, size_t n, uint64_t mark); /* host memory, before it is pulled into; iov stays */
+void wefti_rpc_watch(rpc_fetch_t *f, weft_ep_t *ep);           /* it is on its way, over an endpoint that is up. Nothing where there are no marks */
+void wefti_rpc_unwatch(rpc_fetch_t *f);                        /* it has ended */
+void wefti_rpc_watch_down(weft_ep_t *ep);
 
 /* --- the calling side ---------------------------------------------------------------------------------------------------------------- */
 
@@ -197,6 +247,7 @@ struct weft_client {
     uint32_t n_methods;
     _Atomic(struct rpc_typed *) typed; /* typed.c: methods by declared function, read by any thread; NULL: none yet */
     uint64_t timeout_ns;         /* of calls that wait; 0: none */
+    uint64_t stall_ns;           /* of results and values of streams */
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;
     wefti_list_t waiting;        /* calls that no server is there for: operations by opx->link */
@@ -369,7 +420,9 @@ void wefti_stream_discard(weft_stream_t *s); /* nobody has seen it: the call cou
  * sent yet, or not any more; with another one later, if nothing was sent or received. */
 void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner);
 bool wefti_stream_used(const weft_stream_t *s);                 /* something was sent or received on it: the request cannot be sent again */
-void wefti_stream_item_max(weft_stream_t *s, uint64_t bytes);   /* larger ones are not taken. 1 GiB if nobody says; a service: payload_max */
+/* What may come: items of at most so many bytes (0: 1 GiB), counted against a budget (NULL: none), and how long a pull of one may stall. */
+void wefti_stream_limits(weft_stream_t *s, uint64_t item_max, rpc_budget_t *budget, uint64_t stall_ns);
+uint64_t wefti_stream_cost(void);                               /* bytes of one */
 /* ITEM, END or CREDIT came for it. What breaks the rules fails the endpoint (wefti_ep_protocol_error). */
 void wefti_stream_record(weft_stream_t *s, unsigned kind, weft_am_t *am, const rpc_head_t *head);
 /* The call is over, on either side: everything that waits ends, nothing more is sent, the owner is asked nothing any more. Only the first counts.

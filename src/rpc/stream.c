@@ -33,7 +33,7 @@ weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_s
     wefti_list_init(&s->in.receives);
     s->out.may_items = s->in.may_items = RPC_STREAM_ITEMS;
     s->out.may_bytes = s->in.may_bytes = RPC_STREAM_BYTES;
-    s->in.item_max = STREAM_ITEM_MAX;
+    wefti_stream_limits(s, 0, NULL, RPC_STALL_NS);
     *stream_out = s;
     return WEFT_OK;
 }
@@ -51,9 +51,16 @@ void wefti_stream_unref(weft_stream_t *s)
     wefti_free(s);
 }
 
-void wefti_stream_item_max(weft_stream_t *s, uint64_t bytes)
+void wefti_stream_limits(weft_stream_t *s, uint64_t item_max, rpc_budget_t *budget, uint64_t stall_ns)
 {
-    s->in.item_max = bytes;
+    s->in.item_max = item_max ? item_max : STREAM_ITEM_MAX;
+    s->in.budget = budget;
+    s->in.stall_ns = stall_ns;
+}
+
+uint64_t wefti_stream_cost(void)
+{
+    return sizeof(weft_stream_t);
 }
 
 void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *owner)

@@ -43,6 +43,8 @@ typedef struct stream_in {
     uint64_t taken_items, taken_bytes;
     uint64_t may_items, may_bytes; /* that the peer was told: as above */
     uint64_t item_max;
+    rpc_budget_t *budget;        /* what is here counts against it; NULL: none, a client's */
+    uint64_t stall_ns;
     weft_status_t status;        /* not WEFT_OK: receives end with it at once, and what comes is dropped */
     bool ended;                  /* END came */
     bool crediting;              /* a CREDIT is under way */

@@ -105,6 +105,7 @@ static void take_first(weft_stream_t *s, weft_item_t *item)
     if (in->codec.fixed) {
         put_value(s, item, slot.bits);
     } else {
+        wefti_rpc_in_charge(slot.in, NULL, 0); /* the program has it now */
         item->value = slot.in->values[0];
         item->more = slot.in;
     }
@@ -220,10 +221,41 @@ static void item_fixed(weft_stream_t *s, const weft_am_t *am, const rpc_where_t 
     taken(s, bytes);
 }
 
+/* Take it from the budget of the service, before there is memory for it. NULL, and no failure: there is no budget. */
+static weft_status_t pay(weft_stream_t *s, const weft_am_t *am, const rpc_where_t *where, rpc_share_t **share_out,
+                         uint64_t *n_out)
+{
+    const char *words;
+    *share_out = NULL;
+    *n_out = wefti_rpc_in_cost(am, where) + (am->data ? 0 : am->len);
+    if (!s->in.budget)
+        return WEFT_OK;
+    rpc_share_t *share = wefti_rpc_share(s->in.budget, am->ep->id);
+    if (!share)
+        return WEFT_ERR_NOMEM;
+    if (!wefti_rpc_charge(share, *n_out, &words)) {
+        wefti_info("a value of a stream is not taken: %s", words);
+        wefti_rpc_share_put(share);
+        return WEFT_ERR_LIMIT;
+    }
+    *share_out = share;
+    return WEFT_OK;
+}
+
 static void item_any(weft_stream_t *s, weft_am_t *am, const rpc_where_t *where, uint64_t bytes)
 {
-    weft_status_t why;
-    rpc_in_t *got = wefti_rpc_in_new(s->rs, am, where, &why);
+    rpc_share_t *share;
+    uint64_t cost;
+    rpc_in_t *got = NULL;
+    weft_status_t why = pay(s, am, where, &share, &cost);
+    if (!why)
+        got = wefti_rpc_in_new(s->rs, am, where, &why);
+    if (got)
+        wefti_rpc_in_charge(got, share, cost);
+    else if (share) {
+        wefti_rpc_uncharge(share, cost);
+        wefti_rpc_share_put(share);
+    }
     if (!got && why == WEFT_ERR_PROTOCOL) {
         wefti_ep_protocol_error(s->ep, "an item of a stream is no value of its type");
         return;
@@ -234,7 +266,7 @@ static void item_any(weft_stream_t *s, weft_am_t *am, const rpc_where_t *where, 
         return;
     }
     keep_slot(&s->in, (stream_slot_t){.in = got, .bytes = bytes});
-    why = got->missing ? wefti_rpc_in_fetch(got, NULL, 0, NULL, fetched, s) : WEFT_OK;
+    why = got->missing ? wefti_rpc_in_fetch(got, NULL, 0, NULL, s->in.stall_ns, fetched, s) : WEFT_OK;
     if (why)
         wefti_stream_in_fail(s, why);
     else

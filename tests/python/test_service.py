@@ -35,6 +35,13 @@ def served(request, run):
     return go
 
 
+async def nothing_held(server):
+    """A request is over when its caller has taken the reply, which the server hears a moment later."""
+    async with asyncio.timeout(20):
+        while server.stats()["bytes"]:
+            await asyncio.sleep(0.001)
+
+
 def reported(loop):
     """What the loop's exception handler gets from now on."""
     seen = []
@@ -110,7 +117,7 @@ def test_tensors_come_and_go(served, size):
         assert numpy.array_equal(numpy.asarray(await client.same(image)), image)
         data = os.urandom(size)
         assert bytes(await client.blob(data)) == data[::-1]
-        assert server.stats()["bytes"] == 0
+        await nothing_held(server)
     served(service, body)
     gc.collect()
     assert numpy.array_equal(kept[0], numpy.arange(size, dtype=numpy.float32).reshape(-1, 1))  # after the runtime, too
@@ -349,8 +356,37 @@ def test_limits_turn_calls_away(served):
                 await client.eat(bytes(size))
             assert error.value.code_name == "RESOURCE_EXHAUSTED"
         assert await client.eat(bytes(90_000)) == 90_000
-        assert server.stats()["bytes"] == 0
-    served(service, body, requests=3, bytes=100_000, payload_max=200_000)
+        await nothing_held(server)
+    served(service, body, requests=3, bytes=100_000, payload_max=200_000, peer_percent=100)
+
+
+def test_one_connection_has_its_part_and_others_are_served(served):
+    service = weft.Service("shared")
+    go = asyncio.Event()
+
+    @service.function
+    async def wait() -> int:
+        await go.wait()
+        return 1
+
+    async def body(client, server):
+        calls = [asyncio.ensure_future(client.wait()) for _ in range(4)]
+        while sum(call.done() for call in calls) < 2:
+            await asyncio.sleep(0.001)
+        assert server.stats()["under_way"] == 2
+        async with weft.Runtime() as more, more.client(server.uri, service=service.name) as other:
+            theirs = asyncio.ensure_future(other.wait())
+            while server.stats()["under_way"] < 3:
+                await asyncio.sleep(0.001)
+            go.set()
+            assert await theirs == 1
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(call == 1 for call in ended) == 2
+        assert all(call == 1 or call.code_name == "RESOURCE_EXHAUSTED" and call.ran in ("not run", "ran") for call in ended)
+    served(service, body, requests=4)
+    for wrong in (-1, 101, "half"):
+        with pytest.raises((ValueError, TypeError, OverflowError)):
+            served(weft.Service("wrong"), body, peer_percent=wrong)
 
 
 def test_draining_lets_calls_end_and_closing_does_not(served):

@@ -6,13 +6,14 @@
 #include "test.h"
 
 static rpc_book_t book;
+static rpc_share_t *whose;    /* who calls; NULL: nobody counts */
 static rpc_request_t someone; /* who runs it: only that there is one matters */
 
 static rpc_once_found_t find(uint64_t client, uint64_t seq, uint64_t acked, uint64_t now, rpc_once_entry_t **e)
 {
     rpc_once_t id = {.client = client, .seq = seq, .acked = acked};
     *e = NULL;
-    rpc_once_found_t found = wefti_once_find(&book, &id, now, e);
+    rpc_once_found_t found = wefti_once_find(&book, &id, whose, now, e);
     if (found == ONCE_NEW)
         (*e)->request = &someone;
     return found;
@@ -216,4 +217,39 @@ TEST(no_order_of_things_makes_a_call_new_twice)
         CHECK_EQ(book.bytes, 0);
         CHECK_EQ(book.n_clients, 0);
     }
+}
+
+/* One that takes all it can get, under as many names as it likes: others are remembered too. */
+TEST(a_peer_has_its_part_of_the_book)
+{
+    rpc_budget_t *budget = wefti_rpc_budget_new(1000, 50);
+    rpc_share_t *greedy = wefti_rpc_share(budget, 1), *other = wefti_rpc_share(budget, 2);
+    rpc_once_entry_t *e;
+    wefti_once_init(&book, 10, 1000);
+    book.peer_max = 5;
+    book.peer_clients = 3;
+    whose = greedy;
+    for (unsigned i = 1; i <= 5; i++)
+        CHECK_EQ(find(1, i, 1, 0, &e), ONCE_NEW);
+    CHECK_EQ(find(1, 6, 1, 0, &e), ONCE_FULL);
+    CHECK_EQ(find(1, 3, 1, 0, &e), ONCE_RUNNING);
+    answer(e, "yes", "its payload", wefti_rpc_room(greedy), 0);
+    CHECK_EQ(greedy->bytes, book.bytes);
+    CHECK_EQ(wefti_rpc_budget_used(budget), book.bytes);
+    CHECK_EQ(find(2, 1, 1, 0, &e), ONCE_FULL);
+    CHECK_EQ(find(3, 1, 1, 0, &e), ONCE_FULL);
+    CHECK_EQ(find(4, 1, 1, 0, &e), ONCE_FULL);
+    CHECK_EQ(greedy->clients, 3);
+    whose = other;
+    for (unsigned i = 1; i <= 5; i++)
+        CHECK_EQ(find(5, i, 1, 0, &e), ONCE_NEW);
+    CHECK_EQ(find(5, 3, 4, 0, &e), ONCE_RUNNING); /* what is below 4 and was answered goes, and 3 runs */
+    wefti_once_free(&book);
+    whose = NULL;
+    CHECK_EQ(greedy->bytes, 0);
+    CHECK_EQ(greedy->entries + greedy->clients + other->entries + other->clients, 0);
+    CHECK_EQ(wefti_rpc_budget_used(budget), 0);
+    wefti_rpc_budget_leave(budget);
+    wefti_rpc_share_put(greedy);
+    wefti_rpc_share_put(other); /* and with the last of them the budget goes */
 }

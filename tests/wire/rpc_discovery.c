@@ -566,6 +566,7 @@ TEST(the_load_that_is_published_follows_the_load_there_is)
     CHECK_OK(weft_registry_open(h->rt, town.uri, NULL, &h->registry));
     weft_service_opts_t so = WEFT_SERVICE_OPTS_INIT;
     so.requests = CALLS;
+    so.peer_percent = 100;
     CHECK_OK(weft_service_open(h->rt, "town", &so, &h->service));
     CHECK_OK(weft_service_add(h->service, "keeps() -> void", keeps, NULL, NULL));
     listen_at(h, "tcp://127.0.0.1:0");

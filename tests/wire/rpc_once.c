@@ -172,6 +172,7 @@ TEST(what_is_remembered_is_bounded_and_does_not_stay_for_ever)
 {
     weft_service_opts_t opts = WEFT_SERVICE_OPTS_INIT;
     opts.remembered = 4;
+    opts.peer_percent = 100;
     opts.remember_ns = 200 * WEFT_MILLISECOND;
     caller_answer_t bound = open_with(&pair_ways[0], &opts, adds);
     unsigned n = atomic_load(&caller.n);

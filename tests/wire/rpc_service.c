@@ -410,6 +410,7 @@ TEST(beyond_its_limits_a_service_says_so)
         weft_reply_t replies[MOST] = {WEFT_REPLY_INIT};
         weft_service_opts_t opts = WEFT_SERVICE_OPTS_INIT;
         opts.requests = MOST;
+        opts.peer_percent = 100; /* the one there is may have all */
         opts.bytes = 256 << 10;
         opts.payload_max = 512 << 10;
         desk_open(&desk, way, &opts);

@@ -213,6 +213,7 @@ TEST(a_queue_that_is_full_and_deadlines_in_it)
         int32_t five = 5;
         opts.threads = 1;
         opts.queue = 2;
+        opts.peer_percent = 100;
         pair_open(&pair, way, NULL);
         caller_open(&caller, &pair);
         CHECK_OK(weft_service_open(pair.rt[0], "calc", &opts, &service));

@@ -50,19 +50,21 @@ static void leave(weftpy_guest_t *guest);
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
-    static char *words[] = {"runtime", "name",        "instance",   "requests", "queue",
-                            "bytes",   "payload_max", "remembered", "remember", NULL};
+    static char *words[] = {"runtime",     "name",       "instance", "requests",     "queue", "bytes",
+                            "payload_max", "remembered", "remember", "peer_percent", "stall", NULL};
     SELF;
     weft_service_opts_t opts = WEFT_SERVICE_OPTS_INIT;
     PyObject *runtime, *requests = NULL, *queue = NULL, *bytes = NULL, *payload = NULL, *remembered = NULL, *remember = NULL;
+    PyObject *percent = NULL, *stall = NULL;
     const char *name;
-    uint64_t most = 0, waiting = 0, known = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "O!s|$zOOOOOO:Service", words, s->st->runtime, &runtime, &name, &opts.instance,
-                                     &requests, &queue, &bytes, &payload, &remembered, &remember) ||
+    uint64_t most = 0, waiting = 0, known = 0, part = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "O!s|$zOOOOOOOO:Service", words, s->st->runtime, &runtime, &name, &opts.instance,
+                                     &requests, &queue, &bytes, &payload, &remembered, &remember, &percent, &stall) ||
         weftpy_u64(requests, "requests", UINT32_MAX, &most) || weftpy_u64(queue, "queue", UINT32_MAX, &waiting) ||
         weftpy_u64(bytes, "bytes", UINT64_MAX / 2, &opts.bytes) ||
         weftpy_u64(payload, "payload_max", UINT64_MAX / 2, &opts.payload_max) ||
         weftpy_u64(remembered, "remembered", UINT32_MAX, &known) || weftpy_ns(remember, "remember", &opts.remember_ns) ||
+        weftpy_u64(percent, "peer_percent", 100, &part) || weftpy_ns(stall, "stall", &opts.stall_ns) ||
         opened(s)) /* last: numbers can run anything */
         return -1;
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
@@ -77,6 +79,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     opts.requests = (uint32_t)most;
     opts.queue = (uint32_t)waiting;
     opts.remembered = (uint32_t)known;
+    opts.peer_percent = (uint32_t)part;
     if (!s->functions)
         s->functions = PyList_New(0);
     s->inbox = s->functions ? weftpy_inbox_new(run->rt, run->blocking, opts.bytes, opts.queue) : NULL;
