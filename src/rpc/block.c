@@ -1,7 +1,7 @@
 /* rpc/block.c - requests that stay: made, ended early, answered and released from any thread, freed.
  *
  * rpc/serve.h has their states. What other threads ask for is done at once if they can drive, else it is handed in: bits in
- * `work`, and the request on a stack that the driver works off.
+ * `work`, and the request on a list (base/mpsc.h) that the driver works off.
  *
  * Promise: whoever claims `answered` brings the request to its end, and nobody else does; it is freed once, when it is over,
  * released, and nothing of ours refers to it. tests/wire/rpc_service.c, tests/wire/rpc_threads.c,
@@ -305,29 +305,18 @@ void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
     }
     if (atomic_fetch_or(&r->work, work))
         return; /* it is on its way already */
-    rpc_request_t *head = atomic_load_explicit(&rs->handed_in, memory_order_relaxed);
-    do
-        r->next = head;
-    while (!atomic_compare_exchange_weak_explicit(&rs->handed_in, &head, r, memory_order_release, memory_order_relaxed));
-    if (!atomic_exchange(&rs->called, true))
+    if (wefti_mpsc_push(&rs->handed_in, &r->handed) == WEFTI_MPSC_FIRST)
         wefti_call_on_driver(rs->rt, &rs->call);
 }
 
 void wefti_rpc_handed_in(wefti_call_t *c)
 {
     rpc_state_t *rs = wefti_container_of(c, rpc_state_t, call);
-    atomic_store(&rs->called, false);
-    rpc_request_t *newest = atomic_exchange_explicit(&rs->handed_in, NULL, memory_order_acquire), *r = NULL;
-    while (newest) { /* oldest first: answers leave in the order they were given */
-        rpc_request_t *older = newest->next;
-        newest->next = r;
-        r = newest;
-        newest = older;
-    }
-    while (r) {
-        rpc_request_t *next = r->next;
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at;
+         at = next) { /* answers leave in the order they were given */
+        rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
+        next = wefti_mpsc_next(at);
         do_work(r, atomic_exchange(&r->work, 0));
-        r = next;
     }
 }
 

@@ -183,7 +183,7 @@ struct rpc_request {
     _Atomic uint32_t holds;      /* the program's, and whoever runs it */
     _Atomic bool cancelled;
     _Atomic uint32_t work;       /* WORK_*: any thread */
-    rpc_request_t *next;         /* rpc_state_t.handed_in */
+    wefti_mpsc_node_t handed;    /* rpc_state_t.handed_in */
     rpc_in_t *in;
     rpc_share_t *share;          /* whose it is */
     wefti_list_t ep_link, service_link;

@@ -48,9 +48,8 @@ typedef struct rpc_state {
     _Atomic(rpc_page_t) functions[RPC_PAGES]; /* by slot, in pages that come with the first and stay; written under the lock, read without.
                                     Functions are freed on the driver, where nobody else can have found one */
     uint32_t serial;             /* of checks */
-    _Atomic(rpc_request_t *) handed_in; /* requests with work from other threads, newest first */
-    _Atomic bool called;
-    wefti_call_t call;           /* to work them off */
+    wefti_mpsc_t handed_in;      /* rpc_request_t.handed: requests with work from other threads */
+    wefti_call_t call;           /* to work them off: whoever hands in the first sends it */
     weft_service_t *own;         /* the functions that every runtime has: reflect.c */
     /* the calling side: client.c */
     wefti_list_t clients;        /* weft_client_t.link */
