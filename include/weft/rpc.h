@@ -23,6 +23,8 @@
  * WEFT_CODE_CANCELLED; WEFT_ERR_PEER, _CLOSED, _UNREACHABLE, ... with WEFT_CODE_UNAVAILABLE; WEFT_ERR_CALL: the server or the function said no, and
  * code, message, category and value say how.
  *
+ * Endings: calls with a client that was closed, by any thread or with its runtime, or with a method of it, return WEFT_ERR_CLOSED. Replies, items
+ *          and streams that the program has may be used and released after that.
  * Threads: any, for everything here; functions given here are called in progress. */
 #ifndef WEFT_RPC_H
 #define WEFT_RPC_H
@@ -270,7 +272,7 @@ typedef struct weft_item {
 WEFT_API void weft_item_release(weft_item_t *item);
 
 /* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end.
- * The stream is yours until weft_stream_release(), before the runtime is closed; values can be posted to it at once. */
+ * The stream is yours until weft_stream_release(); values can be posted to it at once. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_call_stream(weft_method_t *method, const weft_value_t *args, size_t n,
                                                         const weft_call_opts_t *opts, weft_reply_t *reply, weft_op_t *op,
                                                         weft_stream_t **stream_out);

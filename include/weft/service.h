@@ -16,6 +16,8 @@
  * Limits:  a service has at most so many requests, and so many bytes of them, and one peer at most its part of both; beyond, a call is
  *          answered WEFT_CODE_RESOURCE_EXHAUSTED at once, and not run. A peer that does not take its replies is not read from any more: what
  *          is held for it is bounded by its window (weft/am.h). One that announces arguments and does not send them loses its connection.
+ * Endings: calls with a service that was closed, by any thread or with its runtime, return WEFT_ERR_CLOSED. Requests that were kept are the program's
+ *          until it releases them, which may be after that: then they are cancelled, and answering them fails.
  * Threads: any, for everything here. */
 #ifndef WEFT_SERVICE_H
 #define WEFT_SERVICE_H

@@ -168,6 +168,15 @@ static void answer_take(rpc_answer_t *a, rpc_msg_t *msg)
     wefti_free(a);
 }
 
+void wefti_rpc_answer_free(rpc_request_t *r)
+{
+    rpc_answer_t *a = r->answer;
+    if (a)
+        wefti_free(a->bytes);
+    wefti_free(a);
+    r->answer = NULL;
+}
+
 static void sent(void *user, weft_status_t st)
 {
     rpc_request_t *r = (rpc_request_t *)user;
@@ -285,9 +294,7 @@ void wefti_rpc_answer_handed_in(rpc_request_t *r)
 void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why)
 {
     weft_op_t *op = r->answer_op;
-    wefti_free(r->answer->bytes);
-    wefti_free(r->answer);
-    r->answer = NULL;
+    wefti_rpc_answer_free(r);
     r->answer_op = NULL;
     r->waiting = false;
     if (op)
@@ -300,6 +307,8 @@ void wefti_rpc_answer_unheld(rpc_request_t *r, weft_status_t why)
 static weft_status_t claim(rpc_request_t *r)
 {
     bool before = atomic_load_explicit(&r->answered, memory_order_relaxed);
+    if (r->block && wefti_gone(r->rt))
+        return wefti_fail_gone(r->rt);
     if (!r->block)
         atomic_store_explicit(&r->answered, true, memory_order_relaxed);
     else if (!before)
@@ -314,7 +323,7 @@ static weft_status_t claim(rpc_request_t *r)
 /* The answer to a request that was claimed: the message's pieces are copied. */
 static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
 {
-    weft_runtime_t *rt = rpc_request_rt(r), *was;
+    weft_runtime_t *rt, *was;
     if (__builtin_expect(!r->block, 1)) {
         weft_service_t *service = r->fn->service;
         rpc_count(&service->stats.answered, 1);
@@ -325,6 +334,7 @@ static weft_status_t put(rpc_request_t *r, rpc_msg_t *msg)
         wefti_rpc_msg_free(msg);
         return WEFT_OK;
     }
+    rt = r->rt;
     if (!atomic_load(&r->work) && wefti_enter(rt, &was)) {
         wefti_rpc_answer(r, msg, RPC_SEND_COPY, NULL);
         wefti_leave(rt, was);
@@ -481,7 +491,12 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
         goto err_op;
     }
     *wefti_op_room(op, from_t) = (from_t){.r = r, .answer = a};
-    return wefti_op_go(rt, op);
+    st = wefti_op_go(rt, op);
+    if (st) { /* it was not started: the runtime is closed */
+        wefti_free(a->bytes);
+        wefti_free(a);
+    }
+    return st;
 
 err_op:
     wefti_op_unprepare(op);

@@ -17,28 +17,73 @@ static void late(wefti_timer_t *t)
     wefti_rpc_request_end(wefti_container_of(t, rpc_request_t, timer), END_LATE);
 }
 
+/* The room has nothing more to do with it: what is left is the program's, and can go on any thread. */
+static void leave_room(rpc_request_t *r)
+{
+    wefti_rpc_request_detach(r);
+    wefti_list_remove(&r->service_link);
+    if (r->in && !(r->in->fetch && r->in->fetch->under_way)) /* else its buffer is held, whatever becomes of the request */
+        wefti_rpc_in_charge(r->in, NULL, 0);
+    r->share->requests--;
+    wefti_rpc_share_put(r->share);
+    rpc_count(&r->fn->service->stats.under_way, -1);
+    if (r->pub.stream)
+        wefti_stream_over(r->pub.stream, WEFT_ERR_CLOSED);
+}
+
+static void memory_free(rpc_request_t *r)
+{
+    wefti_rpc_in_free(r->in);
+    if (r->pub.stream)
+        wefti_stream_drop(r->pub.stream); /* it is over */
+    wefti_rpc_answer_free(r);
+    wefti_free(r);
+}
+
 static void request_free(rpc_request_t *r)
 {
     rpc_function_t *f = r->fn;
     weft_service_t *service = f->service;
     service->busy++; /* until we are done with it */
-    wefti_rpc_request_detach(r);
-    wefti_list_remove(&r->service_link);
-    wefti_rpc_in_free(r->in);
-    r->share->requests--;
-    wefti_rpc_share_put(r->share);
-    rpc_count(&service->stats.under_way, -1);
-    if (r->pub.stream)
-        wefti_stream_drop(r->pub.stream);
-    wefti_free(r);
+    leave_room(r);
+    memory_free(r);
     wefti_rpc_function_unref(f);
     service->busy--;
     wefti_rpc_service_step(service);
 }
 
+/* --- after the runtime ------------------------------------------------------------------------------------------------------ */
+
+static void orphan_left(rpc_request_t *r, uint32_t by)
+{
+    rpc_function_t *f = r->fn;
+    if (!atomic_fetch_or(&r->left, by))
+        return;
+    memory_free(r);
+    wefti_rpc_function_unorphan(f);
+}
+
 void wefti_rpc_request_discard(rpc_request_t *r)
 {
-    request_free(r);
+    rpc_fetch_t *left = r->in ? r->in->fetch : NULL;
+    if (left && !left->under_way && left->am) {
+        weft_am_release(left->am);
+        left->am = NULL;
+    }
+    leave_room(r);
+    if (r->released)
+        atomic_store(&r->left, LEFT_BY_PROGRAM);
+    orphan_left(r, LEFT_BY_ROOM);
+}
+
+void wefti_rpc_handed_in_late(rpc_state_t *rs)
+{
+    for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rs->handed_in), *next; at; at = next) {
+        rpc_request_t *r = wefti_container_of(at, rpc_request_t, handed);
+        next = wefti_mpsc_next(at);
+        if (atomic_exchange(&r->work, 0) & WORK_RELEASE)
+            r->released = true;
+    }
 }
 
 static void free_if_done(rpc_request_t *r)
@@ -126,7 +171,7 @@ rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t ca
         if (wefti_timer_at(rs->rt, &r->timer, r->deadline))
             goto err_map;
     }
-    if (f->streams && wefti_stream_new(rs, f->sig, true, &r->pub.stream))
+    if (f->streams && wefti_stream_new(rs, rs->rt, f->sig, true, &r->pub.stream))
         goto err_timer;
     r->in = wefti_rpc_in_new(rs, am, where, &why);
     if (!r->in) {
@@ -138,6 +183,7 @@ rpc_request_t *wefti_rpc_block_new(rpc_function_t *f, weft_am_t *am, uint64_t ca
     }
     *am_gone_out = r->in->fetch;
     r->block = true;
+    r->rt = rs->rt;
     r->fn = f;
     r->ep = am->ep;
     r->call = call;
@@ -296,17 +342,22 @@ static void do_work(rpc_request_t *r, uint32_t work)
 
 void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
 {
-    rpc_state_t *rs = r->fn->service->rs;
-    weft_runtime_t *was;
-    if (!atomic_load(&r->work) && wefti_enter(rs->rt, &was)) {
+    weft_runtime_t *rt = r->rt, *was;
+    if (!atomic_load(&r->work) && wefti_enter(rt, &was)) {
         do_work(r, work);
-        wefti_leave(rs->rt, was);
+        wefti_leave(rt, was);
         return;
     }
-    if (atomic_fetch_or(&r->work, work))
-        return; /* it is on its way already */
-    if (wefti_mpsc_push(&rs->handed_in, &r->handed) == WEFTI_MPSC_FIRST)
-        wefti_call_on_driver(rs->rt, &rs->call);
+    if (wefti_join(rt)) { /* there is nobody to do it any more, and nobody to tell */
+        if (work & WORK_RELEASE)
+            orphan_left(r, LEFT_BY_PROGRAM);
+        return;
+    }
+    rpc_state_t *rs = rpc_state(rt);
+    if (!atomic_fetch_or(&r->work, work) && /* else it is on its way already */
+        wefti_mpsc_push(&rs->handed_in, &r->handed) == WEFTI_MPSC_FIRST)
+        (void)wefti_call_on_driver(rt, &rs->call); /* a runtime that closes takes what is left itself */
+    wefti_part(rt);
 }
 
 void wefti_rpc_handed_in(wefti_call_t *c)
@@ -344,7 +395,8 @@ weft_request_t *weft_request_keep(weft_request_t *request)
                 (void)wefti_rpc_request_no(r, &no);
             return NULL;
         }
-        block->kept = block->begun = true;
+        atomic_store(&block->kept, true);
+        block->begun = true;
         r->moved = block;
         if (answered) {
             atomic_store(&block->answered, true);
@@ -355,10 +407,8 @@ weft_request_t *weft_request_keep(weft_request_t *request)
         }
     }
     r = rpc_request(request);
-    if (!r->kept) {
-        r->kept = true;
+    if (!atomic_exchange(&r->kept, true))
         atomic_fetch_add(&r->holds, 1);
-    }
     return &r->pub;
 }
 
@@ -382,11 +432,15 @@ void weft_request_on_cancel(weft_request_t *request, weft_cancel_fn fn, void *us
     rpc_request_t *r = rpc_request(request);
     if (!r->block)
         return;
-    rpc_state_t *rs = r->fn->service->rs;
+    weft_runtime_t *rt = r->rt;
+    if (wefti_join(rt))
+        return;
+    rpc_state_t *rs = rpc_state(rt);
     pthread_mutex_lock(&rs->lock);
     r->on_cancel = fn;
     r->on_cancel_user = user;
     pthread_mutex_unlock(&rs->lock);
+    wefti_part(rt);
     if (fn && atomic_load(&r->cancelled))
         wefti_rpc_hand_in(r, WORK_TELL);
 }

@@ -85,24 +85,30 @@ void wefti_rpc_finish(weft_op_t *op, weft_status_t status)
     complete(op, status);
 }
 
+/* What the caller gets to know of it. */
+static void fill_reply(weft_op_t *op, weft_status_t status, const char *message)
+{
+    const rpc_call_t *c = rpc_call(op);
+    weft_reply_t *r = c->reply;
+    if (!r)
+        return;
+    r->tries = c->tries;
+    if (message) {
+        wefti_rpc_reply_fail(r, wefti_rpc_code_of(status), (weft_ran_t)c->ran, message, strlen(message));
+    } else {
+        r->code = wefti_rpc_code_of(status);
+        r->ran = (weft_ran_t)c->ran;
+        r->message = status ? weft_status_text(status) : "";
+    }
+    if (status && status != WEFT_ERR_CALL) {
+        r->category = WEFT_CATEGORY_WEFT;
+        r->value = status;
+    }
+}
+
 void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message)
 {
-    rpc_call_t *c = rpc_call(op);
-    weft_reply_t *r = c->reply;
-    if (r) {
-        r->tries = c->tries;
-        if (message) {
-            wefti_rpc_reply_fail(r, wefti_rpc_code_of(status), (weft_ran_t)c->ran, message, strlen(message));
-        } else {
-            r->code = wefti_rpc_code_of(status);
-            r->ran = (weft_ran_t)c->ran;
-            r->message = status ? weft_status_text(status) : "";
-        }
-        if (status && status != WEFT_ERR_CALL) {
-            r->category = WEFT_CATEGORY_WEFT;
-            r->value = status;
-        }
-    }
+    fill_reply(op, status, message);
     wefti_rpc_finish(op, status);
 }
 
@@ -487,8 +493,16 @@ void wefti_rpc_client_fail(weft_client_t *client, weft_status_t why)
 
 /* --- operations ------------------------------------------------------------------------------------------------------------------ */
 
+/* Is its client gone? */
+static bool too_late(weft_op_t *op)
+{
+    return !wefti_is_open(&rpc_call(op)->method->handle);
+}
+
 static weft_status_t start(weft_op_t *op)
 {
+    if (__builtin_expect(too_late(op), 0))
+        return wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
     rpc_call_t *c = rpc_call(op);
     weft_client_t *client = c->method->client;
     if (__builtin_expect(client->closing || client->lost, 0))
@@ -534,6 +548,13 @@ static weft_status_t start(weft_op_t *op)
 static void failed(weft_op_t *op, weft_status_t st)
 {
     rpc_call_t *c = rpc_call(op);
+    if (too_late(op)) {
+        fill_reply(op, WEFT_ERR_CLOSED, "the client was closed");
+        if (c->stream)
+            wefti_stream_drop(c->stream);
+        wefti_op_complete(op, WEFT_ERR_CLOSED);
+        return;
+    }
     weft_client_t *client = c->method->client;
     c->seq = 0;
     client->calls++;
@@ -579,6 +600,17 @@ static void cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t call_kind = {.name = "call", .start = start, .cancel = cancel, .failed = failed, .stops = true};
 
+/* By a thread that may have to leave the rest to the driver: what can be said now is. */
+static weft_status_t prepare(weft_method_t *m, weft_op_t *op)
+{
+    weft_status_t st = wefti_op_prepare(m->rt, op, &call_kind);
+    if (!st && __builtin_expect(!wefti_is_open(&m->handle), 0)) {
+        wefti_op_unprepare(op);
+        st = wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
+    }
+    return st;
+}
+
 /* --- posting --------------------------------------------------------------------------------------------------------------------- */
 
 /* known: opts as this version has them; NULL where there are none. */
@@ -622,20 +654,36 @@ static inline void fill(weft_op_t *op, weft_method_t *m, const weft_value_t *arg
     }
 }
 
+/* Why it cannot be called, or not so. */
+static weft_status_t refuse(const weft_method_t *m, bool stream)
+{
+    weft_client_t *client = m->client;
+    weft_status_t st = wefti_rpc_client_lock(client);
+    if (st)
+        return st;
+    const weft_sig_t *sig = weft_method_sig(m);
+    if (!wefti_is_open(&m->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
+    else if (!sig)
+        st = wefti_fail(WEFT_ERR_STATE, "only the name of \"%s\" is known; weft_method_check() asks a server for its signature",
+                        m->text);
+    else
+        st = wefti_fail(WEFT_ERR_STATE, "%s has %s; call it with %s", weft_sig_text(sig), stream ? "no stream" : "a stream",
+                        stream ? "weft_call()" : "weft_call_stream()");
+    wefti_rpc_client_unlock(client);
+    return st;
+}
+
 /* What can be said without a server. The kind of call it is. */
 static weft_status_t check(const weft_method_t *m, const weft_value_t *args, size_t n, const weft_op_t *op, bool stream,
                            unsigned *kind)
 {
-    const weft_sig_t *sig = weft_method_sig(m);
     if (!m || (!args && n))
         return wefti_fail(WEFT_ERR_INVALID, m ? "the arguments are NULL" : "the method is NULL");
-    if (!sig)
-        return wefti_fail(WEFT_ERR_STATE, "only the name of \"%s\" is known; weft_method_check() asks a server for its signature",
-                          m->text);
+    const weft_sig_t *sig = atomic_load_explicit(&((weft_method_t *)(uintptr_t)m)->sig, memory_order_acquire);
     *kind = m->kind;
-    if (__builtin_expect((*kind == CALL_STREAM) != stream, 0))
-        return wefti_fail(WEFT_ERR_STATE, "%s has %s; call it with %s", weft_sig_text(sig), stream ? "no stream" : "a stream",
-                          stream ? "weft_call()" : "weft_call_stream()");
+    if (__builtin_expect(!sig || (*kind == CALL_STREAM) != stream, 0))
+        return refuse(m, stream);
     if (!op && *kind != CALL_ONEWAY)
         return wefti_fail(WEFT_ERR_INVALID, "a call needs an operation, unless its function is marked oneway");
     return WEFT_OK;
@@ -650,7 +698,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
         return st;
     if (!op)
         return wefti_rpc_call_detached(m, args, n);
-    weft_runtime_t *was, *rt = m->client->rs->rt;
+    weft_runtime_t *was, *rt = m->rt;
     if (__builtin_expect(wefti_enter(rt, &was), 1)) {
         bool pass = wefti_may_pass_inbox(rt, was);
         if (__builtin_expect(pass, 1)) {
@@ -664,7 +712,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
         if (pass)
             return st;
     }
-    st = wefti_op_prepare(rt, op, &call_kind);
+    st = prepare(m, op);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
     fill(op, m, args, n, opts, known, reply, kind);
@@ -686,7 +734,7 @@ weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t 
 
 size_t weft_call_many(weft_method_t *m, const weft_call_item_t *items, size_t n, weft_status_t *why_out)
 {
-    weft_runtime_t *was = NULL, *rt = m ? m->client->rs->rt : NULL;
+    weft_runtime_t *was = NULL, *rt = m ? m->rt : NULL;
     weft_status_t st = WEFT_OK;
     size_t i = 0;
     bool drives = rt && wefti_enter(rt, &was); /* once for all of them */
@@ -703,12 +751,26 @@ weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t
 {
     if (!m || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", m ? "the operation" : "the method");
-    weft_runtime_t *rt = m->client->rs->rt;
-    weft_status_t st = wefti_op_prepare(rt, op, &call_kind);
+    weft_runtime_t *rt = m->rt;
+    weft_status_t st = prepare(m, op);
     if (st)
         return st;
     fill(op, m, NULL, 0, NULL, NULL, reply, CALL_CHECK);
     return wefti_op_go_by(rt, op, start);
+}
+
+static weft_status_t stream_for(weft_method_t *m, weft_stream_t **stream_out)
+{
+    weft_client_t *client = m->client;
+    weft_status_t st = wefti_rpc_client_lock(client);
+    if (st)
+        return st;
+    st = wefti_is_open(&m->handle) ? wefti_stream_new(client->rs, m->rt, weft_method_sig(m), false, stream_out)
+                                   : wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
+    wefti_rpc_client_unlock(client);
+    if (!st)
+        wefti_stream_limits(*stream_out, 0, NULL, client->stall_ns);
+    return st;
 }
 
 weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_t n, const weft_call_opts_t *opts,
@@ -727,12 +789,11 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
     if (o.once)
         return wefti_fail(WEFT_ERR_UNSUPPORTED,
                           "a call with a stream cannot be made `once`: what was sent on it is not remembered");
-    weft_runtime_t *rt = m->client->rs->rt;
-    st = wefti_stream_new(m->client->rs, weft_method_sig(m), false, &stream);
+    weft_runtime_t *rt = m->rt;
+    st = stream_for(m, &stream);
     if (st)
         return st;
-    wefti_stream_limits(stream, 0, NULL, m->client->stall_ns);
-    st = wefti_op_prepare(rt, op, &call_kind);
+    st = prepare(m, op);
     if (!st) {
         fill(op, m, args, n, opts, &o, reply, kind);
         rpc_call(op)->stream = stream;

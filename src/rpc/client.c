@@ -2,9 +2,12 @@
  *
  *     new --join--> part of the runtime --close--> closing: its calls end --> the last of them is complete, nobody holds it --> freed
  *
+ * Whoever calls with a client, or a method of it, that was closed finds a closed one: both are handles (base/handle.h).
+ *
  * A server belongs to one client and one endpoint. It is the client's list and the endpoint's; whoever goes first takes it off the other's.
  *
  * Promise: after its close operation completed nothing of a client is touched any more. tests/wire/rpc_call.c, tests/fault/rpc_lost.c. */
+#include <stddef.h>
 #include <stdio.h>
 
 #include "rpc/state.h"
@@ -22,17 +25,41 @@ static weft_status_t copy_name(char out[RPC_NAME], const char *name, const char 
     return WEFT_OK;
 }
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_client_t, lock);
+static wefti_handles_t methods = WEFTI_HANDLES_INIT(weft_method_t, kind);
+
+static weft_client_t *client_new(void)
+{
+    weft_client_t *c = (weft_client_t *)wefti_handle_take(&handles);
+    if (!c)
+        return NULL;
+    if (c->handle.uses == 1)
+        pthread_mutex_init(&c->lock, NULL);
+    memset(&c->link, 0, sizeof *c - offsetof(weft_client_t, link));
+    return c;
+}
+
+weft_status_t wefti_rpc_client_lock(weft_client_t *c)
+{
+    if (wefti_gone(c->rt)) /* before the lock: another thread may have held it when we were forked */
+        return wefti_fail_gone(c->rt);
+    pthread_mutex_lock(&c->lock);
+    if (wefti_is_open(&c->handle))
+        return WEFT_OK;
+    pthread_mutex_unlock(&c->lock);
+    return wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
+}
+
 static void out_of_patience(wefti_timer_t *t);
 
 weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
                                    weft_client_t **client_out)
 {
-    rpc_state_t *rs = rpc_state(rt);
-    weft_client_t *c = (weft_client_t *)wefti_calloc(1, sizeof *c);
+    weft_client_t *c = client_new();
     if (!c)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a client");
-    c->rs = rs;
-    pthread_mutex_init(&c->lock, NULL);
+    c->rt = rt;
+    c->rs = rpc_state(rt);
     wefti_list_init(&c->servers);
     wefti_list_init(&c->waiting);
     wefti_list_init(&c->once);
@@ -50,35 +77,49 @@ weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t 
     }
     rt->fabric->ops->random(rt->fabric, &c->id, sizeof c->id);
     c->id |= 1; /* never 0 */
+    atomic_store_explicit(&c->handle.open, 1, memory_order_release);
     *client_out = c;
     return WEFT_OK;
 }
 
-void wefti_rpc_client_discard(weft_client_t *c)
+static void method_free(weft_method_t *m)
 {
-    for (uint32_t i = 0; i < c->n_methods; i++) {
-        weft_method_t *m = c->methods[i];
-        weft_sig_free((weft_sig_t *)(uintptr_t)atomic_load(&m->sig));
-        wefti_free(m->text);
-        wefti_free(m);
-    }
-    wefti_free(c->methods);
-    wefti_rpc_typed_free(c);
-    pthread_mutex_destroy(&c->lock);
-    wefti_free(c);
+    weft_sig_free((weft_sig_t *)(uintptr_t)atomic_exchange(&m->sig, NULL));
+    wefti_free(m->text);
+    m->text = NULL;
+    wefti_handle_free(&methods, m);
 }
 
-void wefti_rpc_client_join(weft_client_t *c)
+void wefti_rpc_client_discard(weft_client_t *c)
+{
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&c->handle.open, 0);
+    for (uint32_t i = 0; i < c->n_methods; i++)
+        method_free(c->methods[i]);
+    pthread_mutex_unlock(&c->lock);
+    wefti_free(c->methods);
+    wefti_rpc_typed_free(c);
+    wefti_handle_free(&handles, c);
+}
+
+static void close_now(weft_client_t *c);
+
+bool wefti_rpc_client_join(weft_client_t *c)
 {
     c->joined = true;
     wefti_list_push_back(&c->rs->clients, &c->link);
+    if (!wefti_closing(c->rt))
+        return true;
+    close_now(c);
+    return false;
 }
 
 static void join_over_ep(wefti_call_t *call)
 {
     weft_client_t *c = wefti_container_of(call, weft_client_t, join_call);
     rpc_server_t *server;
-    wefti_rpc_client_join(c);
+    if (!wefti_rpc_client_join(c))
+        return;
     weft_status_t st = wefti_ep_may_wait(c->join_ep);
     if (!st)
         st = wefti_rpc_server_add(c, c->join_ep, NULL, &server);
@@ -94,16 +135,25 @@ weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *given, wef
     weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_client_opts_t");
     if (st)
         return st;
-    if (wefti_forked(ep->rt) || ep->rt->closing)
-        return wefti_fail(wefti_forked(ep->rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
-    st = wefti_rpc_client_new(ep->rt, &o, o.service, o.instance, &c);
+    weft_runtime_t *rt = ep->rt;
+    st = wefti_join(rt);
     if (st)
         return st;
-    c->join_ep = ep;
-    c->join_call.fn = join_over_ep;
-    *client_out = c;
-    wefti_call_on_driver(ep->rt, &c->join_call);
-    return WEFT_OK;
+    if (wefti_closing(rt))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    if (!st)
+        st = wefti_rpc_client_new(rt, &o, o.service, o.instance, &c);
+    if (!st) {
+        c->join_ep = ep;
+        c->join_call.fn = join_over_ep;
+        *client_out = c;
+        if (!wefti_call_on_driver(rt, &c->join_call)) {
+            wefti_rpc_client_discard(c);
+            st = wefti_fail_gone(rt);
+        }
+    }
+    wefti_part(rt);
+    return st;
 }
 
 /* --- methods --------------------------------------------------------------------------------------------------------------------- */
@@ -146,14 +196,17 @@ static weft_status_t read_text(weft_method_t *m)
     return WEFT_OK;
 }
 
+/* Under the client's lock. */
 static weft_status_t method_new(weft_client_t *c, const char *text, weft_method_t **method_out)
 {
     size_t n = strnlen(text, WEFT_SIG_TEXT + 1);
-    weft_method_t *m = (weft_method_t *)wefti_calloc(1, sizeof *m);
+    weft_method_t *m = (weft_method_t *)wefti_handle_take(&methods);
     weft_method_t **more = NULL;
     weft_status_t st = WEFT_ERR_NOMEM;
     if (!m)
         goto err;
+    memset(&m->handle + 1, 0, sizeof *m - sizeof m->handle);
+    m->rt = c->rt;
     m->client = c;
     m->index = c->n_methods;
     m->text = (char *)wefti_malloc(n + 1);
@@ -170,25 +223,26 @@ static weft_status_t method_new(weft_client_t *c, const char *text, weft_method_
     wefti_free(c->methods);
     c->methods = more;
     c->methods[c->n_methods++] = m;
+    atomic_store_explicit(&m->handle.open, 1, memory_order_release);
     *method_out = m;
     return WEFT_OK;
 
 err:
     if (m)
-        wefti_free(m->text);
-    wefti_free(m);
+        method_free(m);
     wefti_free(more);
     return st == WEFT_ERR_NOMEM ? wefti_fail(st, "no memory for a method") : st;
 }
 
 weft_status_t weft_client_method(weft_client_t *c, const char *signature, weft_method_t **method_out)
 {
-    weft_status_t st = WEFT_OK;
     if (!c || !signature || !method_out)
         return wefti_fail(WEFT_ERR_INVALID, "a method needs a client, a signature, and somewhere to put it");
     if (strnlen(signature, WEFT_SIG_TEXT + 1) > WEFT_SIG_TEXT)
         return wefti_fail(WEFT_ERR_INVALID, "a signature has at most %d bytes", WEFT_SIG_TEXT);
-    pthread_mutex_lock(&c->lock);
+    weft_status_t st = wefti_rpc_client_lock(c);
+    if (st)
+        return st;
     weft_method_t *m = NULL;
     for (uint32_t i = 0; i < c->n_methods && !m; i++)
         m = strcmp(c->methods[i]->text, signature) ? NULL : c->methods[i];
@@ -203,7 +257,8 @@ weft_status_t weft_client_method(weft_client_t *c, const char *signature, weft_m
 
 const weft_sig_t *weft_method_sig(const weft_method_t *m)
 {
-    return m ? atomic_load_explicit(&((weft_method_t *)(uintptr_t)m)->sig, memory_order_acquire) : NULL;
+    return m && wefti_is_open(&m->handle) ? atomic_load_explicit(&((weft_method_t *)(uintptr_t)m)->sig, memory_order_acquire)
+                                          : NULL;
 }
 
 /* --- servers --------------------------------------------------------------------------------------------------------------------- */
@@ -318,8 +373,8 @@ typedef struct closing {
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_client_t *c = wefti_op_room(op, closing_t)->client;
-    if (c->closing)
-        return WEFT_ERR_STATE;
+    if (!wefti_is_open(&c->handle) || c->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
     wefti_op_track(op); /* without memory for its deadline it ends when it ends */
     c->close_op = op;
     close_now(c);
@@ -346,7 +401,7 @@ static void close_unwatched(wefti_call_t *call)
     close_alone_t *a = wefti_container_of(call, close_alone_t, call);
     weft_client_t *c = a->client;
     wefti_free(a);
-    if (!c->closing)
+    if (wefti_is_open(&c->handle) && !c->closing)
         close_now(c);
 }
 
@@ -354,7 +409,11 @@ weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
 {
     if (!c)
         return wefti_fail(WEFT_ERR_INVALID, "the client is NULL");
-    weft_runtime_t *rt = c->rs->rt;
+    weft_runtime_t *rt = c->rt;
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
+    if (!wefti_is_open(&c->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
     if (op) {
         weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
         if (st)
@@ -362,15 +421,15 @@ weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
         wefti_op_room(op, closing_t)->client = c;
         return wefti_op_go(rt, op);
     }
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the client is the parent's");
     close_alone_t *a = (close_alone_t *)wefti_calloc(1, sizeof *a);
     if (!a)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to close a client");
     a->client = c;
     a->call.fn = close_unwatched;
-    wefti_call_on_driver(rt, &a->call);
-    return WEFT_OK;
+    if (wefti_call_on_driver(rt, &a->call))
+        return WEFT_OK;
+    wefti_free(a);
+    return wefti_fail_gone(rt);
 }
 
 void wefti_rpc_clients_shutdown(rpc_state_t *rs)
@@ -398,7 +457,7 @@ void wefti_rpc_clients_free(rpc_state_t *rs)
 static void out_of_patience(wefti_timer_t *t)
 {
     weft_client_t *c = wefti_container_of(t, weft_client_t, patience);
-    uint64_t now = wefti_now(c->rs->rt), next = UINT64_MAX;
+    uint64_t now = wefti_now(c->rt), next = UINT64_MAX;
     wefti_list_t late;
     wefti_list_init(&late);
     wefti_list_each_safe(l, &c->waiting) {
@@ -414,7 +473,7 @@ static void out_of_patience(wefti_timer_t *t)
         }
     }
     if (next < UINT64_MAX)
-        wefti_timer_at(c->rs->rt, t, next);
+        wefti_timer_at(c->rt, t, next);
     wefti_rpc_client_hold(c);
     for (wefti_list_t *l; (l = wefti_list_pop(&late));)
         wefti_rpc_call_end(wefti_op_of_link(l), WEFT_ERR_PEER, "the server it was sent to did not come back in time");
@@ -432,6 +491,9 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
 {
     if (!c || !out || !out->size)
         return wefti_fail(WEFT_ERR_INVALID, "statistics need a client, and a struct made with WEFT_CLIENT_STATS_INIT");
+    weft_status_t st = wefti_rpc_client_lock(c);
+    if (st)
+        return st;
     const weft_client_stats_t *in = &c->stats;
     weft_client_stats_t s = {.size = out->size,
                              .calls = look(&in->calls),
@@ -444,6 +506,7 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
                              .waiting = look(&in->waiting),
                              .instances = __atomic_load_n(c->reach ? &in->instances : &c->n_servers, __ATOMIC_RELAXED),
                              .connected = __atomic_load_n(&in->connected, __ATOMIC_RELAXED)};
+    pthread_mutex_unlock(&c->lock);
     memcpy(out, &s, out->size < sizeof s ? out->size : sizeof s);
     return WEFT_OK;
 }

@@ -79,19 +79,34 @@ static weft_status_t lay_value(pack_t *p, const weft_value_t *from, weft_value_t
     return st;
 }
 
-weft_status_t wefti_rpc_call_detached(weft_method_t *m, const weft_value_t *args, size_t n)
+/* How many bytes that is, if they are what the method takes. */
+static weft_status_t measure(weft_method_t *m, const weft_value_t *args, size_t n, uint64_t *bytes_out)
 {
-    rpc_state_t *rs = m->client->rs;
+    weft_client_t *client = m->client;
     pack_t size = {0};
+    weft_status_t st = wefti_rpc_client_lock(client);
+    if (st)
+        return st;
     lay(&size, NULL, n * sizeof *args);
-    weft_status_t st = n == m->args->n ? WEFT_OK : wefti_fail(WEFT_ERR_INVALID, "%s is called with %zu arguments", m->text, n);
+    if (!wefti_is_open(&m->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the client was closed");
+    else if (n != m->args->n)
+        st = wefti_fail(WEFT_ERR_INVALID, "%s is called with %zu arguments", m->text, n);
     for (size_t i = 0; i < n && !st; i++)
         st = args[i].type == m->args->types[i]
                  ? lay_value(&size, &args[i], NULL)
                  : wefti_fail(WEFT_ERR_INVALID, "argument %zu of %s is no %s", i + 1, m->text, weft_type_name(m->args->types[i]));
+    wefti_rpc_client_unlock(client);
+    *bytes_out = sizeof(detached_t) + size.n;
+    return st;
+}
+
+static weft_status_t call_detached(rpc_state_t *rs, weft_method_t *m, const weft_value_t *args, size_t n)
+{
+    uint64_t bytes;
+    weft_status_t st = measure(m, args, n, &bytes);
     if (st)
         return st;
-    uint64_t bytes = sizeof(detached_t) + size.n;
     if (bytes > DETACHED_MAX)
         return wefti_fail(WEFT_ERR_LIMIT, "too much to be copied for a call without an operation; use one");
     if (atomic_fetch_add_explicit(&rs->detached, bytes, memory_order_relaxed) + bytes > DETACHED_MAX)
@@ -116,5 +131,16 @@ weft_status_t wefti_rpc_call_detached(weft_method_t *m, const weft_value_t *args
         wefti_free(d);
     }
     atomic_fetch_sub_explicit(&rs->detached, bytes, memory_order_relaxed);
+    return st;
+}
+
+weft_status_t wefti_rpc_call_detached(weft_method_t *m, const weft_value_t *args, size_t n)
+{
+    weft_runtime_t *rt = m->rt;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    st = call_detached(rpc_state(rt), m, args, n);
+    wefti_part(rt);
     return st;
 }

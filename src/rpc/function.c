@@ -63,15 +63,32 @@ static void function_free(rpc_function_t *f)
     wefti_free(f);
 }
 
+static void hand_back(rpc_function_t *f)
+{
+    if (f->release && !f->handed_back)
+        f->release(f->user, NULL);
+    f->handed_back = true;
+}
+
+void wefti_rpc_function_orphan(rpc_function_t *f)
+{
+    hand_back(f);
+    atomic_fetch_add_explicit(&f->orphans, 1, memory_order_relaxed);
+}
+
+void wefti_rpc_function_unorphan(rpc_function_t *f)
+{
+    if (atomic_fetch_sub_explicit(&f->orphans, 1, memory_order_acq_rel) == 1)
+        function_free(f);
+}
+
 static void gone_if_done(rpc_function_t *f)
 {
     weft_service_t *service = f->service;
     if (!f->removed || f->refs)
         return;
-    if (f->release)
-        f->release(f->user, NULL);
-    if (f->remove_op)
-        wefti_op_complete(f->remove_op, WEFT_OK);
+    hand_back(f);
+    wefti_rpc_op_ends(service->rs, &f->remove_op, WEFT_OK);
     function_free(f);
     pthread_mutex_lock(&service->rs->lock);
     service->alive--;
@@ -120,8 +137,7 @@ void wefti_rpc_functions_free(weft_service_t *service)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&service->functions));) {
         rpc_function_t *f = wefti_container_of(l, rpc_function_t, link);
-        if (f->release)
-            f->release(f->user, NULL);
+        hand_back(f);
         function_free(f);
     }
 }
@@ -134,6 +150,9 @@ static weft_status_t enter(weft_service_t *service, rpc_function_t *f)
     const char *name = weft_sig_name(f->sig);
     if (service->ended)
         return wefti_fail(WEFT_ERR_CLOSED, "the service \"%s\" is closed", service->name);
+    if (f->threads && !service->pool)
+        return wefti_fail(WEFT_ERR_STATE, "the service \"%s\" has no threads; weft_service_opts_t.threads gives it some",
+                          service->name);
     if (find(service, name, 0))
         return wefti_fail(WEFT_ERR_STATE, "the service \"%s\" has a function \"%s\" already", service->name, name);
     if (f->number && find(service, "", f->number))
@@ -166,11 +185,6 @@ weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signat
         st = wefti_fail(WEFT_ERR_INVALID, "names that begin with \"weft.\" are the library's: \"%s\"", weft_sig_name(f->sig));
         goto err;
     }
-    if (o.threads && !service->pool) {
-        st = wefti_fail(WEFT_ERR_STATE, "the service \"%s\" has no threads; weft_service_opts_t.threads gives it some",
-                        service->name);
-        goto err;
-    }
     f->fn = fn;
     f->user = user;
     f->service = service;
@@ -184,9 +198,11 @@ weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signat
     f->streams = wefti_sig_codec(f->sig, WEFTI_SIG_ARG_ITEM)->n || wefti_sig_codec(f->sig, WEFTI_SIG_RESULT_ITEM)->n;
     f->plain = !f->threads && !f->streams;
     f->call.fn = removed;
-    pthread_mutex_lock(&service->rs->lock);
+    st = wefti_rpc_service_lock(service);
+    if (st)
+        goto err;
     st = enter(service, f);
-    pthread_mutex_unlock(&service->rs->lock);
+    wefti_rpc_service_unlock(service);
     if (st)
         goto err;
     return WEFT_OK;
@@ -212,43 +228,70 @@ static weft_status_t remove_start(weft_op_t *op)
 {
     rpc_function_t *f = wefti_op_room(op, removal_t)->f;
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but the function goes */
-    f->remove_op = op;
+    wefti_rpc_op_waits(f->service->rs, &f->remove_op, op);
     removed(&f->call);
     return WEFT_OK;
 }
 
 static void remove_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, removal_t)->f->remove_op = NULL;
-    wefti_op_complete(op, why);
+    rpc_function_t *f = wefti_op_room(op, removal_t)->f;
+    wefti_rpc_op_ends(f->service->rs, &f->remove_op, why);
 }
 
 static const wefti_op_kind_t remove_kind = {.name = "remove", .start = remove_start, .cancel = remove_cancel};
+
+/* Nobody finds it any more. */
+static weft_status_t take_out(weft_service_t *service, const char *name, rpc_function_t **f_out)
+{
+    weft_status_t st = wefti_rpc_service_lock(service);
+    if (st)
+        return st;
+    rpc_function_t *f = service->ended ? NULL : find(service, name, 0);
+    if (f)
+        unlist(f);
+    else
+        st = service->ended ? wefti_fail(WEFT_ERR_CLOSED, "the service \"%s\" is closed", service->name)
+                            : wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, name);
+    wefti_rpc_service_unlock(service);
+    *f_out = f;
+    return st;
+}
+
+/* Have the driver end a function that nobody finds any more. */
+static weft_status_t send_away(weft_service_t *service, rpc_function_t *f, weft_op_t *op)
+{
+    weft_runtime_t *rt = service->rt;
+    if (op)
+        wefti_op_room(op, removal_t)->f = f;
+    weft_status_t st = op ? wefti_op_go(rt, op) : wefti_call_on_driver(rt, &f->call) ? WEFT_OK : wefti_fail_gone(rt);
+    if (st) { /* the runtime is closed: it goes with that */
+        pthread_mutex_lock(&rpc_state(rt)->lock);
+        wefti_list_push_back(&service->functions, &f->link);
+        pthread_mutex_unlock(&rpc_state(rt)->lock);
+    }
+    return st;
+}
 
 weft_status_t weft_service_remove(weft_service_t *service, const char *name, weft_op_t *op)
 {
     if (!service || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the name" : "the service");
-    rpc_state_t *rs = service->rs;
-    weft_status_t st = op ? wefti_op_prepare(rs->rt, op, &remove_kind) : WEFT_OK;
+    weft_runtime_t *rt = service->rt;
+    rpc_function_t *f = NULL;
+    weft_status_t st = wefti_join(rt); /* until the function is on its way to the driver */
     if (st)
         return st;
-    pthread_mutex_lock(&rs->lock);
-    rpc_function_t *f = find(service, name, 0);
-    if (f)
-        unlist(f);
-    pthread_mutex_unlock(&rs->lock);
-    if (!f) {
-        if (op)
+    st = op ? wefti_op_prepare(rt, op, &remove_kind) : WEFT_OK;
+    if (!st) {
+        st = take_out(service, name, &f);
+        if (!st)
+            st = send_away(service, f, op);
+        else if (op)
             wefti_op_unprepare(op);
-        return wefti_fail(WEFT_ERR_NOTFOUND, "the service \"%s\" has no function \"%s\"", service->name, name);
     }
-    if (!op) {
-        wefti_call_on_driver(rs->rt, &f->call);
-        return WEFT_OK;
-    }
-    wefti_op_room(op, removal_t)->f = f;
-    return wefti_op_go(rs->rt, op);
+    wefti_part(rt);
+    return st;
 }
 
 size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap)
@@ -267,9 +310,10 @@ size_t weft_service_functions(weft_service_t *service, char *buf, size_t cap)
 {
     if (!service || (cap && !buf))
         return 0;
-    pthread_mutex_lock(&service->rs->lock);
+    if (wefti_rpc_service_lock(service))
+        return 0;
     size_t n = wefti_rpc_functions_text(service, buf, cap);
-    pthread_mutex_unlock(&service->rs->lock);
+    wefti_rpc_service_unlock(service);
     return n;
 }
 

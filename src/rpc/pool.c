@@ -123,15 +123,25 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
         *pool_out = p;
         return WEFT_OK;
     }
+    rpc_begin(service->rs);
+    uint32_t n = p->n;
+    pthread_mutex_unlock(&p->lock);
+    wefti_rpc_pool_undo(p);
+    return wefti_fail(WEFT_ERR_LIMIT, "only %u of %u threads of the service could be started: %s", n, threads, strerror(err));
+}
+
+void wefti_rpc_pool_undo(rpc_pool_t *p)
+{
+    pthread_mutex_lock(&p->lock);
     p->stop = true;
     p->alive++; /* so that nobody is the last */
     pthread_mutex_unlock(&p->lock);
+    pthread_cond_broadcast(&p->work);
     for (uint32_t i = 0; i < p->n; i++)
         pthread_join(p->threads[i], NULL);
-    uint32_t n = p->n;
     wefti_op_unprepare(&p->op);
+    rpc_end(p->service->rs);
     wefti_rpc_pool_free(p);
-    return wefti_fail(WEFT_ERR_LIMIT, "only %u of %u threads of the service could be started: %s", n, threads, strerror(err));
 }
 
 void wefti_rpc_pool_free(rpc_pool_t *p)

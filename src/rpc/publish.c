@@ -162,6 +162,13 @@ static void due(wefti_timer_t *timer)
     look(p);
 }
 
+static void unlist(publication_t *p)
+{
+    pthread_mutex_lock(&p->rs->finding);
+    wefti_list_remove(&p->link);
+    pthread_mutex_unlock(&p->rs->finding);
+}
+
 static void forget(publication_t *p);
 
 static void begin(wefti_call_t *call)
@@ -169,6 +176,11 @@ static void begin(wefti_call_t *call)
     publication_t *p = wefti_container_of(call, publication_t, call);
     p->begun = true;
     if (!p->service) {
+        publication_drop(p);
+        return;
+    }
+    if (!wefti_is_open(&p->service->handle)) { /* it was closed after all, and did not know of this */
+        unlist(p);
         publication_drop(p);
         return;
     }
@@ -212,13 +224,8 @@ static publication_t *find(rpc_state_t *rs, const weft_service_t *service)
     return NULL;
 }
 
-weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *registry, const char *address)
+static weft_status_t publish(rpc_state_t *rs, weft_service_t *service, weft_registry_t *registry, const char *address)
 {
-    if (!service)
-        return wefti_fail(WEFT_ERR_INVALID, "there is no service");
-    rpc_state_t *rs = service->rs;
-    if (wefti_forked(rs->rt) || rs->rt->closing)
-        return wefti_fail(wefti_forked(rs->rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
     publication_t *p = (publication_t *)wefti_calloc(1, sizeof *p);
     if (!p)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to publish a service");
@@ -247,11 +254,29 @@ weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *reg
         st = wefti_fail(WEFT_ERR_STATE, "%s@%s is published already", weft_service_name(service), weft_service_instance(service));
         goto err;
     }
-    wefti_call_on_driver(rs->rt, &p->call);
-    return WEFT_OK;
+    if (wefti_call_on_driver(rs->rt, &p->call))
+        return WEFT_OK;
+    unlist(p);
+    st = wefti_fail_gone(rs->rt);
 
 err:
     publication_drop(p);
+    return st;
+}
+
+weft_status_t weft_service_publish(weft_service_t *service, weft_registry_t *registry, const char *address)
+{
+    if (!service)
+        return wefti_fail(WEFT_ERR_INVALID, "there is no service");
+    weft_runtime_t *rt = service->rt;
+    weft_status_t st = wefti_join(rt);
+    if (st)
+        return st;
+    if (wefti_closing(rt) || !wefti_is_open(&service->handle))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the service, or its runtime, is closed");
+    else
+        st = publish(rpc_state(rt), service, registry, address);
+    wefti_part(rt);
     return st;
 }
 
@@ -280,11 +305,8 @@ static void leave(publication_t *p)
 
 static void forget(publication_t *p)
 {
-    rpc_state_t *rs = p->rs;
-    pthread_mutex_lock(&rs->finding);
-    wefti_list_remove(&p->link);
-    pthread_mutex_unlock(&rs->finding);
-    wefti_timer_stop(rs->rt, &p->timer);
+    unlist(p);
+    wefti_timer_stop(p->rs->rt, &p->timer);
     p->service->leaving = false;
     if (p->entering)
         weft_op_cancel(&p->op);

@@ -128,7 +128,8 @@ static void look_due(wefti_timer_t *timer)
 static void begin(wefti_call_t *call)
 {
     reach_t *r = wefti_container_of(call, reach_t, call);
-    wefti_rpc_client_join(r->client);
+    if (!wefti_rpc_client_join(r->client))
+        return;
     if (r->registry)
         look_due(&r->look_timer);
     else if (wefti_rpc_target_new(r, "", r->address, 0))
@@ -161,6 +162,49 @@ static weft_status_t one_of(const char *what, const char *in_uri, const char *in
     return WEFT_OK;
 }
 
+static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_name, const weft_client_opts_t *o,
+                                const char *service, const char *instance, weft_client_t **client_out)
+{
+    weft_status_t st;
+    size_t n = by_name ? 0 : strlen(uri);
+    reach_t *r = (reach_t *)wefti_calloc(1, sizeof *r + n + 1);
+    if (!r)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a client");
+    r->rt = rt;
+    r->call.fn = begin;
+    r->fill_timer.fn = wefti_rpc_reach_fill_due;
+    r->look_timer.fn = look_due;
+    r->most = o->instances ? o->instances : INSTANCES;
+    r->first_pause = o->reconnect_ns ? o->reconnect_ns : PAUSE_FIRST;
+    r->first_pause = r->first_pause < RPC_PAUSE_MOST ? r->first_pause : RPC_PAUSE_MOST;
+    wefti_list_init(&r->targets);
+    memcpy(r->address, uri, n);
+    st = wefti_rpc_client_new(rt, o, service, instance, &r->client);
+    if (st)
+        goto err_reach;
+    if (by_name) {
+        r->registry = o->registry;
+        r->configured = !o->registry;
+        if (r->configured)
+            st = wefti_rpc_registry_get(r->client->rs, &r->registry);
+        if (st)
+            goto err_client;
+    }
+    r->client->reach = r;
+    wefti_rpc_client_hold(r->client);
+    *client_out = r->client;
+    if (wefti_call_on_driver(rt, &r->call))
+        return WEFT_OK;
+    st = wefti_fail_gone(rt);
+    if (r->configured)
+        wefti_rpc_registry_put(r->client->rs);
+err_client:
+    wefti_rpc_client_discard(r->client);
+err_reach:
+    wefti_free(r);
+    return st;
+}
+
 weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_client_opts_t *opts, weft_client_t **client_out)
 {
     weft_client_opts_t o = WEFT_CLIENT_OPTS_INIT;
@@ -168,8 +212,8 @@ weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_c
     const char *service, *instance;
     if (!rt || !uri || !client_out)
         return wefti_fail(WEFT_ERR_INVALID, "there is no runtime, no uri, or nowhere to put the client");
-    if (wefti_forked(rt) || rt->closing)
-        return wefti_fail(wefti_forked(rt) ? WEFT_ERR_FORKED : WEFT_ERR_CLOSED, "its runtime cannot be used any more");
+    if (wefti_gone(rt))
+        return wefti_fail_gone(rt);
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_client_opts_t");
     if (st)
         return st;
@@ -181,40 +225,12 @@ weft_status_t weft_client_open(weft_runtime_t *rt, const char *uri, const weft_c
         st = one_of("instance", named.instance, o.instance, &instance);
     if (st)
         return st;
-    size_t n = by_name ? 0 : strlen(uri);
-    reach_t *r = (reach_t *)wefti_calloc(1, sizeof *r + n + 1);
-    if (!r)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a client");
-    r->rt = rt;
-    r->call.fn = begin;
-    r->fill_timer.fn = wefti_rpc_reach_fill_due;
-    r->look_timer.fn = look_due;
-    r->most = o.instances ? o.instances : INSTANCES;
-    r->first_pause = o.reconnect_ns ? o.reconnect_ns : PAUSE_FIRST;
-    r->first_pause = r->first_pause < RPC_PAUSE_MOST ? r->first_pause : RPC_PAUSE_MOST;
-    wefti_list_init(&r->targets);
-    memcpy(r->address, uri, n);
-    st = wefti_rpc_client_new(rt, &o, service, instance, &r->client);
+    st = wefti_join(rt);
     if (st)
-        goto err_reach;
-    if (by_name) {
-        r->registry = o.registry;
-        r->configured = !o.registry;
-        if (r->configured)
-            st = wefti_rpc_registry_get(r->client->rs, &r->registry);
-        if (st)
-            goto err_client;
-    }
-    r->client->reach = r;
-    wefti_rpc_client_hold(r->client);
-    *client_out = r->client;
-    wefti_call_on_driver(rt, &r->call);
-    return WEFT_OK;
-
-err_client:
-    wefti_rpc_client_discard(r->client);
-err_reach:
-    wefti_free(r);
+        return st;
+    st = wefti_closing(rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name)
+                           : open_reach(rt, uri, by_name, &o, service, instance, client_out);
+    wefti_part(rt);
     return st;
 }
 

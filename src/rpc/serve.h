@@ -68,13 +68,17 @@ uint32_t wefti_rpc_pool_busy(rpc_pool_t *pool);                /* any thread: wa
 /* No more: when the last thread is gone wefti_rpc_service_step() is called. */
 void wefti_rpc_pool_stop(rpc_pool_t *pool);
 bool wefti_rpc_pool_gone(const rpc_pool_t *pool);
+void wefti_rpc_pool_undo(rpc_pool_t *pool);                    /* nothing was put in: as if it had not been made. Any thread */
 void wefti_rpc_pool_free(rpc_pool_t *pool);                    /* once it is gone, or with a runtime whose threads do not end */
 
 /* --- services and functions --------------------------------------------------------------------------------------------------------- */
 
+/* A handle (base/handle.h): it is freed on the driver, and closed before that under rs->lock; what is up to `instance` may be looked at for ever. */
 struct weft_service {
-    rpc_state_t *rs;
+    wefti_handle_t handle;
+    weft_runtime_t *rt;
     char name[RPC_NAME], instance[RPC_NAME];
+    rpc_state_t *rs;
     weft_service_opts_t opts;    /* whole: no field is its default's 0 */
     uint64_t epoch;
     bool own;                    /* the library's: on no list */
@@ -116,7 +120,8 @@ struct rpc_function {
     weft_release_fn release;
     wefti_list_t link;           /* under rs->lock */
     uint32_t refs;               /* requests of it */
-    bool removed;
+    _Atomic uint32_t orphans;    /* requests of it that programs have kept longer than there was a runtime: the last one frees it */
+    bool removed, handed_back;
     weft_op_t *remove_op;
     wefti_call_t call;           /* of remove */
 };
@@ -134,6 +139,13 @@ void wefti_rpc_budget_leave(rpc_budget_t *budget);             /* its service go
 uint64_t wefti_rpc_budget_used(const rpc_budget_t *budget);    /* any thread */
 uint32_t wefti_rpc_part(uint32_t whole, uint32_t percent);     /* at least 1 */
 
+/* Any thread: have rs->lock, with a service that is open. Until unlock neither it nor its runtime goes. */
+weft_status_t wefti_rpc_service_lock(weft_service_t *service);
+void wefti_rpc_service_unlock(weft_service_t *service);
+/* An operation that waits for the end of something of the service's, or of a function's: the room is not idle until it ends. The driver's. */
+void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op);
+void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st); /* nothing if there is none */
+
 void wefti_rpc_service_step(weft_service_t *service);          /* something of it ended: drained? closed? It may be freed */
 void wefti_rpc_service_forget(wefti_timer_t *t);               /* weft_service_t.forget */
 void wefti_rpc_service_remember(weft_service_t *service);      /* the book changed */
@@ -144,6 +156,9 @@ void wefti_rpc_service_delete(weft_service_t *service);
 weft_status_t wefti_rpc_function_add(weft_service_t *service, const char *signature, weft_function_fn fn, void *user,
                                      const weft_function_opts_t *opts, bool own);
 void wefti_rpc_function_unref(rpc_function_t *f);
+/* With the runtime: another request of it becomes an orphan; an orphan has gone, any thread. */
+void wefti_rpc_function_orphan(rpc_function_t *f);
+void wefti_rpc_function_unorphan(rpc_function_t *f);
 void wefti_rpc_functions_remove(weft_service_t *service);      /* all of them; it closes */
 void wefti_rpc_functions_free(weft_service_t *service);        /* with the runtime */
 void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head);
@@ -162,6 +177,7 @@ typedef struct rpc_answer {
 } rpc_answer_t;
 
 enum { WORK_ANSWER = 1, WORK_TELL = 2, WORK_LATE = 4, WORK_RELEASE = 8 };
+enum { LEFT_BY_ROOM = 1, LEFT_BY_PROGRAM = 2 };
 
 struct rpc_request {
     weft_request_t pub;          /* first, so that the two pointers are one */
@@ -175,7 +191,9 @@ struct rpc_request {
     _Atomic bool answered;
     bool block;                  /* from here on only blocks */
 
-    bool kept;                   /* the program has it: set inside the function */
+    weft_runtime_t *rt;
+    _Atomic uint32_t left;       /* LEFT_*: with the runtime, or after it. Whoever leaves last frees it */
+    _Atomic bool kept;           /* the program has it: set inside the function */
     bool begun, queued;          /* by a thread, for a thread: under the pool's lock */
     bool fetching, over, released, mapped;
     bool waiting;                /* `answer` waits for the stream */
@@ -204,7 +222,7 @@ static inline rpc_request_t *rpc_request(const weft_request_t *request)
     rpc_request_t *r = (rpc_request_t *)(uintptr_t)request;
     return r->moved ? r->moved : r;
 }
-static inline weft_runtime_t *rpc_request_rt(const rpc_request_t *r) { return r->fn->service->rs->rt; }
+static inline weft_runtime_t *rpc_request_rt(const rpc_request_t *r) { return r->block ? r->rt : r->fn->service->rt; }
 
 /* Why a request ends before it was answered. */
 typedef enum rpc_end_why { END_CANCELLED, END_LATE, END_PEER, END_CLOSED } rpc_end_why_t;
@@ -212,7 +230,9 @@ void wefti_rpc_request_end(rpc_request_t *r, rpc_end_why_t why);
 void wefti_rpc_request_over(rpc_request_t *r);                 /* nobody waits for it any more. It may be freed */
 void wefti_rpc_request_unref(rpc_request_t *r);                /* it may be freed */
 void wefti_rpc_request_detach(rpc_request_t *r);               /* from its endpoint */
-void wefti_rpc_request_discard(rpc_request_t *r);              /* with the runtime, whoever holds it */
+void wefti_rpc_request_discard(rpc_request_t *r);              /* with the runtime: an orphan, if the program holds it */
+void wefti_rpc_handed_in_late(rpc_state_t *rs);                /* with the runtime: what nobody works off any more */
+void wefti_rpc_answer_free(rpc_request_t *r);                  /* r->answer goes unsent. NULL is allowed */
 void wefti_rpc_request_drop(rpc_request_t *r);                 /* one hold less; any thread */
 void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work);       /* have the driver do it; any thread */
 void wefti_rpc_handed_in(wefti_call_t *call);

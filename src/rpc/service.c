@@ -5,6 +5,8 @@
  * Any thread opens, adds and asks for counters; draining and closing happen on the driver. A service is freed when its last
  * request and function are, and its threads are gone.
  *
+ * A service is a handle (base/handle.h): whoever calls with a closed one is told so.
+ *
  * Promise: close completes after the last function of the service has returned and its last request was released; whoever calls
  * it while it closes, or after, hears that it is closed, not that there is no such thing.
  * tests/wire/rpc_service.c, tests/wire/rpc_threads.c, tests/wire/rpc_closed.c. */
@@ -23,6 +25,42 @@
 #define THREADS_MAX 4096u
 #define CLIENTS_LEAST 4096u /* who made a call with `once` is known for a while, however few replies are remembered */
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_service_t, instance);
+
+weft_status_t wefti_rpc_service_lock(weft_service_t *s)
+{
+    weft_status_t st = wefti_join(s->rt);
+    if (st)
+        return st;
+    pthread_mutex_lock(&rpc_state(s->rt)->lock);
+    if (wefti_is_open(&s->handle))
+        return WEFT_OK;
+    wefti_rpc_service_unlock(s);
+    return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
+}
+
+void wefti_rpc_service_unlock(weft_service_t *s)
+{
+    pthread_mutex_unlock(&rpc_state(s->rt)->lock);
+    wefti_part(s->rt);
+}
+
+void wefti_rpc_op_waits(rpc_state_t *rs, weft_op_t **at, weft_op_t *op)
+{
+    *at = op;
+    rpc_begin(rs);
+}
+
+void wefti_rpc_op_ends(rpc_state_t *rs, weft_op_t **at, weft_status_t st)
+{
+    weft_op_t *op = *at;
+    *at = NULL;
+    if (!op)
+        return;
+    rpc_end(rs);
+    wefti_op_complete(op, st);
+}
+
 /* --- making one ----------------------------------------------------------------------------------------------------------- */
 
 static void fill_in(weft_service_opts_t *o)
@@ -39,15 +77,16 @@ static void fill_in(weft_service_opts_t *o)
 
 weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const char *instance, const weft_service_opts_t *opts)
 {
-    weft_service_t *s = (weft_service_t *)wefti_calloc(1, sizeof *s);
+    weft_service_t *s = (weft_service_t *)wefti_handle_new(&handles);
     if (!s)
         return NULL;
+    s->rt = rs->rt;
     s->rs = rs;
     s->opts = *opts;
     fill_in(&s->opts);
     s->budget = wefti_rpc_budget_new(s->opts.bytes, s->opts.peer_percent);
     if (!s->budget) {
-        wefti_free(s);
+        wefti_handle_free(&handles, s);
         return NULL;
     }
     s->peer_requests = wefti_rpc_part(s->opts.requests, s->opts.peer_percent);
@@ -82,7 +121,7 @@ void wefti_rpc_service_delete(weft_service_t *s)
     wefti_once_free(&s->book);
     wefti_rpc_budget_leave(s->budget);
     wefti_rpc_pool_free(s->pool);
-    wefti_free(s);
+    wefti_handle_free(&handles, s);
 }
 
 static weft_status_t check_name(const char *name, const char *what)
@@ -120,6 +159,39 @@ static void end(weft_service_t *s)
 
 static void close_now(wefti_call_t *call);
 
+static weft_status_t open_service(weft_runtime_t *rt, const char *name, const weft_service_opts_t *o,
+                                  weft_service_t **service_out)
+{
+    rpc_state_t *rs = rpc_state(rt);
+    weft_status_t st = WEFT_OK;
+    weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o);
+    if (!s)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
+    s->call.fn = close_now;
+    if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
+        goto err;
+    pthread_mutex_lock(&rs->lock);
+    if (rs->ending || wefti_closing(rt))
+        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    else if (taken(rs, s))
+        st = wefti_fail(WEFT_ERR_STATE, "there is a service \"%s\" with the instance \"%s\" already", name, s->instance);
+    else
+        wefti_list_push_back(&rs->services, &s->link);
+    pthread_mutex_unlock(&rs->lock);
+    if (st)
+        goto err_pool;
+    *service_out = s;
+    return WEFT_OK;
+
+err_pool:
+    if (s->pool)
+        wefti_rpc_pool_undo(s->pool);
+    s->pool = NULL;
+err:
+    wefti_rpc_service_delete(s);
+    return st;
+}
+
 weft_status_t weft_service_open(weft_runtime_t *rt, const char *name, const weft_service_opts_t *opts,
                                 weft_service_t **service_out)
 {
@@ -139,46 +211,22 @@ weft_status_t weft_service_open(weft_runtime_t *rt, const char *name, const weft
         return wefti_fail(WEFT_ERR_INVALID, "%u threads are more than %u", o.threads, THREADS_MAX);
     if (o.peer_percent > 100)
         return wefti_fail(WEFT_ERR_INVALID, "a peer has at most 100 percent of a service, not %u", o.peer_percent);
-    if (wefti_forked(rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the runtime belongs to the parent of this process; open another");
-    if (rt->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
-    rpc_state_t *rs = rpc_state(rt);
-    weft_service_t *s = wefti_rpc_service_new(rs, name, o.instance, &o);
-    if (!s)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
-    s->call.fn = close_now;
-    pthread_mutex_lock(&rs->lock);
-    bool there = taken(rs, s);
-    if (!there)
-        wefti_list_push_back(&rs->services, &s->link);
-    pthread_mutex_unlock(&rs->lock);
-    if (there) {
-        st = wefti_fail(WEFT_ERR_STATE, "there is a service \"%s\" with the instance \"%s\" already", name, s->instance);
-        goto err;
-    }
-    if (o.threads && (st = wefti_rpc_pool_new(s, o.threads, &s->pool)))
-        goto err_listed;
-    *service_out = s;
-    return WEFT_OK;
-
-err_listed:
-    pthread_mutex_lock(&rs->lock);
-    wefti_list_remove(&s->link);
-    pthread_mutex_unlock(&rs->lock);
-err:
-    wefti_rpc_service_delete(s);
+    st = wefti_join(rt);
+    if (st)
+        return st;
+    st = open_service(rt, name, &o, service_out);
+    wefti_part(rt);
     return st;
 }
 
 const char *weft_service_name(const weft_service_t *service)
 {
-    return service ? service->name : "";
+    return service && wefti_is_open(&service->handle) ? service->name : "";
 }
 
 const char *weft_service_instance(const weft_service_t *service)
 {
-    return service ? service->instance : "";
+    return service && wefti_is_open(&service->handle) ? service->instance : "";
 }
 
 /* --- counting ------------------------------------------------------------------------------------------------------------- */
@@ -193,6 +241,9 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     if (!service || !stats_out || stats_out->size < sizeof stats_out->size)
         return wefti_fail(WEFT_ERR_INVALID,
                           "there is no service, or no place for its counters; WEFT_SERVICE_STATS_INIT sets its size");
+    weft_status_t st = wefti_rpc_service_lock(service);
+    if (st)
+        return st;
     const weft_service_stats_t *c = &service->stats;
     weft_service_stats_t s = {.size = stats_out->size,
                               .requests = look(&c->requests),
@@ -207,6 +258,7 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
                               .waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0,
                               .bytes = wefti_rpc_budget_used(service->budget),
                               .remembered = look(&c->remembered)};
+    wefti_rpc_service_unlock(service);
     if (stats_out->size > sizeof s)
         memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
     memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
@@ -248,8 +300,10 @@ void wefti_rpc_service_forget(wefti_timer_t *t)
 
 static void drains_done(weft_service_t *s, weft_status_t st)
 {
-    for (wefti_list_t *l; (l = wefti_list_pop(&s->drain_ops));)
-        wefti_op_complete(wefti_op_of_link(l), st);
+    for (wefti_list_t *l; (l = wefti_list_pop(&s->drain_ops));) {
+        weft_op_t *op = wefti_op_of_link(l);
+        wefti_rpc_op_ends(s->rs, &op, st);
+    }
 }
 
 void wefti_rpc_service_step(weft_service_t *s)
@@ -263,16 +317,17 @@ void wefti_rpc_service_step(weft_service_t *s)
         return;
     pthread_mutex_lock(&rs->lock);
     bool done = !s->alive;
-    if (done)
+    if (done) {
         wefti_list_remove(&s->link);
+        atomic_store(&s->handle.open, 0);
+    }
     pthread_mutex_unlock(&rs->lock);
     if (!done)
         return;
     wefti_timer_stop(rs->rt, &s->forget);
     weft_op_t *op = s->close_op;
     wefti_rpc_service_delete(s);
-    if (op)
-        wefti_op_complete(op, WEFT_OK);
+    wefti_rpc_op_ends(rs, &op, WEFT_OK);
 }
 
 static void drain(weft_service_t *s, bool lingers)
@@ -286,7 +341,7 @@ static void close_now(wefti_call_t *call)
 {
     weft_service_t *s = wefti_container_of(call, weft_service_t, call);
     wefti_list_t all;
-    if (s->closing)
+    if (!wefti_is_open(&s->handle) || s->closing) /* the runtime was faster */
         return;
     s->busy++;
     drain(s, false);
@@ -312,10 +367,13 @@ typedef struct ending {
 static weft_status_t drain_start(weft_op_t *op)
 {
     weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    if (!wefti_is_open(&s->handle))
+        return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
     weft_status_t st = wefti_op_track(op);
     if (st)
         return st;
     wefti_list_push_back(&s->drain_ops, &wefti_opx(op)->link);
+    rpc_begin(s->rs);
     drain(s, true);
     wefti_rpc_service_step(s);
     return WEFT_OK;
@@ -324,7 +382,7 @@ static weft_status_t drain_start(weft_op_t *op)
 static void drain_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_list_remove(&wefti_opx(op)->link);
-    wefti_op_complete(op, why);
+    wefti_rpc_op_ends(wefti_op_room(op, ending_t)->service->rs, &op, why);
 }
 
 static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
@@ -333,18 +391,24 @@ weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
 {
     if (!service || !op)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", service ? "the operation" : "the service");
-    weft_status_t st = wefti_op_prepare(service->rs->rt, op, &drain_kind);
+    weft_status_t st = wefti_op_prepare(service->rt, op, &drain_kind);
+    if (!st && !wefti_is_open(&service->handle)) {
+        wefti_op_unprepare(op);
+        st = wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
+    }
     if (st)
         return st;
     wefti_op_room(op, ending_t)->service = service;
-    return wefti_op_go(service->rs->rt, op);
+    return wefti_op_go(service->rt, op);
 }
 
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    if (!wefti_is_open(&s->handle) || s->closing)
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime has closed the service");
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
-    s->close_op = op;
+    wefti_rpc_op_waits(s->rs, &s->close_op, op);
     close_now(&s->call);
     return WEFT_OK;
 }
@@ -352,8 +416,8 @@ static weft_status_t close_start(weft_op_t *op)
 /* The service goes on closing. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, ending_t)->service->close_op = NULL;
-    wefti_op_complete(op, why);
+    weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    wefti_rpc_op_ends(s->rs, &s->close_op, why);
 }
 
 static const wefti_op_kind_t close_kind = {.name = "close", .start = close_start, .cancel = close_cancel};
@@ -362,27 +426,27 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
 {
     if (!service)
         return WEFT_OK;
-    rpc_state_t *rs = service->rs;
-    if (wefti_forked(rs->rt))
-        return wefti_fail(WEFT_ERR_FORKED, "the service belongs to the parent of this process");
-    weft_status_t st = op ? wefti_op_prepare(rs->rt, op, &close_kind) : WEFT_OK;
+    weft_runtime_t *rt = service->rt;
+    weft_status_t st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
     if (st)
         return st;
-    pthread_mutex_lock(&rs->lock);
-    bool before = service->ended;
-    end(service);
-    pthread_mutex_unlock(&rs->lock);
-    if (before) {
+    st = wefti_rpc_service_lock(service);
+    if (!st) {
+        bool before = service->ended;
+        end(service);
+        wefti_rpc_service_unlock(service);
+        st = before ? wefti_fail(WEFT_ERR_CLOSED, "the service was closed before") : WEFT_OK;
+    }
+    if (st) {
         if (op)
             wefti_op_unprepare(op);
-        return wefti_fail(WEFT_ERR_STATE, "the service is being closed already");
+        return st;
     }
-    if (!op) {
-        wefti_call_on_driver(rs->rt, &service->call);
-        return WEFT_OK;
-    }
+    /* from here on it is we who close it, or the runtime */
+    if (!op)
+        return wefti_call_on_driver(rt, &service->call) ? WEFT_OK : wefti_fail_gone(rt);
     wefti_op_room(op, ending_t)->service = service;
-    return wefti_op_go(rs->rt, op);
+    return wefti_op_go(rt, op);
 }
 
 /* --- with the runtime ----------------------------------------------------------------------------------------------------- */
@@ -396,19 +460,11 @@ weft_status_t wefti_rpc_services_init(rpc_state_t *rs)
 /* Who waits for a request that the program never released does not wait any longer. */
 static void held_by_program(weft_service_t *s)
 {
-    weft_op_t *op = s->close_op;
     if (wefti_list_empty(&s->requests))
         return;
-    s->close_op = NULL;
-    if (op)
-        wefti_op_complete(op, WEFT_ERR_CLOSED);
-    wefti_list_each(l, &s->requests) {
-        rpc_function_t *f = wefti_container_of(l, rpc_request_t, service_link)->fn;
-        op = f->remove_op;
-        f->remove_op = NULL;
-        if (op)
-            wefti_op_complete(op, WEFT_ERR_CLOSED);
-    }
+    wefti_rpc_op_ends(s->rs, &s->close_op, WEFT_ERR_CLOSED);
+    wefti_list_each(l, &s->requests)
+        wefti_rpc_op_ends(s->rs, &wefti_container_of(l, rpc_request_t, service_link)->fn->remove_op, WEFT_ERR_CLOSED);
 }
 
 void wefti_rpc_services_shutdown(rpc_state_t *rs)
@@ -416,6 +472,7 @@ void wefti_rpc_services_shutdown(rpc_state_t *rs)
     wefti_list_t all;
     wefti_list_init(&all);
     pthread_mutex_lock(&rs->lock);
+    rs->ending = true;
     wefti_list_splice(&all, &rs->services);
     pthread_mutex_unlock(&rs->lock);
     for (wefti_list_t *l; (l = wefti_list_first(&all));) {
@@ -434,7 +491,7 @@ void wefti_rpc_services_shutdown(rpc_state_t *rs)
     }
 }
 
-/* What is left was kept by the program, or is run by a thread that does not end: better a leak than a crash. */
+/* It is run by a thread that does not end: better a leak than a crash. */
 static bool held(const weft_service_t *s)
 {
     return s->pool && !wefti_rpc_pool_gone(s->pool);
@@ -442,13 +499,17 @@ static bool held(const weft_service_t *s)
 
 void wefti_rpc_services_free(rpc_state_t *rs)
 {
+    wefti_rpc_handed_in_late(rs);
     for (wefti_list_t *l; (l = wefti_list_pop(&rs->services));) {
         weft_service_t *s = wefti_container_of(l, weft_service_t, link);
         if (held(s))
             continue;
-        s->busy++; /* it is not freed by its last request */
+        s->busy++;                       /* it is not freed by its last request */
+        wefti_list_each(q, &s->requests) /* before the first can go */
+            wefti_rpc_function_orphan(wefti_container_of(q, rpc_request_t, service_link)->fn);
         for (wefti_list_t *q; (q = wefti_list_first(&s->requests));)
             wefti_rpc_request_discard(wefti_container_of(q, rpc_request_t, service_link));
+        wefti_rpc_functions_free(s);
         wefti_rpc_service_delete(s);
     }
     if (rs->own) {

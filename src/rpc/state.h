@@ -61,6 +61,7 @@ typedef struct rpc_state {
     uint32_t registry_users;
     wefti_list_t published;
     wefti_list_t strays;         /* the driver's: what endpoints may still name that the closing runtime has to close itself */
+    bool ending;                 /* under the lock: the runtime closes, and there are no more services */
     uint64_t random;             /* ids and epochs are made of it */
     uint64_t marks;              /* stall.c: so many were made */
     _Atomic uint64_t detached;   /* bytes of detached.c */
@@ -236,17 +237,20 @@ void wefti_rpc_watch_down(weft_ep_t *ep);
 
 /* --- the calling side ---------------------------------------------------------------------------------------------------------------- */
 
-/* A client. It is freed when it was closed, its last call is complete, and nobody holds it. */
+/* A client. It is freed when it was closed, its last call is complete, and nobody holds it. A handle (base/handle.h): what is up to `lock` may be
+ * looked at for ever, and the lock be taken; with the lock, one that is open stays. */
 struct weft_client {
+    wefti_handle_t handle;
+    weft_runtime_t *rt;
     rpc_state_t *rs;
-    wefti_list_t link;
-    char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
-    pthread_mutex_t lock;        /* of methods: any thread asks for one */
-    weft_method_t **methods;
-    uint32_t n_methods;
-    _Atomic(struct rpc_typed *) typed; /* typed.c: methods by declared function, read by any thread; NULL: none yet */
     uint64_t timeout_ns;         /* of calls that wait; 0: none */
     uint64_t stall_ns;           /* of results and values of streams */
+    _Atomic(struct rpc_typed *) typed; /* typed.c: methods by declared function, read by any thread; NULL: none yet */
+    pthread_mutex_t lock;        /* of methods, which any thread asks for, and of its end. It outlives the client */
+    wefti_list_t link;           /* the first of what begins as zero */
+    char service[RPC_NAME], instance[RPC_NAME]; /* "": any */
+    weft_method_t **methods;
+    uint32_t n_methods;
     wefti_list_t servers;        /* rpc_server_t.link */
     uint32_t n_servers;
     wefti_list_t waiting;        /* calls that no server is there for: operations by opx->link */
@@ -294,7 +298,10 @@ struct rpc_binding {
     wefti_list_t waiting;        /* calls that wait for it */
 };
 
+/* A handle, too. As long as it is open its client, its signature and its text are there: on the driver, or with the client's lock. */
 struct weft_method {
+    wefti_handle_t handle;
+    weft_runtime_t *rt;
     weft_client_t *client;
     uint32_t index;
     uint32_t number;             /* by which it is asked for; 0: by name */
@@ -339,10 +346,13 @@ static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_room(op, rpc
 /* client.c: reach.c adds and takes servers away, on the driver. */
 weft_status_t wefti_rpc_client_new(weft_runtime_t *rt, const weft_client_opts_t *opts, const char *service, const char *instance,
                                    weft_client_t **client_out);
+/* Any thread: its lock, and it is open until it is unlocked. WEFT_ERR_CLOSED, _FORKED. Nothing of the program's may be called meanwhile. */
+weft_status_t wefti_rpc_client_lock(weft_client_t *client);
+static inline void wefti_rpc_client_unlock(weft_client_t *client) { pthread_mutex_unlock(&client->lock); }
 /* Nothing was started on it yet: gone. */
 void wefti_rpc_client_discard(weft_client_t *client);
-/* On the driver: it is part of the runtime from now on. */
-void wefti_rpc_client_join(weft_client_t *client);
+/* On the driver: it is part of the runtime from now on. False: the runtime closes, and so does the client, which may be gone. */
+bool wefti_rpc_client_join(weft_client_t *client);
 void wefti_rpc_client_hold(weft_client_t *client);
 void wefti_rpc_client_unhold(weft_client_t *client); /* it may be gone after this */
 /* ep may be connecting. instance NULL: as the client has it. */
@@ -385,7 +395,7 @@ void wefti_rpc_calls_down(weft_ep_t *ep, weft_status_t why);
 weft_status_t wefti_rpc_call_detached(weft_method_t *method, const weft_value_t *args, size_t n);
 
 /* typed.c */
-void wefti_rpc_typed_free(weft_client_t *client);
+void wefti_rpc_typed_free(weft_client_t *client); /* it is closed */
 
 /* reply.c */
 uint32_t wefti_rpc_code_told(uint32_t code);                    /* a code of a server's, which may be newer: WEFT_CODE_UNKNOWN if we do not know it */
@@ -413,7 +423,7 @@ void wefti_rpc_reach_words(const weft_client_t *client, char *buf, size_t cap);
 /* One side of it. Any thread; the rest here is the driver's. A client's is held by its owner (the call) and by the program, a server's by its owner
  * (the request) alone. A client's has no owner as yet: wefti_stream_connect(s, NULL, 0, op) before the program gets it, so that releasing it cancels
  * the call. */
-weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, weft_stream_t **stream_out);
+weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_sig_t *sig, bool at_server, weft_stream_t **stream_out);
 void wefti_stream_discard(weft_stream_t *s); /* nobody has seen it: the call could not be posted */
 /* The request was sent over ep, with that number; what waits follows it. owner: the operation of the call, or the rpc_request_t. ep NULL: it is not
  * sent yet, or not any more; with another one later, if nothing was sent or received. */

@@ -14,13 +14,15 @@
 
 static void release_on_driver(wefti_call_t *call);
 
-weft_status_t wefti_stream_new(rpc_state_t *rs, const weft_sig_t *sig, bool at_server, weft_stream_t **stream_out)
+weft_status_t wefti_stream_new(rpc_state_t *rs, weft_runtime_t *rt, const weft_sig_t *sig, bool at_server,
+                               weft_stream_t **stream_out)
 {
     const wefti_codec_t *args = wefti_sig_codec(sig, WEFTI_SIG_ARG_ITEM), *results = wefti_sig_codec(sig, WEFTI_SIG_RESULT_ITEM);
     weft_stream_t *s = (weft_stream_t *)wefti_malloc(sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a stream");
     memset(s, 0, offsetof(weft_stream_t, in.slots));
+    s->rt = rt;
     s->rs = rs;
     s->at_server = at_server;
     s->to_peer = at_server ? RPC_AM_TO_CLIENT : RPC_AM_TO_SERVER;
@@ -79,7 +81,7 @@ bool wefti_stream_used(const weft_stream_t *s)
 
 weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *coming)
 {
-    weft_runtime_t *rt = s->rs->rt, *was;
+    weft_runtime_t *rt = s->rt, *was;
     weft_status_t st = WEFT_OK;
     bool driver = wefti_enter(rt, &was);
     if (driver && wefti_may_pass_inbox(rt, was)) {
@@ -89,7 +91,7 @@ weft_status_t wefti_stream_go(weft_stream_t *s, weft_op_t *op, weft_status_t (*s
         if (coming)
             atomic_fetch_add(coming, 1);
         st = wefti_op_inbox(op);
-        if (st) { /* the runtime is closed; the program still has its reference */
+        if (st) { /* the program has it: not the last, and nobody waits for it to be drained any more */
             if (coming)
                 atomic_fetch_sub(coming, 1);
             atomic_fetch_sub_explicit(&s->refs, 1, memory_order_relaxed);
@@ -148,6 +150,6 @@ static void release_on_driver(wefti_call_t *call)
 
 void weft_stream_release(weft_stream_t *stream)
 {
-    if (stream && !stream->at_server)
-        wefti_call_on_driver(stream->rs->rt, &stream->release);
+    if (stream && !stream->at_server && !wefti_call_on_driver(stream->rt, &stream->release))
+        wefti_stream_unref(stream); /* the runtime is closed, and all calls are over */
 }

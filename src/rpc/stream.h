@@ -53,7 +53,8 @@ typedef struct stream_in {
 } stream_in_t;
 
 struct weft_stream {
-    rpc_state_t *rs;
+    weft_runtime_t *rt;
+    rpc_state_t *rs;             /* the driver's: the program may have the stream longer than there is a runtime */
     weft_ep_t *ep;               /* NULL: the request is not sent, or it is over */
     uint64_t call;
     void *owner;                 /* the operation of the call, or the request; NULL: over */
@@ -61,7 +62,7 @@ struct weft_stream {
     bool at_server, over;
     weft_status_t why;           /* of over */
     _Atomic uint32_t refs;       /* the owner's, the program's (a client's), what is under way or in the inbox. Counted up by any thread that has it,
-                                    down by the driver */
+                                    down by the driver, or by whoever lets go of it when there is none any more */
     wefti_call_t release;
     stream_out_t out;
     stream_in_t in;

@@ -384,7 +384,7 @@ weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a stream, an item and an operation");
     if (!stream->in.codec.n)
         return wefti_fail(WEFT_ERR_STATE, "the signature has no stream in this direction; this side only sends");
-    weft_status_t st = wefti_op_prepare(stream->rs->rt, op, &recv_kind);
+    weft_status_t st = wefti_op_prepare(stream->rt, op, &recv_kind);
     if (st)
         return st;
     memset(item, 0, sizeof *item);

@@ -237,7 +237,7 @@ static weft_status_t check(weft_stream_t *s, const void *value)
 
 static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
 {
-    weft_status_t st = wefti_op_prepare(s->rs->rt, op, what.packed || op == &s->out.end_op ? &own_kind : &send_kind);
+    weft_status_t st = wefti_op_prepare(s->rt, op, what.packed || op == &s->out.end_op ? &own_kind : &send_kind);
     if (st)
         return st;
     what.s = s;
@@ -344,9 +344,9 @@ static weft_status_t send_here(weft_stream_t *s, const weft_value_t *value)
 
 static weft_status_t send_detached(weft_stream_t *s, const weft_value_t *value)
 {
-    weft_runtime_t *rt = s->rs->rt, *was;
+    weft_runtime_t *rt = s->rt, *was;
     weft_status_t st = WEFT_ERR_LIMIT;
-    if (!rt->closing && !wefti_forked(rt) && wefti_enter(rt, &was)) {
+    if (!wefti_closing(rt) && wefti_enter(rt, &was)) {
         if (wefti_may_pass_inbox(rt, was))
             st = send_here(s, value);
         wefti_leave(rt, was);

@@ -1,9 +1,9 @@
 /* rpc/typed.c - what the functions of weft/function.h need of the library: their methods, their handlers, and calls that wait.
  *
- * A function that a program declares has a number of its own in the process, from its first use on; a client has a table of methods
- * by that number. So a stub finds its method by two loads, with any number of clients, and a client that is gone takes its table with
- * it: there is nothing in the function that could be stale. A table that became too small stays until the client goes, for whoever
- * is reading it.
+ * A function that a program declares has a number of its own in the process, from its first use on; a client has pages of methods
+ * by that number. So a stub finds its method by two loads, with any number of clients, and a client that is gone takes its pages with
+ * it: there is nothing in the function that could be stale. Pages are handles (base/handle.h): whoever reads one while its client is
+ * closed finds no method, or one that is closed.
  *
  * Promise: no text is looked at and no lock is taken after the first call of a function through a client. tests/wire/rpc_typed.c,
  * tests/unit/rpc_function.c. */
@@ -13,43 +13,58 @@
 
 /* --- methods --------------------------------------------------------------------------------------------------------------------- */
 
+enum { PAGE = 256 };
+
 struct rpc_typed {
-    struct rpc_typed *before; /* the smaller one it took over from */
-    uint32_t n;
-    _Atomic(weft_method_t *) methods[]; /* by weft_function_t.index */
+    wefti_handle_t handle;
+    _Atomic(struct rpc_typed *) next;
+    _Atomic(weft_method_t *) methods[PAGE]; /* by weft_function_t.index, of the first page; the next one has the next */
 };
 
-static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER; /* of numbers given out, and of tables that grow: first calls only */
+static wefti_handles_t pages = WEFTI_HANDLES_INIT(struct rpc_typed, methods);
+static pthread_mutex_t naming =
+    PTHREAD_MUTEX_INITIALIZER; /* of numbers given out, and of pages that are added: first calls only */
 static uint32_t last_index;
 
 void wefti_rpc_typed_free(weft_client_t *client)
 {
-    struct rpc_typed *t = atomic_load_explicit(&client->typed, memory_order_relaxed);
+    pthread_mutex_lock(&naming);
+    struct rpc_typed *t = atomic_exchange(&client->typed, NULL);
+    pthread_mutex_unlock(&naming);
     while (t) {
-        struct rpc_typed *before = t->before;
-        wefti_free(t);
-        t = before;
+        struct rpc_typed *next = atomic_exchange(&t->next, NULL);
+        for (unsigned i = 0; i < PAGE; i++)
+            atomic_store_explicit(&t->methods[i], NULL, memory_order_relaxed);
+        wefti_handle_free(&pages, t);
+        t = next;
     }
 }
 
-/* One with room for index; NULL: no memory. */
-static struct rpc_typed *table_for(weft_client_t *client, uint32_t index)
+/* Where the method of that index is; NULL: there is no such page. */
+static inline _Atomic(weft_method_t *) *place(weft_client_t *client, uint32_t index)
 {
-    struct rpc_typed *was = atomic_load_explicit(&client->typed, memory_order_relaxed);
-    if (was && index < was->n)
-        return was;
-    uint32_t n = was ? was->n : 8;
-    while (n <= index)
-        n *= 2;
-    struct rpc_typed *t = (struct rpc_typed *)wefti_calloc(1, sizeof *t + n * sizeof *t->methods);
-    if (!t)
-        return NULL;
-    t->before = was;
-    t->n = n;
-    for (uint32_t i = 0; was && i < was->n; i++)
-        atomic_init(&t->methods[i], atomic_load_explicit(&was->methods[i], memory_order_relaxed));
-    atomic_store_explicit(&client->typed, t, memory_order_release);
-    return t;
+    struct rpc_typed *t = atomic_load_explicit(&client->typed, memory_order_acquire);
+    for (; __builtin_expect(t && index >= PAGE, 0); index -= PAGE)
+        t = atomic_load_explicit(&t->next, memory_order_acquire);
+    return t ? &t->methods[index] : NULL;
+}
+
+/* The same, with a page for it. NULL: no memory. */
+static _Atomic(weft_method_t *) *new_place(weft_client_t *client, uint32_t index)
+{
+    _Atomic(struct rpc_typed *) *at = &client->typed;
+    for (;; index -= PAGE) {
+        struct rpc_typed *t = atomic_load_explicit(at, memory_order_relaxed);
+        if (!t) {
+            t = (struct rpc_typed *)wefti_handle_new(&pages);
+            if (!t)
+                return NULL;
+            atomic_store_explicit(at, t, memory_order_release);
+        }
+        if (index < PAGE)
+            return &t->methods[index];
+        at = &t->next;
+    }
 }
 
 static __attribute__((noinline, cold)) weft_status_t look_up(weft_client_t *client, weft_function_t *function,
@@ -66,9 +81,10 @@ static __attribute__((noinline, cold)) weft_status_t look_up(weft_client_t *clie
         index = ++last_index;
         __atomic_store_n(&function->index, index, __ATOMIC_RELAXED);
     }
-    struct rpc_typed *t = index ? table_for(client, index) : NULL;
-    if (t) /* without, it is looked up again the next time */
-        atomic_store_explicit(&t->methods[index], *method_out, memory_order_release);
+    /* a client that was closed meanwhile must get no page any more */
+    _Atomic(weft_method_t *) *at = index && wefti_is_open(&client->handle) ? new_place(client, index) : NULL;
+    if (at) /* without, it is looked up again the next time */
+        atomic_store_explicit(at, *method_out, memory_order_release);
     pthread_mutex_unlock(&naming);
     return WEFT_OK;
 }
@@ -77,9 +93,8 @@ weft_status_t weft_function_method(weft_client_t *client, weft_function_t *funct
 {
     if (__builtin_expect(client && function && method_out, 1)) {
         uint32_t index = __atomic_load_n(&function->index, __ATOMIC_RELAXED);
-        const struct rpc_typed *t = atomic_load_explicit(&client->typed, memory_order_acquire);
-        weft_method_t *method =
-            t && index < t->n ? atomic_load_explicit(&t->methods[index], memory_order_acquire) : NULL; /* index 0: none */
+        _Atomic(weft_method_t *) *at = place(client, index); /* index 0: none */
+        weft_method_t *method = at ? atomic_load_explicit(at, memory_order_acquire) : NULL;
         if (__builtin_expect(method != NULL, 1)) {
             *method_out = method;
             return WEFT_OK;

@@ -638,6 +638,7 @@ static uint64_t scenario(uint64_t seed)
     }
     for (held_t *h; (h = w.helds);) {
         w.helds = h->next;
+        serving_let_go(h); /* a request may be held longer than there is a runtime */
         free(h);
     }
     return sim_net_free(&w.net);
