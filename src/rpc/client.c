@@ -142,6 +142,8 @@ weft_status_t weft_client_on(weft_ep_t *ep, const weft_client_opts_t *given, wef
     if (wefti_closing(rt))
         st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
     if (!st)
+        st = wefti_ep_check(ep);
+    if (!st)
         st = wefti_rpc_client_new(rt, &o, o.service, o.instance, &c);
     if (!st) {
         c->join_ep = ep;
