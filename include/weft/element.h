@@ -42,6 +42,8 @@
  * Every 4 KiB of replicas has a checksum, made by the writer: a copy that was damaged is passed over, and mended. WEFT_ERR_CORRUPT: every copy
  * was. Without replicas nothing checks bytes but what the network does, and on one host nothing does.
  *
+ * Endings: calls with an action, a transport or a memory element that was closed, by any thread or with its runtime, return WEFT_ERR_CLOSED. Buffers
+ *          that the program holds stay until it drops them, which may be after that.
  * Threads: any, for everything here. Blocking calls drive a caller-driven runtime, as weft_op_wait() does; one that is driven by nobody
  * else notices neither lost elements nor its own heartbeats, so give elements a runtime with WEFT_PROGRESS_THREAD. */
 #ifndef WEFT_ELEMENT_H

@@ -6,6 +6,8 @@
  * them. References are the program's, one for each call that is on its way to the driver, one for each way and each io.
  *
  * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
+#include <stddef.h>
+
 #include "element/state.h"
 
 #define CONNECT_NS (10 * WEFT_SECOND)
@@ -15,13 +17,41 @@ typedef struct closing {
     weft_action_t *action;
 } closing_t;
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_action_t, ended);
+
+static weft_action_t *action_new(void)
+{
+    weft_action_t *a = (weft_action_t *)wefti_handle_take(&handles);
+    if (!a)
+        return NULL;
+    if (a->handle.uses == 1)
+        pthread_mutex_init(&a->lock, NULL);
+    atomic_store(&a->terminated, false);
+    memset(a->id, 0, sizeof a->id);
+    memset(&a->es, 0, sizeof *a - offsetof(weft_action_t, es));
+    return a;
+}
+
+/* Nobody begins anything on it any more. False: that was so before. Any thread. */
+static bool end(weft_action_t *a)
+{
+    pthread_mutex_lock(&a->lock);
+    bool was = a->ended;
+    a->ended = true;
+    pthread_mutex_unlock(&a->lock);
+    return !was;
+}
+
 static void action_free(weft_action_t *a)
 {
+    (void)end(a);
     for (wefti_list_t *l; (l = wefti_list_pop(&a->all));)
         wefti_transport_free(wefti_container_of(l, weft_transport_t, all));
-    wefti_element_pool_unref(a->pool);
-    pthread_mutex_destroy(&a->lock);
-    wefti_free(a);
+    if (wefti_closing(a->rt))
+        wefti_element_pool_leave(a->pool);
+    else
+        wefti_element_pool_unref(a->pool);
+    wefti_handle_free(&handles, a);
 }
 
 static void gone(wefti_call_t *call)
@@ -43,7 +73,31 @@ void wefti_action_unref(weft_action_t *a)
         return;
     element_begin(a->es); /* the last may be a thread that copied from mapped memory: the rest is the driver's */
     a->gone_call.fn = gone;
-    wefti_call_on_driver(a->rt, &a->gone_call);
+    (void)wefti_call_on_driver(a->rt, &a->gone_call); /* if there is none any more it goes with its runtime, which waits for us */
+}
+
+/* Any thread: an action that is open, with a reference, and a runtime that stays, until leave(). */
+static weft_status_t enter(weft_action_t *a)
+{
+    weft_status_t st = wefti_join(a->rt);
+    if (st)
+        return st;
+    pthread_mutex_lock(&a->lock);
+    bool open = wefti_is_open(&a->handle) && !a->ended;
+    if (open)
+        wefti_action_ref(a);
+    pthread_mutex_unlock(&a->lock);
+    if (open)
+        return WEFT_OK;
+    wefti_part(a->rt);
+    return wefti_fail(WEFT_ERR_CLOSED, "the action was closed");
+}
+
+static void leave(weft_action_t *a)
+{
+    weft_runtime_t *rt = a->rt;
+    wefti_action_unref(a);
+    wefti_part(rt);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------------------------- */
@@ -53,6 +107,30 @@ static void listed(wefti_call_t *call)
     weft_action_t *a = wefti_container_of(call, weft_action_t, list_call);
     wefti_list_push_back(&a->es->actions, &a->link);
     wefti_action_unref(a);
+}
+
+static weft_status_t open_action(weft_runtime_t *rt, const char *id, const weft_action_opts_t *o, weft_action_t **action_out)
+{
+    weft_action_t *a = action_new();
+    if (!a)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an action");
+    a->es = element_state(rt);
+    a->rt = rt;
+    memcpy(a->id, id, strlen(id));
+    a->connect_ns = o->connect_ns ? o->connect_ns : CONNECT_NS;
+    a->retry_ns = o->retry_ns ? o->retry_ns : RETRY_NS;
+    a->spare = o->spare;
+    wefti_list_init(&a->transports);
+    wefti_list_init(&a->all);
+    atomic_init(&a->refs, 2); /* the program's, and that of the call */
+    a->list_call.fn = listed;
+    a->ended = false;
+    atomic_store_explicit(&a->handle.open, 1, memory_order_release);
+    *action_out = a;
+    if (wefti_call_on_driver(rt, &a->list_call))
+        return WEFT_OK;
+    action_free(a);
+    return wefti_fail_gone(rt);
 }
 
 weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_action_opts_t *opts, weft_action_t **action_out)
@@ -65,32 +143,17 @@ weft_status_t weft_action_open(weft_runtime_t *rt, const char *id, const weft_ac
         return st;
     if (strnlen(id, sizeof(*action_out)->id) >= sizeof(*action_out)->id)
         return wefti_fail(WEFT_ERR_INVALID, "the id of an action has at most %zu bytes", sizeof(*action_out)->id - 1);
-    if (wefti_gone(rt))
-        return wefti_fail_gone(rt);
-    if (rt->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed");
-    weft_action_t *a = (weft_action_t *)wefti_calloc(1, sizeof *a);
-    if (!a)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for an action");
-    a->es = element_state(rt);
-    a->rt = rt;
-    memcpy(a->id, id, strlen(id));
-    a->connect_ns = o.connect_ns ? o.connect_ns : CONNECT_NS;
-    a->retry_ns = o.retry_ns ? o.retry_ns : RETRY_NS;
-    a->spare = o.spare;
-    pthread_mutex_init(&a->lock, NULL);
-    wefti_list_init(&a->transports);
-    wefti_list_init(&a->all);
-    atomic_init(&a->refs, 2); /* the program's, and that of the call */
-    a->list_call.fn = listed;
-    *action_out = a;
-    wefti_call_on_driver(rt, &a->list_call);
-    return WEFT_OK;
+    st = wefti_join(rt);
+    if (st)
+        return st;
+    st = wefti_closing(rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime is being closed") : open_action(rt, id, &o, action_out);
+    wefti_part(rt);
+    return st;
 }
 
 const char *weft_action_id(const weft_action_t *action)
 {
-    return action ? action->id : "";
+    return action && wefti_is_open(&action->handle) ? action->id : "";
 }
 
 /* --- transports by name ---------------------------------------------------------------------------------------------------------------- */
@@ -111,28 +174,26 @@ static weft_status_t not_found(weft_action_t *a, const char *name)
     return wefti_fail(WEFT_ERR_NOTFOUND, "the action %s has no transport \"%.*s\"", a->id, (int)WEFT_DURL_NAME_MAX, name);
 }
 
-weft_status_t weft_action_add(weft_action_t *action, const char *durl)
+static weft_status_t add(weft_action_t *action, const char *durl)
 {
     weft_durl_t d = WEFT_DURL_INIT;
     weft_transport_t *t;
-    if (!action)
-        return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
-    if (wefti_gone(action->rt))
-        return wefti_element_forked();
     weft_status_t st = weft_durl_parse(durl, &d);
     if (!st)
         st = wefti_transport_new(action, &d, &t);
     if (st)
         return st;
     pthread_mutex_lock(&action->lock);
-    bool taken = find(action, d.name) != NULL;
-    if (!taken) {
+    bool closed = action->ended, taken = find(action, d.name) != NULL;
+    if (!taken && !closed) {
         wefti_list_push_back(&action->transports, &t->link);
         wefti_list_push_back(&action->all, &t->all);
     }
     pthread_mutex_unlock(&action->lock);
-    if (taken) {
+    if (closed || taken) {
         wefti_transport_free(t);
+        if (closed)
+            return wefti_fail(WEFT_ERR_CLOSED, "the action was closed");
         return wefti_fail(WEFT_ERR_STATE, "the action %s has a transport %s already: configure it, or release it first",
                           action->id, d.name);
     }
@@ -149,14 +210,22 @@ weft_status_t weft_action_add(weft_action_t *action, const char *durl)
     return st;
 }
 
-weft_status_t weft_action_configure(weft_action_t *action, const char *name, const char *durl)
+weft_status_t weft_action_add(weft_action_t *action, const char *durl)
+{
+    if (!action)
+        return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
+    weft_status_t st = enter(action);
+    if (st)
+        return st;
+    st = add(action, durl);
+    leave(action);
+    return st;
+}
+
+static weft_status_t configure(weft_action_t *action, const char *name, const char *durl)
 {
     weft_durl_t d = WEFT_DURL_INIT;
     weft_status_t why;
-    if (!action || !name)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
-    if (wefti_gone(action->rt))
-        return wefti_element_forked();
     bool keys = wefti_durl_is_keys(durl);
     weft_status_t st = keys ? WEFT_OK : weft_durl_parse(durl, &d);
     if (st)
@@ -187,6 +256,18 @@ weft_status_t weft_action_configure(weft_action_t *action, const char *name, con
     return wefti_transport_send(t, &d);
 }
 
+weft_status_t weft_action_configure(weft_action_t *action, const char *name, const char *durl)
+{
+    if (!action || !name)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
+    weft_status_t st = enter(action);
+    if (st)
+        return st;
+    st = configure(action, name, durl);
+    leave(action);
+    return st;
+}
+
 weft_status_t weft_action_get(weft_action_t *action, const char *name, const char *type, weft_transport_t **trans_out)
 {
     if (!action || !name || !type || !trans_out)
@@ -195,20 +276,23 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
                           : !name ? "the name"
                           : !type ? "the type"
                                   : "where the transport goes");
-    if (wefti_gone(action->rt))
-        return wefti_element_forked();
     bool server = !strcmp(type, "rdma_server");
     if (!server && strcmp(type, "rdma") != 0)
         return wefti_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);
+    weft_status_t st = enter(action);
+    if (st)
+        return st;
     pthread_mutex_lock(&action->lock);
     weft_transport_t *t = find(action, name);
     pthread_mutex_unlock(&action->lock);
     if (!t)
-        return not_found(action, name);
-    if (t->server != server)
-        return wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s", name, t->server ? "rdma_server" : "rdma");
-    *trans_out = t;
-    return WEFT_OK;
+        st = not_found(action, name);
+    else if (t->server != server)
+        st = wefti_fail(WEFT_ERR_INVALID, "the transport %s is of type %s", name, t->server ? "rdma_server" : "rdma");
+    else
+        *trans_out = t;
+    leave(action);
+    return st;
 }
 
 /* Is it the element, or one of the parallel copies of it? */
@@ -223,8 +307,9 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     unsigned n = 0;
     if (!action || !name)
         return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", action ? "the name" : "the action");
-    if (wefti_gone(action->rt))
-        return wefti_element_forked();
+    weft_status_t st = enter(action);
+    if (st)
+        return st;
     for (weft_transport_t *t;; n++) {
         t = NULL;
         pthread_mutex_lock(&action->lock);
@@ -241,7 +326,9 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
             break;
         wefti_transport_release(t);
     }
-    return n ? WEFT_OK : not_found(action, name);
+    st = n ? WEFT_OK : not_found(action, name);
+    leave(action);
+    return st;
 }
 
 /* --- endings --------------------------------------------------------------------------------------------------------------------------- */
@@ -267,11 +354,15 @@ static void terminated(wefti_call_t *call)
 
 void weft_action_terminate(weft_action_t *action)
 {
-    if (!action || atomic_exchange(&action->terminated, true) || wefti_gone(action->rt))
+    if (!action || enter(action))
         return;
-    action->terminate_call.fn = terminated;
-    wefti_action_ref(action);
-    wefti_call_on_driver(action->rt, &action->terminate_call);
+    if (!atomic_exchange(&action->terminated, true)) {
+        action->terminate_call.fn = terminated;
+        wefti_action_ref(action);
+        if (!wefti_call_on_driver(action->rt, &action->terminate_call))
+            wefti_action_unref(action);
+    }
+    leave(action);
 }
 
 bool weft_action_terminated(const weft_action_t *action)
@@ -312,16 +403,24 @@ weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
 {
     if (!action)
         return wefti_fail(WEFT_ERR_INVALID, "the action is NULL");
-    if (!op) {
-        action->close_call.fn = close_called;
-        wefti_call_on_driver(action->rt, &action->close_call);
-        return WEFT_OK;
-    }
-    weft_status_t st = wefti_op_prepare(action->rt, op, &close_kind);
+    weft_runtime_t *rt = action->rt;
+    weft_status_t st = enter(action);
     if (st)
         return st;
-    wefti_op_room(op, closing_t)->action = action;
-    return wefti_op_go(action->rt, op);
+    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
+    if (!st && !end(action)) {
+        if (op)
+            wefti_op_unprepare(op);
+        st = wefti_fail(WEFT_ERR_CLOSED, "the action was closed before");
+    } else if (!st && op) {
+        wefti_op_room(op, closing_t)->action = action;
+        st = wefti_op_go(rt, op);
+    } else if (!st) {
+        action->close_call.fn = close_called;
+        st = wefti_call_on_driver(rt, &action->close_call) ? WEFT_OK : wefti_fail_gone(rt);
+    }
+    leave(action);
+    return st;
 }
 
 /* The runtime closes. */
@@ -330,12 +429,33 @@ void wefti_actions_shutdown(element_state_t *es)
     wefti_list_each_safe(l, &es->actions) {
         weft_action_t *a = wefti_container_of(l, weft_action_t, link);
         wefti_action_ref(a);
+        (void)end(a);
+        a->shut = true;
         each(a, wefti_transport_end);
         if (a->close_op) /* connections that are forced down keep it to the end */
             wefti_op_complete(a->close_op, WEFT_ERR_CLOSED);
         a->close_op = NULL;
         wefti_action_unref(a);
     }
+}
+
+static bool is_idle(weft_action_t *a)
+{
+    bool idle = a->shut && !a->close_op;
+    pthread_mutex_lock(&a->lock);
+    for (wefti_list_t *l = a->all.next; idle && l != &a->all; l = l->next)
+        idle = !wefti_transport_busy(wefti_container_of(l, weft_transport_t, all));
+    pthread_mutex_unlock(&a->lock);
+    return idle;
+}
+
+/* Has the end of all of them begun, and is nobody on the way? */
+bool wefti_actions_idle(element_state_t *es)
+{
+    wefti_list_each(l, &es->actions)
+        if (!is_idle(wefti_container_of(l, weft_action_t, link)))
+            return false;
+    return true;
 }
 
 void wefti_actions_free(element_state_t *es)

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "element/state.h"
+#include "mem/mem.h"
 
 /* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
  * there at once; a lock keeps others from getting them between the put and the trim. */
@@ -39,9 +40,21 @@ void wefti_element_pool_unref(element_pool_t *p)
 {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
-    weft_pool_free(p->pool);
+    if (!p->left)
+        weft_pool_free(p->pool);
     pthread_mutex_destroy(&p->lock);
     wefti_free(p);
+}
+
+void wefti_element_pool_leave(element_pool_t *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->left = true;
+    wefti_pool_leave(p->pool);
+    pthread_mutex_unlock(&p->lock);
+    wefti_element_pool_unref(p);
 }
 
 static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)

@@ -12,7 +12,7 @@ static void shutdown(weft_runtime_t *rt)
 
 static bool idle(weft_runtime_t *rt)
 {
-    return !atomic_load(&element_state(rt)->under_way);
+    return !atomic_load(&element_state(rt)->under_way) && wefti_actions_idle(element_state(rt));
 }
 
 static void room_free(weft_runtime_t *rt)

@@ -372,18 +372,13 @@ static weft_status_t start(weft_op_t *op)
     element_io_t *io = wefti_op_room(op, io_room_t)->io;
     weft_transport_t *t = io->t;
     weft_status_t now = look(t, io->what);
-    if (now && now != WEFT_ERR_AGAIN) {
-        (void)not_usable(t, now);
-        drop_new(io);
-        return now;
-    }
+    if (now && now != WEFT_ERR_AGAIN)
+        return not_usable(t, now);
     weft_status_t st = wefti_op_track(op);
     if (!st)
         st = limit(io);
-    if (st) {
-        drop_new(io);
+    if (st)
         return st;
-    }
     wefti_list_push_back(&t->ios, &io->link);
     io->state = IO_WAITING;
     if (now == WEFT_ERR_AGAIN) {
@@ -397,6 +392,12 @@ static weft_status_t start(weft_op_t *op)
     return WEFT_OK;
 }
 
+static void failed(weft_op_t *op, weft_status_t st)
+{
+    drop_new(wefti_op_room(op, io_room_t)->io);
+    wefti_op_complete(op, st);
+}
+
 static void cancel(weft_op_t *op, weft_status_t why)
 {
     element_io_t *io = wefti_op_room(op, io_room_t)->io;
@@ -406,23 +407,43 @@ static void cancel(weft_op_t *op, weft_status_t why)
         stop(io, why);
 }
 
-static const wefti_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel};
+static const wefti_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel, .failed = failed};
 
-/* Hand an io that is counted in t->slow to the driver. */
+/* With the transport's lock, by a thread that posts, if it is not RELEASED: its way to the driver, or past it, begins. */
+static void come_in(weft_transport_t *t)
+{
+    atomic_fetch_add(&t->inside, 1);
+}
+
+/* It ends, and nothing of the room is touched after that. */
+static void go_out(weft_transport_t *t)
+{
+    atomic_fetch_sub(&t->inside, 1);
+}
+
+/* The same for what is counted: an io for the driver. */
+static void come_in_slow(weft_transport_t *t)
+{
+    come_in(t);
+    t->slow++;
+    wefti_action_ref(t->action);
+}
+
+/* Hand an io that is counted to the driver, and go out. */
 static weft_status_t post(element_io_t *io, weft_op_t *op)
 {
     weft_transport_t *t = io->t;
-    wefti_action_ref(t->action);
-    io->counted = true;
     weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
-    if (st) {
-        drop_new(io);
-        return st;
+    if (!st) {
+        io->op = op;
+        wefti_op_room(op, io_room_t)->io = io;
+        op->buf = NULL;
+        st = wefti_op_go_by(t->rt, op, start);
     }
-    io->op = op;
-    wefti_op_room(op, io_room_t)->io = io;
-    op->buf = NULL;
-    return wefti_op_go(t->rt, op);
+    if (st)
+        drop_new(io);
+    go_out(t);
+    return st;
 }
 
 /* --- at once ------------------------------------------------------------------------------------------------------------------------ */
@@ -461,8 +482,14 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
         wefti_op_room(op, io_room_t)->io = io;
     }
     io->call.fn = adopt;
-    wefti_call_on_driver(t->rt, &io->call);
-    return st;
+    bool adopted = wefti_call_on_driver(t->rt, &io->call);
+    go_out(t);
+    if (adopted)
+        return st;
+    /* The runtime did not wait for us, for its fabric does not let go: what that may still touch stays. */
+    if (!st)
+        wefti_op_unprepare(op);
+    return wefti_fail_gone(t->rt);
 }
 
 /* The way of a small read: `io` has its way and its buffer. */
@@ -494,6 +521,7 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
     wefti_free(io);
     weft_buffer_drop(buf);
     wefti_way_unref(way); /* and with it the transport, if its action was closed meanwhile */
+    go_out(t);
     if (st)
         return st;
     op->status = came;
@@ -543,13 +571,23 @@ static bool may_be_at_once(weft_transport_t *t, size_t size, weft_op_t *op)
            size <= ELEMENT_AT_ONCE && !t->slow && wefti_op_plain(t->rt, op);
 }
 
+/* For one that came in: it goes out. */
 static weft_status_t no_memory(weft_transport_t *t, bool slow)
 {
     pthread_mutex_lock(&t->lock);
     t->slow -= slow;
     t->stats.failed++;
     pthread_mutex_unlock(&t->lock);
-    return wefti_fail(WEFT_ERR_NOMEM, "no memory for an operation on %s", t->name);
+    weft_status_t st = wefti_fail(WEFT_ERR_NOMEM, "no memory for an operation on %s", t->name);
+    if (slow)
+        wefti_action_unref(t->action);
+    go_out(t);
+    return st;
+}
+
+static weft_status_t released(weft_transport_t *t)
+{
+    return wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
 }
 
 static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, uint64_t addr, size_t offset, weft_op_t *op)
@@ -559,6 +597,10 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     if (st)
         return st;
     pthread_mutex_lock(&t->lock);
+    if (t->state == WEFT_TRANSPORT_RELEASED) { /* the rest may be gone */
+        pthread_mutex_unlock(&t->lock);
+        return released(t);
+    }
     st = check_local(t, size, offset);
     if (!st && t->state > WEFT_TRANSPORT_READY && !is_ordered(t))
         st = not_usable(t, t->why);
@@ -573,8 +615,9 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     if (may_be_at_once(t, size, op)) {
         way = t->way;
         wefti_way_ref(way);
+        come_in(t);
     } else {
-        t->slow++;
+        come_in_slow(t);
     }
     element_io_t *io = take_spare(t);
     pthread_mutex_unlock(&t->lock);
@@ -591,6 +634,7 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     io->size = size;
     io->addr = addr;
     io->offset = offset;
+    io->counted = !way;
     if (!way)
         return post(io, op);
     io->way = way;
@@ -608,28 +652,35 @@ weft_status_t weft_transport_write(weft_transport_t *trans, size_t size, uint64_
     return transfer(trans, IO_WRITE, size, addr, offset, op);
 }
 
-/* An io for the driver; it is counted. */
-static element_io_t *io_for(weft_transport_t *t, unsigned what)
+/* An io for the driver, which has come in; it is counted. */
+static weft_status_t io_for(weft_transport_t *t, unsigned what, element_io_t **io_out)
 {
     pthread_mutex_lock(&t->lock);
-    t->slow++;
-    element_io_t *io = take_spare(t);
+    bool may = t->state != WEFT_TRANSPORT_RELEASED;
+    element_io_t *io = NULL;
+    if (may) {
+        come_in_slow(t);
+        io = take_spare(t);
+    }
     pthread_mutex_unlock(&t->lock);
+    if (!may)
+        return released(t);
     if (!io)
         io = io_new();
-    if (!io) {
-        (void)no_memory(t, true);
-        return NULL;
-    }
+    if (!io)
+        return no_memory(t, true);
     io->t = t;
     io->what = (uint8_t)what;
-    return io;
+    io->counted = true;
+    *io_out = io;
+    return WEFT_OK;
 }
 
 static weft_status_t post_new(weft_transport_t *t, unsigned what, weft_op_t *op)
 {
-    element_io_t *io = io_for(t, what);
-    return io ? post(io, op) : WEFT_ERR_NOMEM;
+    element_io_t *io;
+    weft_status_t st = io_for(t, what, &io);
+    return st ? st : post(io, op);
 }
 
 /* Does it need no buffer? One of no items needs one as it always did: whoever has none is told so. */
@@ -651,10 +702,11 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
     if (st)
         return st;
     weft_rma_item_t *rma = (weft_rma_item_t *)wefti_calloc(n ? n : 1, sizeof *rma);
-    element_io_t *io = rma ? io_for(trans, IO_BATCH) : NULL;
-    if (!io) {
+    element_io_t *io;
+    st = rma ? io_for(trans, IO_BATCH, &io) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a batch of %zu", n);
+    if (st) {
         wefti_free(rma);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a batch of %zu", n);
+        return st;
     }
     io->rma_items = rma;
     io->items = items;
@@ -683,8 +735,8 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
     }
     pthread_mutex_unlock(&trans->lock);
     if (st) {
-        wefti_action_ref(trans->action);
         drop_new(io);
+        go_out(trans);
         return st;
     }
     return post(io, op);
@@ -700,9 +752,10 @@ weft_status_t weft_transport_atomic(weft_transport_t *trans, weft_rma_atomic_t w
                         (unsigned long long)addr, (int)which, which < 1 || which > 6 ? "not" : "a known");
     if (st)
         return st;
-    element_io_t *io = io_for(trans, IO_ATOMIC);
-    if (!io)
-        return WEFT_ERR_NOMEM;
+    element_io_t *io;
+    st = io_for(trans, IO_ATOMIC, &io);
+    if (st)
+        return st;
     io->which = (uint32_t)which;
     io->width = (uint32_t)width;
     io->addr = addr;
@@ -730,9 +783,10 @@ weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const 
         st = wefti_opts_read(opts, &o, sizeof o, "weft_transport_alloc_opts_t");
     if (st)
         return st;
-    element_io_t *io = io_for(trans, IO_ALLOC);
-    if (!io)
-        return WEFT_ERR_NOMEM;
+    element_io_t *io;
+    st = io_for(trans, IO_ALLOC, &io);
+    if (st)
+        return st;
     io->bytes = len;
     io->lease_ns = o.lease_ns;
     return post(io, op);

@@ -6,6 +6,7 @@
  * region and the store are reached over; one that has ended is closed. A close tells peers, and does not wait for one that does not answer.
  *
  * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime. tests/wire/element_memory.c. */
+#include <stddef.h>
 #include <stdio.h>
 
 #include "element/state.h"
@@ -15,19 +16,21 @@
 enum { MIRROR_PART = 64 }; /* what a mirror takes beside its bytes: see spare_for() */
 
 struct weft_memory {
-    element_state_t *es;
+    wefti_handle_t handle;
     weft_runtime_t *rt;
-    wefti_list_t link; /* es->memories, from when the driver has seen it */
+    char uri[WEFTI_REACH_MAX];
+    pthread_mutex_t lock;
+    bool ended;          /* it is being closed, or is; under the lock */
+    element_state_t *es; /* the first of what begins as zero */
+    wefti_list_t link;   /* es->memories, from when the driver has seen it */
     bool seen, closing;
     char name[WEFT_DURL_NAME_MAX + 1];
-    char uri[WEFTI_REACH_MAX];
     uint64_t bytes, spare;
     bool mirrored, abandoned; /* abandoned: the runtime closes, and takes what is left */
     weft_region_t *region;
     weft_buffer_t *buffer; /* of the region's memory, once somebody looked at it; under the lock */
     weft_store_server_t *store;
     weft_listener_t *listener;
-    pthread_mutex_t lock;
     wefti_list_t guests;         /* connections; under the lock, changed by the driver */
     uint64_t n_guests, accepted; /* now, and since it was opened */
     /* closing */
@@ -50,13 +53,48 @@ typedef struct closing {
     weft_memory_t *memory;
 } closing_t;
 
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_memory_t, ended);
+
+static weft_memory_t *memory_new(void)
+{
+    weft_memory_t *m = (weft_memory_t *)wefti_handle_take(&handles);
+    if (!m)
+        return NULL;
+    if (m->handle.uses == 1)
+        pthread_mutex_init(&m->lock, NULL);
+    memset(m->uri, 0, sizeof m->uri);
+    memset(&m->es, 0, sizeof *m - offsetof(weft_memory_t, es));
+    m->ended = false;
+    atomic_store(&m->handle.open, 1);
+    return m;
+}
+
+/* Any thread: one that is open, and stays until it is unlocked. */
+static weft_status_t lock(weft_memory_t *m)
+{
+    if (wefti_gone(m->rt))
+        return wefti_fail_gone(m->rt);
+    pthread_mutex_lock(&m->lock);
+    if (!m->ended)
+        return WEFT_OK;
+    pthread_mutex_unlock(&m->lock);
+    return wefti_fail(WEFT_ERR_CLOSED, "the memory element was closed");
+}
+
+static void unlock(weft_memory_t *m)
+{
+    pthread_mutex_unlock(&m->lock);
+}
+
 static void memory_free(weft_memory_t *m)
 {
+    pthread_mutex_lock(&m->lock);
+    m->ended = true;
+    pthread_mutex_unlock(&m->lock);
     for (wefti_list_t *l; (l = wefti_list_pop(&m->guests));)
         wefti_free(wefti_container_of(l, guest_t, link));
     weft_buffer_drop(m->buffer); /* its region has ended */
-    pthread_mutex_destroy(&m->lock);
-    wefti_free(m);
+    wefti_handle_free(&handles, m);
 }
 
 void wefti_memories_free(element_state_t *es)
@@ -221,20 +259,38 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
 
+/* It is locked, and is unlocked: we close it, or the runtime does. */
+static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
+{
+    weft_runtime_t *rt = m->rt;
+    m->ended = true;
+    unlock(m);
+    if (op) {
+        wefti_op_room(op, closing_t)->memory = m;
+        return wefti_op_go(rt, op);
+    }
+    m->close_call.fn = close_called;
+    return wefti_call_on_driver(rt, &m->close_call) ? WEFT_OK : wefti_fail_gone(rt);
+}
+
 weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
 {
     if (!memory)
         return wefti_fail(WEFT_ERR_INVALID, "the memory is NULL");
-    if (!op) {
-        memory->close_call.fn = close_called;
-        wefti_call_on_driver(memory->rt, &memory->close_call);
-        return WEFT_OK;
-    }
-    weft_status_t st = wefti_op_prepare(memory->rt, op, &close_kind);
+    weft_runtime_t *rt = memory->rt;
+    weft_status_t st = wefti_join(rt);
     if (st)
         return st;
-    wefti_op_room(op, closing_t)->memory = memory;
-    return wefti_op_go(memory->rt, op);
+    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
+    if (!st) {
+        st = lock(memory);
+        if (st && op)
+            wefti_op_unprepare(op);
+        else if (!st)
+            st = close_locked(memory, op);
+    }
+    wefti_part(rt);
+    return st;
 }
 
 /* --- opening ----------------------------------------------------------------------------------------------------------------------- */
@@ -305,6 +361,45 @@ static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o
     return WEFT_OK;
 }
 
+static weft_status_t open_memory(weft_runtime_t *rt, const weft_memory_opts_t *o, const char *place, weft_memory_t **memory_out)
+{
+    weft_status_t st = WEFT_OK;
+    weft_memory_t *m = memory_new();
+    if (!m)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
+    m->es = element_state(rt);
+    m->rt = rt;
+    m->bytes = o->bytes;
+    m->spare = o->spare;
+    m->mirrored = o->mirrored;
+    memcpy(m->name, o->name, strlen(o->name));
+    wefti_list_init(&m->guests);
+    if (!o->mirrored)
+        st = open_region(m, o, place);
+    if (!st && (o->mirrored || o->spare))
+        st = open_store(m, o);
+    if (!st)
+        st = open_listener(m, o);
+    if (!st && m->region) {
+        m->token_len = sizeof m->token;
+        st = weft_region_token(m->region, NULL, m->token, &m->token_len);
+    }
+    if (st) { /* guests may have come meanwhile: it closes like any other */
+        m->seen = true;
+        m->ended = true;
+        m->close_call.fn = close_called;
+        if (!wefti_call_on_driver(rt, &m->close_call))
+            memory_free(m); /* what it has opened goes with the runtime */
+        return st;
+    }
+    m->list_call.fn = listed;
+    *memory_out = m;
+    if (wefti_call_on_driver(rt, &m->list_call))
+        return WEFT_OK;
+    memory_free(m);
+    return wefti_fail_gone(rt);
+}
+
 weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out)
 {
     weft_memory_opts_t o;
@@ -316,37 +411,13 @@ weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *op
         st = check(rt, &o);
     if (st)
         return st;
-    weft_memory_t *m = (weft_memory_t *)wefti_calloc(1, sizeof *m);
-    if (!m)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
-    m->es = element_state(rt);
-    m->rt = rt;
-    m->bytes = o.bytes;
-    m->spare = o.spare;
-    m->mirrored = o.mirrored;
-    memcpy(m->name, o.name, strlen(o.name));
-    pthread_mutex_init(&m->lock, NULL);
-    wefti_list_init(&m->guests);
-    if (!o.mirrored)
-        st = open_region(m, &o, place);
-    if (!st && (o.mirrored || o.spare))
-        st = open_store(m, &o);
-    if (!st)
-        st = open_listener(m, &o);
-    if (!st && m->region) {
-        m->token_len = sizeof m->token;
-        st = weft_region_token(m->region, NULL, m->token, &m->token_len);
-    }
-    if (st) { /* guests may have come meanwhile: it closes like any other */
-        m->seen = true;
-        m->close_call.fn = close_called;
-        wefti_call_on_driver(rt, &m->close_call);
+    st = wefti_join(rt);
+    if (st)
         return st;
-    }
-    m->list_call.fn = listed;
-    wefti_call_on_driver(rt, &m->list_call);
-    *memory_out = m;
-    return WEFT_OK;
+    st = wefti_closing(rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name)
+                           : open_memory(rt, &o, place, memory_out);
+    wefti_part(rt);
+    return st;
 }
 
 weft_status_t weft_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, weft_memory_t **memory_out)
@@ -361,6 +432,9 @@ weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
     weft_durl_t d = WEFT_DURL_INIT;
     if (!memory || !len)
         return wefti_fail(WEFT_ERR_INVALID, memory ? "the length is NULL" : "the memory is NULL");
+    weft_status_t st = lock(memory);
+    if (st)
+        return st;
     memcpy(d.name, memory->name, sizeof d.name);
     d.impl = strncmp(memory->uri, "unix:", 5) != 0 ? WEFT_IMPL_TCP : WEFT_IMPL_SHARED;
     d.bytes = memory->bytes;
@@ -372,67 +446,99 @@ weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
         memcpy(d.token, memory->token, memory->token_len);
         d.token_len = memory->token_len;
     }
+    unlock(memory);
     return weft_durl_format(&d, buf, len);
 }
 
 bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len)
 {
+    if (lock(memory))
+        return false;
     memcpy(token, memory->token, memory->token_len);
     *len = memory->token_len;
-    return memory->token_len != 0;
+    unlock(memory);
+    return *len != 0;
 }
 
 const char *weft_memory_uri(const weft_memory_t *memory)
 {
-    return memory ? memory->uri : "";
+    weft_memory_t *m = (weft_memory_t *)(uintptr_t)memory;
+    if (!m || lock(m))
+        return "";
+    unlock(m);
+    return m->uri;
 }
 
 void *weft_memory_base(const weft_memory_t *memory)
 {
-    return memory ? weft_region_base(memory->region) : NULL;
+    weft_memory_t *m = (weft_memory_t *)(uintptr_t)memory;
+    if (!m || lock(m))
+        return NULL;
+    weft_region_t *region = m->region;
+    unlock(m);
+    return weft_region_base(region);
 }
 
 weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory)
 {
-    pthread_mutex_lock(&memory->lock);
+    if (lock(memory))
+        return NULL;
     if (!memory->buffer && memory->region)
         memory->buffer = wefti_element_buffer_of(memory->region, memory->bytes);
     weft_buffer_t *buffer = memory->buffer;
     weft_buffer_hold(buffer);
-    pthread_mutex_unlock(&memory->lock);
+    unlock(memory);
     return buffer;
+}
+
+static weft_status_t count(weft_memory_t *memory, weft_memory_stats_t *all)
+{
+    weft_region_info_t r = WEFT_REGION_INFO_INIT;
+    weft_store_stats_t s = WEFT_STORE_STATS_INIT;
+    weft_status_t st = lock(memory);
+    if (st)
+        return st;
+    weft_region_t *region = memory->region;
+    weft_store_server_t *store = memory->store;
+    bool mirrored = memory->mirrored;
+    uint64_t bytes = memory->bytes;
+    all->bytes = bytes + memory->spare;
+    all->connections = memory->n_guests;
+    all->accepted = memory->accepted;
+    unlock(memory);
+    /* these are handles, too: one that goes now says so */
+    if (region && !weft_region_get_info(region, &r)) {
+        all->used_bytes = bytes;
+        all->users = r.attached;
+        all->mapped = r.mapped;
+    }
+    if (store && !weft_store_server_get_stats(store, &s)) {
+        all->used_bytes += s.used_bytes;
+        all->users = mirrored ? s.clients : all->users;
+    }
+    all->reads = r.reads + s.reads;
+    all->writes = r.writes + s.writes;
+    all->atomics = r.atomics + s.atomics;
+    all->bytes_read = r.bytes_read + s.bytes_read;
+    all->bytes_written = r.bytes_written + s.bytes_written;
+    all->refused = r.refused + s.refused;
+    return WEFT_OK;
 }
 
 weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *stats_out)
 {
     weft_memory_stats_t all = WEFT_MEMORY_STATS_INIT;
-    weft_region_info_t r = WEFT_REGION_INFO_INIT;
-    weft_store_stats_t s = WEFT_STORE_STATS_INIT;
     if (!memory || !stats_out || stats_out->size < sizeof stats_out->size)
         return wefti_fail(WEFT_ERR_INVALID,
                           memory ? "statistics go to a struct made with WEFT_MEMORY_STATS_INIT" : "the memory is NULL");
-    if (wefti_gone(memory->rt))
-        return wefti_element_forked();
-    if (memory->region && !weft_region_get_info(memory->region, &r)) {
-        all.used_bytes = memory->bytes;
-        all.users = r.attached;
-        all.mapped = r.mapped;
-    }
-    if (memory->store && !weft_store_server_get_stats(memory->store, &s)) {
-        all.used_bytes += s.used_bytes;
-        all.users = memory->mirrored ? s.clients : all.users;
-    }
-    all.bytes = memory->bytes + memory->spare;
-    all.reads = r.reads + s.reads;
-    all.writes = r.writes + s.writes;
-    all.atomics = r.atomics + s.atomics;
-    all.bytes_read = r.bytes_read + s.bytes_read;
-    all.bytes_written = r.bytes_written + s.bytes_written;
-    all.refused = r.refused + s.refused;
-    pthread_mutex_lock(&memory->lock);
-    all.connections = memory->n_guests;
-    all.accepted = memory->accepted;
-    pthread_mutex_unlock(&memory->lock);
+    weft_runtime_t *rt = memory->rt;
+    weft_status_t st = wefti_join(rt); /* its region and its store are the runtime's */
+    if (st)
+        return st;
+    st = count(memory, &all);
+    wefti_part(rt);
+    if (st)
+        return st;
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
     all.size = n;
     memcpy(stats_out, &all, n);

@@ -3,6 +3,9 @@
  * A transport is what the program has; a way is one connection of it to where its durl says, or several with replicas. A way that is lost is never
  * mended: the transport begins another. An io is one operation on a transport.
  *
+ * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread may take one: what it
+ * finds is closed (`ended`, RELEASED), or stays at least until it is unlocked. No lock is taken in a forked child, where it may be held for ever.
+ *
  * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that is dropped. */
 #ifndef WEFTI_ELEMENT_STATE_H
 #define WEFTI_ELEMENT_STATE_H
@@ -38,12 +41,6 @@ static inline element_state_t *element_state(const weft_runtime_t *rt) { return 
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
 
-/* A forked child asks for something of its parent's: said before any lock is taken, which a thread of the parent's may have held. */
-static inline weft_status_t wefti_element_forked(void)
-{
-    return wefti_fail(WEFT_ERR_FORKED, "this process was forked after the runtime was opened; open a new one here");
-}
-
 /* --- durl.c --------------------------------------------------------------------------------------------------------------------- */
 
 /* Is it "KEY,VALUE;..." without a name and an IMPL, which Scad's launchers configure transports with? Read into a durl that has those. */
@@ -62,9 +59,11 @@ typedef struct element_pool {
     pthread_mutex_t lock;
     weft_pool_t *pool;
     uint32_t fork_generation;    /* when it was made */
+    bool left;                   /* its runtime has ended: the pool goes with its last buffer */
 } element_pool_t;
 weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
 void wefti_element_pool_unref(element_pool_t *pool); /* NULL is allowed */
+void wefti_element_pool_leave(element_pool_t *pool); /* the action's reference goes, as its runtime ends. NULL is allowed */
 
 struct weft_buffer {
     _Atomic uint32_t refs;
@@ -81,17 +80,20 @@ weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len);
 /* --- action.c ------------------------------------------------------------------------------------------------------------------- */
 
 struct weft_action {
-    element_state_t *es;
+    wefti_handle_t handle;
     weft_runtime_t *rt;
-    wefti_list_t link;           /* es->actions */
     char id[128];
+    _Atomic bool terminated;
+    pthread_mutex_t lock;        /* ended, the lists, the pool */
+    bool ended;                  /* it is being closed, or its runtime: the program's reference goes after that */
+    element_state_t *es;         /* the first of what begins as zero */
+    wefti_list_t link;           /* es->actions */
+    bool shut;                   /* the runtime closes, and has ended its transports */
     uint64_t connect_ns, retry_ns, spare;
-    pthread_mutex_t lock;        /* the lists, the pool */
     wefti_list_t transports;     /* by weft_transport_t.link: those that have their name */
     wefti_list_t all;            /* by weft_transport_t.all: those that had it, too. It only grows, so that it can be walked without the lock */
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, ways, ios */
-    _Atomic bool terminated;
     bool closing;                /* the driver's */
     wefti_call_t list_call, terminate_call, close_call, gone_call;
     weft_op_t *close_op;
@@ -99,22 +101,25 @@ struct weft_action {
 static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed); }
 void wefti_action_unref(weft_action_t *a);
 void wefti_actions_shutdown(element_state_t *es);
+bool wefti_actions_idle(element_state_t *es);
 void wefti_actions_free(element_state_t *es); /* those that the program forgot */
 
 /* --- transport.c ----------------------------------------------------------------------------------------------------------------- */
 
 struct weft_transport {
-    weft_action_t *action;
-    element_state_t *es;
+    wefti_handle_t handle;
     weft_runtime_t *rt;
-    wefti_list_t link, all;
+    weft_action_t *action;       /* it is there as long as this is not RELEASED */
     char name[WEFT_DURL_NAME_MAX + 1];
     bool server;
     weft_impl_t impl; /* that it was added with */
 
     pthread_mutex_t lock;        /* from here ... */
+    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is RELEASED. The room waits for them */
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
     _Atomic weft_status_t why;
+    element_state_t *es;         /* the first of what begins as zero */
+    wefti_list_t link, all;      /* with the action's lock */
     element_way_t *way;          /* of READY; counted. Changed by the driver only */
     wefti_list_t pins;           /* ways whose remote the program has */
     weft_buffer_t *buf;
@@ -137,6 +142,10 @@ struct weft_transport {
 };
 weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, weft_transport_t **trans_out);
 void wefti_transport_free(weft_transport_t *t);
+/* Any thread: begin to use it, with a reference of its action's; end that. WEFT_ERR_CLOSED, _FORKED. */
+weft_status_t wefti_transport_enter(weft_transport_t *t);
+void wefti_transport_leave(weft_transport_t *t);
+bool wefti_transport_busy(weft_transport_t *t); /* some thread does */
 /* Does the durl say where to go? */
 bool wefti_transport_leads(const weft_durl_t *durl);
 bool wefti_transport_is_own(const weft_durl_t *durl); /* to memory of this process */

@@ -13,6 +13,7 @@
  *
  * Promise: a transport is READY only while it has a way that is up; whoever waits is told when it is, or that it will not be soon.
  * tests/wire/element_life.c, tests/fault/element_lost.c. */
+#include <stddef.h>
 #include <stdio.h>
 
 #include "base/rng.h"
@@ -301,8 +302,11 @@ weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl)
     o->number = ++t->orders;
     pthread_mutex_unlock(&t->lock);
     wefti_action_ref(t->action);
-    wefti_call_on_driver(t->rt, &o->call);
-    return WEFT_OK;
+    if (wefti_call_on_driver(t->rt, &o->call))
+        return WEFT_OK;
+    wefti_free(o);
+    wefti_action_unref(t->action);
+    return wefti_fail_gone(t->rt);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------------------------ */
@@ -339,7 +343,8 @@ void wefti_transport_release(weft_transport_t *t)
         return;
     t->release_call.fn = released;
     wefti_action_ref(t->action);
-    wefti_call_on_driver(t->rt, &t->release_call);
+    if (!wefti_call_on_driver(t->rt, &t->release_call))
+        wefti_action_unref(t->action);
 }
 
 void wefti_transport_terminated(weft_transport_t *t)
@@ -348,37 +353,75 @@ void wefti_transport_terminated(weft_transport_t *t)
     wefti_ios_serve_end(t, WEFT_OK);
 }
 
+/* --- handles ---------------------------------------------------------------------------------------------------------------------- */
+
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_transport_t, why);
+
 weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, weft_transport_t **trans_out)
 {
-    weft_transport_t *t = (weft_transport_t *)wefti_calloc(1, sizeof *t);
+    weft_transport_t *t = (weft_transport_t *)wefti_handle_take(&handles);
     if (!t)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    if (t->handle.uses == 1)
+        pthread_mutex_init(&t->lock, NULL);
+    memset(&t->es, 0, sizeof *t - offsetof(weft_transport_t, es));
     t->action = a;
     t->es = a->es;
     t->rt = a->rt;
     memcpy(t->name, durl->name, sizeof t->name);
     t->server = durl->server;
     t->impl = durl->impl;
-    t->state = WEFT_TRANSPORT_WAITING;
     t->timeout_ns = durl->timeout_ms * WEFT_MILLISECOND;
     t->durl.size = sizeof t->durl;
     t->retry.fn = retry;
-    pthread_mutex_init(&t->lock, NULL);
     wefti_list_init(&t->ios);
     wefti_list_init(&t->pins);
+    pthread_mutex_lock(&t->lock);
+    t->why = WEFT_OK;
+    t->state = WEFT_TRANSPORT_WAITING;
+    atomic_store(&t->handle.open, 1);
+    pthread_mutex_unlock(&t->lock);
     *trans_out = t;
     return WEFT_OK;
 }
 
 void wefti_transport_free(weft_transport_t *t)
 {
+    set_state(t, WEFT_TRANSPORT_RELEASED, WEFT_ERR_CLOSED);
+    pthread_mutex_lock(&t->lock);
+    atomic_store(&t->handle.open, 0);
+    pthread_mutex_unlock(&t->lock);
     for (element_io_t *io = t->spare, *next; io; io = next) {
         next = io->next;
         wefti_free(io);
     }
     weft_buffer_drop(t->buf);
-    pthread_mutex_destroy(&t->lock);
-    wefti_free(t);
+    wefti_handle_free(&handles, t);
+}
+
+weft_status_t wefti_transport_enter(weft_transport_t *t)
+{
+    if (wefti_gone(t->rt))
+        return wefti_fail_gone(t->rt);
+    pthread_mutex_lock(&t->lock);
+    bool may = t->state != WEFT_TRANSPORT_RELEASED;
+    if (may) {
+        atomic_fetch_add(&t->inside, 1);
+        wefti_action_ref(t->action);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return may ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
+}
+
+void wefti_transport_leave(weft_transport_t *t)
+{
+    wefti_action_unref(t->action);
+    atomic_fetch_sub(&t->inside, 1); /* in its memory, if that was the last of the action */
+}
+
+bool wefti_transport_busy(weft_transport_t *t)
+{
+    return atomic_load(&t->inside);
 }
 
 /* --- buffers ------------------------------------------------------------------------------------------------------------------------ */
@@ -407,6 +450,18 @@ static weft_status_t new_buffer(weft_action_t *a, size_t size, weft_buffer_t **b
     return st ? st : wefti_element_buffer_new(a->pool, size, buf_out);
 }
 
+static weft_status_t set_buffer(weft_transport_t *t, weft_buffer_t *buf)
+{
+    pthread_mutex_lock(&t->lock);
+    bool may = t->state != WEFT_TRANSPORT_RELEASED;
+    weft_buffer_t *was = may ? t->buf : buf;
+    if (may)
+        t->buf = buf;
+    pthread_mutex_unlock(&t->lock);
+    weft_buffer_drop(was);
+    return may ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
+}
+
 weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_transport_t *other)
 {
     weft_buffer_t *buf = NULL;
@@ -415,21 +470,17 @@ weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_tran
     if (trans->server || (other && other->server))
         return wefti_fail(WEFT_ERR_INVALID, "%s is a server: it has its memory, and no buffer",
                           trans->server ? trans->name : other->name);
-    if (wefti_gone(trans->rt))
-        return wefti_element_forked();
-    if (other && other->rt != trans->rt)
-        return wefti_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
-    weft_status_t st = other ? shared_buffer(trans, size, other, &buf) : new_buffer(trans->action, size, &buf);
+    weft_status_t st = wefti_transport_enter(trans);
     if (st)
         return st;
-    pthread_mutex_lock(&trans->lock);
-    bool may = trans->state != WEFT_TRANSPORT_RELEASED;
-    weft_buffer_t *was = may ? trans->buf : buf;
-    if (may)
-        trans->buf = buf;
-    pthread_mutex_unlock(&trans->lock);
-    weft_buffer_drop(was);
-    return may ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", trans->name);
+    if (other && other->rt != trans->rt)
+        st = wefti_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
+    else
+        st = other ? shared_buffer(trans, size, other, &buf) : new_buffer(trans->action, size, &buf);
+    if (!st)
+        st = set_buffer(trans, buf);
+    wefti_transport_leave(trans);
+    return st;
 }
 
 weft_buffer_t *weft_transport_buffer(weft_transport_t *trans)
@@ -479,8 +530,10 @@ weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_
 {
     weft_transport_t *t = (weft_transport_t *)(uintptr_t)trans;
     weft_transport_state_t state = WEFT_TRANSPORT_RELEASED;
-    weft_status_t why = t ? WEFT_ERR_FORKED : WEFT_ERR_INVALID;
-    if (t && !wefti_gone(t->rt)) {
+    weft_status_t why = WEFT_ERR_INVALID;
+    if (t && wefti_gone(t->rt)) {
+        why = wefti_fail_gone(t->rt);
+    } else if (t) {
         pthread_mutex_lock(&t->lock);
         state = t->state;
         why = t->why;
@@ -493,7 +546,7 @@ weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_
 
 const char *weft_transport_name(const weft_transport_t *trans)
 {
-    return trans ? trans->name : "";
+    return trans && wefti_is_open(&trans->handle) ? trans->name : "";
 }
 
 weft_remote_t *weft_transport_remote(weft_transport_t *trans)
@@ -504,7 +557,7 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
         return NULL;
     }
     if (wefti_gone(trans->rt)) {
-        wefti_element_forked();
+        wefti_fail_gone(trans->rt);
         return NULL;
     }
     pthread_mutex_lock(&trans->lock);
@@ -515,7 +568,8 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
         wefti_way_ref(trans->way);
     }
     if (!remote)
-        wefti_fail(WEFT_ERR_STATE, "the transport %s is %s%s", trans->name, weft_transport_state_name(trans->state),
+        wefti_fail(trans->state == WEFT_TRANSPORT_RELEASED ? WEFT_ERR_CLOSED : WEFT_ERR_STATE, "the transport %s is %s%s",
+                   trans->name, weft_transport_state_name(trans->state),
                    trans->server                          ? ", a server"
                    : trans->state == WEFT_TRANSPORT_READY ? ", with replicas"
                                                           : "");
@@ -542,10 +596,14 @@ weft_status_t weft_transport_get_stats(weft_transport_t *trans, weft_transport_s
                           trans ? "statistics go to a struct made with WEFT_TRANSPORT_STATS_INIT" : "the transport is NULL");
     weft_transport_stats_t all;
     if (wefti_gone(trans->rt))
-        return wefti_element_forked();
+        return wefti_fail_gone(trans->rt);
     pthread_mutex_lock(&trans->lock);
-    all = trans->stats;
+    bool open = wefti_is_open(&trans->handle); /* that of a released one is there until its action goes */
+    if (open)
+        all = trans->stats;
     pthread_mutex_unlock(&trans->lock);
+    if (!open)
+        return wefti_fail(WEFT_ERR_CLOSED, "the action of the transport was closed");
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
     all.size = n;
     memcpy(stats_out, &all, n);
