@@ -172,7 +172,7 @@ struct weft_runtime {
     uint32_t armed;                /* weft_runtime_arm() succeeded and nobody progressed since. Not beside `delivering`: a load of
                                       both would wait for the store of one */
 
-    /* touched by other threads */
+    /* touched by other threads, also by those that come too late: a post that fails, a push that was the last */
     _Alignas(64) wefti_mpsc_t inbox;
     _Atomic uint32_t sleeping;     /* the driver is about to sleep or asleep in the kernel */
     _Atomic uint64_t ops_posted;

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "core/local.h"
 
-static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_runtime_t, inbox);
+static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_runtime_t, ops_posted);
 
 /* Zero, but for what threads of its memory's life before may still touch: those find a closed runtime until `start`. */
 static weft_runtime_t *runtime_new(void)

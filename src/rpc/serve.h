@@ -88,6 +88,7 @@ struct weft_service {
     uint32_t alive;              /* functions that are not freed, removed ones included */
     uint32_t next_number;
     bool ended;                  /* close was called: no more functions, not found any more */
+    bool called;                 /* and is on its way to the driver: it is not freed before that has come */
     /* the driver's */
     bool draining, closing;
     bool leaving;                /* publish.c: clients may not know yet that it drains, so it has not drained */

@@ -157,7 +157,7 @@ static void end(weft_service_t *s)
         memcpy(rs->closed[rs->closed_n++ % RPC_CLOSED], s->name, sizeof s->name);
 }
 
-static void close_now(wefti_call_t *call);
+static void close_called(wefti_call_t *call);
 
 static weft_status_t open_service(weft_runtime_t *rt, const char *name, const weft_service_opts_t *o,
                                   weft_service_t **service_out)
@@ -167,7 +167,7 @@ static weft_status_t open_service(weft_runtime_t *rt, const char *name, const we
     weft_service_t *s = wefti_rpc_service_new(rs, name, o->instance, o);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a service");
-    s->call.fn = close_now;
+    s->call.fn = close_called;
     if (o->threads && (st = wefti_rpc_pool_new(s, o->threads, &s->pool)))
         goto err;
     pthread_mutex_lock(&rs->lock);
@@ -316,7 +316,7 @@ void wefti_rpc_service_step(weft_service_t *s)
     if (!s->closing || s->stats.under_way || (s->pool && !wefti_rpc_pool_gone(s->pool)))
         return;
     pthread_mutex_lock(&rs->lock);
-    bool done = !s->alive;
+    bool done = !s->alive && !s->called;
     if (done) {
         wefti_list_remove(&s->link);
         atomic_store(&s->handle.open, 0);
@@ -337,11 +337,10 @@ static void drain(weft_service_t *s, bool lingers)
         wefti_rpc_unpublish(s, lingers);
 }
 
-static void close_now(wefti_call_t *call)
+static void close_now(weft_service_t *s)
 {
-    weft_service_t *s = wefti_container_of(call, weft_service_t, call);
     wefti_list_t all;
-    if (!wefti_is_open(&s->handle) || s->closing) /* the runtime was faster */
+    if (s->closing)
         return;
     s->busy++;
     drain(s, false);
@@ -402,14 +401,25 @@ weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
     return wefti_op_go(service->rt, op);
 }
 
+/* The program has closed it, and maybe the runtime has, before us. */
+static void close_called(wefti_call_t *call)
+{
+    weft_service_t *s = wefti_container_of(call, weft_service_t, call);
+    pthread_mutex_lock(&s->rs->lock);
+    s->called = false;
+    pthread_mutex_unlock(&s->rs->lock);
+    s->busy++;
+    close_now(s);
+    s->busy--;
+    wefti_rpc_service_step(s);
+}
+
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_service_t *s = wefti_op_room(op, ending_t)->service;
-    if (!wefti_is_open(&s->handle) || s->closing)
-        return wefti_fail(WEFT_ERR_CLOSED, "the runtime has closed the service");
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
     wefti_rpc_op_waits(s->rs, &s->close_op, op);
-    close_now(&s->call);
+    close_called(&s->call);
     return WEFT_OK;
 }
 
@@ -422,31 +432,43 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t close_kind = {.name = "close", .start = close_start, .cancel = close_cancel};
 
+/* From here on it is we who close it, or the runtime. */
+static weft_status_t call_close(weft_service_t *service)
+{
+    weft_status_t st = wefti_rpc_service_lock(service);
+    if (st)
+        return st;
+    if (service->ended)
+        st = wefti_fail(WEFT_ERR_CLOSED, "the service was closed before");
+    else
+        service->called = true;
+    end(service);
+    wefti_rpc_service_unlock(service);
+    return st;
+}
+
 weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
 {
     if (!service)
         return WEFT_OK;
     weft_runtime_t *rt = service->rt;
-    weft_status_t st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
+    weft_status_t st = wefti_join(rt); /* until it is on its way to the driver */
     if (st)
         return st;
-    st = wefti_rpc_service_lock(service);
+    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
     if (!st) {
-        bool before = service->ended;
-        end(service);
-        wefti_rpc_service_unlock(service);
-        st = before ? wefti_fail(WEFT_ERR_CLOSED, "the service was closed before") : WEFT_OK;
-    }
-    if (st) {
-        if (op)
+        st = call_close(service);
+        if (st && op) {
             wefti_op_unprepare(op);
-        return st;
+        } else if (!st && op) {
+            wefti_op_room(op, ending_t)->service = service;
+            st = wefti_op_go(rt, op);
+        } else if (!st && !wefti_call_on_driver(rt, &service->call)) {
+            st = wefti_fail_gone(rt);
+        }
     }
-    /* from here on it is we who close it, or the runtime */
-    if (!op)
-        return wefti_call_on_driver(rt, &service->call) ? WEFT_OK : wefti_fail_gone(rt);
-    wefti_op_room(op, ending_t)->service = service;
-    return wefti_op_go(rt, op);
+    wefti_part(rt);
+    return st;
 }
 
 /* --- with the runtime ----------------------------------------------------------------------------------------------------- */
@@ -484,7 +506,7 @@ void wefti_rpc_services_shutdown(rpc_state_t *rs)
         pthread_mutex_unlock(&rs->lock);
         s->busy++;
         drains_done(s, WEFT_ERR_CLOSED);
-        close_now(&s->call);
+        close_now(s);
         held_by_program(s);
         s->busy--;
         wefti_rpc_service_step(s);

@@ -626,6 +626,16 @@ TEST(a_runtime_that_closes_takes_its_services_along)
         CHECK(weft_op_done(&drain)); /* with the endpoint, whose end was the end of the last request, or with the runtime */
         CHECK(drain.status == WEFT_OK || drain.status == WEFT_ERR_CLOSED);
         CHECK_EQ(atomic_load(&shelf.cancelled), 1);
+        /* the request is ours, with all there is to read of it, until we let go of it */
+        weft_request_t *mine = shelf.at[0];
+        weft_value_t v = weft_i32(4);
+        CHECK(weft_request_cancelled(mine));
+        CHECK_EQ(mine->args[0].i32, 3);
+        CHECK(!strcmp(weft_sig_name(mine->sig), "keep"));
+        CHECK(!*weft_service_name(mine->service));
+        CHECK_EQ(weft_request_reply(mine, &v, 1), WEFT_ERR_CLOSED);
+        CHECK_EQ(weft_service_close(service, NULL), WEFT_ERR_CLOSED);
+        clear(&shelf);
     }
 }
 
