@@ -423,12 +423,21 @@ weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
     return st;
 }
 
+static bool ref_if_there(weft_action_t *a)
+{
+    uint32_t refs = atomic_load(&a->refs);
+    while (refs && !atomic_compare_exchange_weak(&a->refs, &refs, refs + 1))
+        ;
+    return refs;
+}
+
 /* The runtime closes. */
 void wefti_actions_shutdown(element_state_t *es)
 {
     wefti_list_each_safe(l, &es->actions) {
         weft_action_t *a = wefti_container_of(l, weft_action_t, link);
-        wefti_action_ref(a);
+        if (!ref_if_there(a)) /* its last call is on its way to us */
+            continue;
         (void)end(a);
         a->shut = true;
         each(a, wefti_transport_end);
@@ -439,23 +448,33 @@ void wefti_actions_shutdown(element_state_t *es)
     }
 }
 
-static bool is_idle(weft_action_t *a)
+static bool is_quiet(weft_action_t *a)
 {
-    bool idle = a->shut && !a->close_op;
+    bool quiet = true;
     pthread_mutex_lock(&a->lock);
-    for (wefti_list_t *l = a->all.next; idle && l != &a->all; l = l->next)
-        idle = !wefti_transport_busy(wefti_container_of(l, weft_transport_t, all));
+    for (wefti_list_t *l = a->all.next; quiet && l != &a->all; l = l->next)
+        quiet = !wefti_transport_busy(wefti_container_of(l, weft_transport_t, all));
     pthread_mutex_unlock(&a->lock);
-    return idle;
+    return quiet;
+}
+
+bool wefti_actions_quiet(element_state_t *es)
+{
+    wefti_list_each(l, &es->actions)
+        if (!is_quiet(wefti_container_of(l, weft_action_t, link)))
+            return false;
+    return true;
 }
 
 /* Has the end of all of them begun, and is nobody on the way? */
 bool wefti_actions_idle(element_state_t *es)
 {
-    wefti_list_each(l, &es->actions)
-        if (!is_idle(wefti_container_of(l, weft_action_t, link)))
+    wefti_list_each(l, &es->actions) {
+        const weft_action_t *a = wefti_container_of(l, weft_action_t, link);
+        if (!a->shut || a->close_op)
             return false;
-    return true;
+    }
+    return wefti_actions_quiet(es);
 }
 
 void wefti_actions_free(element_state_t *es)

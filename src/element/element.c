@@ -7,12 +7,16 @@
 
 static void shutdown(weft_runtime_t *rt)
 {
-    wefti_actions_shutdown(element_state(rt));
+    element_state_t *es = element_state(rt);
+    wefti_actions_shutdown(es);
+    if (wefti_actions_quiet(es))
+        wefti_ways_forget(es);
 }
 
 static bool idle(weft_runtime_t *rt)
 {
-    return !atomic_load(&element_state(rt)->under_way) && wefti_actions_idle(element_state(rt));
+    element_state_t *es = element_state(rt);
+    return !atomic_load(&es->under_way) && wefti_actions_idle(es) && wefti_ways_forgot(es);
 }
 
 static void room_free(weft_runtime_t *rt)

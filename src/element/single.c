@@ -191,8 +191,7 @@ static void hang_up(single_t *s, bool now)
     if (!(now ? weft_ep_abort(ep, &s->close) : weft_ep_close(ep, &s->close)))
         return;
     weft_ep_close(ep, NULL); /* the runtime closes; until it has, the endpoint may call its hook, and keeps its reference */
-    if (way->left)
-        wefti_way_forget(way);
+    way->forget = way->left;
     wefti_way_op_done(way);
 }
 

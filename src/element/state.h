@@ -102,6 +102,7 @@ static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explici
 void wefti_action_unref(weft_action_t *a);
 void wefti_actions_shutdown(element_state_t *es);
 bool wefti_actions_idle(element_state_t *es);
+bool wefti_actions_quiet(element_state_t *es); /* no thread is inside of a transport */
 void wefti_actions_free(element_state_t *es); /* those that the program forgot */
 
 /* --- transport.c ----------------------------------------------------------------------------------------------------------------- */
@@ -203,6 +204,7 @@ struct element_way {
     uint32_t n_ios;              /* MOVING or HELD */
     wefti_list_t pin;            /* t->pins, with a reference */
     bool up, over, left;         /* over: lost, or came to nothing */
+    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through it */
     weft_status_t why;           /* of over */
     uint64_t len;                /* of the memory */
     weft_remote_t *remote;       /* of one without replicas; stays until the last reference goes */
@@ -217,7 +219,8 @@ void wefti_way_leave_if_idle(element_way_t *way);
 /* An operation of the way's own begins and ends: it counts. */
 void wefti_way_op(element_way_t *way, weft_op_t *op, weft_op_fn fn, void *user);
 void wefti_way_op_done(element_way_t *way);
-void wefti_way_forget(element_way_t *way); /* the runtime closes: remotes are dropped before that is done */
+void wefti_ways_forget(element_state_t *es); /* the remotes of those that are to `forget` them */
+bool wefti_ways_forgot(element_state_t *es);
 void wefti_ways_free(element_state_t *es);
 
 /* single.c: to one element. replicas.c: to several. NULL: no memory. */

@@ -73,10 +73,32 @@ void wefti_way_op_done(element_way_t *way)
     wefti_way_unref(way);
 }
 
-void wefti_way_forget(element_way_t *way)
+static element_way_t *next_to_forget(element_state_t *es)
 {
-    weft_remote_drop(way->remote);
-    way->remote = NULL;
+    element_way_t *found = NULL;
+    pthread_mutex_lock(&es->lock);
+    wefti_list_each(l, &es->ways) {
+        element_way_t *way = wefti_container_of(l, element_way_t, link);
+        if (way->forget && !found)
+            found = way;
+    }
+    pthread_mutex_unlock(&es->lock);
+    return found;
+}
+
+void wefti_ways_forget(element_state_t *es)
+{
+    for (element_way_t *way; (way = next_to_forget(es));) {
+        weft_remote_t *remote = way->remote;
+        way->forget = false;
+        way->remote = NULL;
+        weft_remote_drop(remote);
+    }
+}
+
+bool wefti_ways_forgot(element_state_t *es)
+{
+    return !next_to_forget(es);
 }
 
 /* What the end of the runtime left: endpoints that were forced down never said that they are closed. */

@@ -279,7 +279,7 @@ weft_status_t wefti_rpc_server_add(weft_client_t *c, weft_ep_t *ep, const char *
     }
     wefti_list_push_back(&c->servers, &s->link);
     wefti_list_push_back(&rpc_ep(ep)->servers, &s->ep_link);
-    c->n_servers++;
+    __atomic_store_n(&c->n_servers, c->n_servers + 1, __ATOMIC_RELAXED);
     *server_out = s;
     if (ep->lane) {
         wefti_rpc_server_heard(s, true);
@@ -318,7 +318,7 @@ void wefti_rpc_server_remove(rpc_server_t *s, weft_status_t why)
         s->ep = NULL;
     }
     wefti_list_remove(&s->link);
-    c->n_servers--;
+    __atomic_store_n(&c->n_servers, c->n_servers - 1, __ATOMIC_RELAXED);
     wefti_rpc_client_hold(c); /* the last call that ends here must not take the client with it */
     for (wefti_list_t *l; (l = wefti_list_pop(&again));)
         wefti_rpc_call_again(wefti_op_of_link(l), why, NULL);
@@ -506,7 +506,7 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
                              .retried = look(&in->retried),
                              .under_way = look(&in->under_way),
                              .waiting = look(&in->waiting),
-                             .instances = __atomic_load_n(c->reach ? &in->instances : &c->n_servers, __ATOMIC_RELAXED),
+                             .instances = __atomic_load_n(c->finds ? &in->instances : &c->n_servers, __ATOMIC_RELAXED),
                              .connected = __atomic_load_n(&in->connected, __ATOMIC_RELAXED)};
     pthread_mutex_unlock(&c->lock);
     memcpy(out, &s, out->size < sizeof s ? out->size : sizeof s);

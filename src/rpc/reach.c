@@ -191,6 +191,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
             goto err_client;
     }
     r->client->reach = r;
+    r->client->finds = true;
     wefti_rpc_client_hold(r->client);
     *client_out = r->client;
     if (wefti_call_on_driver(rt, &r->call))

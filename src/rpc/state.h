@@ -252,7 +252,8 @@ struct weft_client {
     weft_method_t **methods;
     uint32_t n_methods;
     wefti_list_t servers;        /* rpc_server_t.link */
-    uint32_t n_servers;
+    uint32_t n_servers;          /* written by the driver, read by anyone */
+    bool finds;                  /* it finds its servers itself: set before anyone has it */
     wefti_list_t waiting;        /* calls that no server is there for: operations by opx->link */
     uint64_t id;                 /* of rpc_once_t; never 0 */
     uint64_t seq;                /* the last one */
