@@ -153,9 +153,11 @@ static bool has_request(void *arg)
 void request_open(side_t *s)
 {
     static const uint8_t data[BIG];
-    weft_value_t arg = weft_vector(WEFT_T_U8, data, sizeof data);
+    static weft_value_t args[2]; /* borrowed until the call ends: one for each side */
     side_t *caller = s->other;
-    must(weft_call(caller->hold, &arg, 1, &caller->hold_reply, &caller->hold_op), "weft_call");
+    weft_value_t *arg = &args[s - s->w->side];
+    *arg = weft_vector(WEFT_T_U8, data, sizeof data);
+    must(weft_call(caller->hold, arg, 1, &caller->hold_reply, &caller->hold_op), "weft_call");
     world_until(s->w, has_request, s, "a request");
 }
 
