@@ -119,7 +119,8 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
     wefti_op_complete(op, why);
 }
 
-static const wefti_op_kind_t close_kind = {.name = "scope close", .start = close_start, .cancel = close_cancel, .failed = close_failed};
+static const wefti_op_kind_t close_kind = {
+    .name = "scope close", .start = close_start, .cancel = close_cancel, .failed = close_failed};
 
 weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
 {

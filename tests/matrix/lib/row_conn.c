@@ -24,6 +24,12 @@ ROW(weft_listener_accept, NEEDS_LISTENER)
     turn_lasts(t, weft_listener_accept(s->listener, op), op);
 }
 
+ROW(weft_listener_accept_wait, NEEDS_LISTENER | WAITS)
+{
+    weft_ep_t *ep;
+    turn_status(t, weft_listener_accept_wait(s->listener, turn_patience(t), &ep));
+}
+
 ROW(weft_listener_close, NEEDS_LISTENER)
 {
     weft_op_t *op = turn_op(t);
@@ -40,6 +46,13 @@ ROW(weft_ep_open, NEEDS_LISTENER | ON_RUNTIME)
     weft_op_t *op = turn_op(t);
     weft_ep_t *ep;
     if (turn_posted(t, weft_ep_open(s->rt, s->other->uri, NULL, op, &ep), op))
+        turn_after(t, abort_ep, ep);
+}
+
+ROW(weft_ep_connect, NEEDS_LISTENER | ON_RUNTIME | WAITS)
+{
+    weft_ep_t *ep;
+    if (turn_status(t, weft_ep_connect(s->rt, s->other->uri, NULL, turn_patience(t), &ep)))
         turn_after(t, abort_ep, ep);
 }
 

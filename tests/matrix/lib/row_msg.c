@@ -23,6 +23,17 @@ ROW(weft_msg_recv, NEEDS_EP)
     turn_lasts(t, weft_msg_recv(s->ep, turn_room(t, 64), 64, 1, WEFT_TAG_FULL, op), op);
 }
 
+ROW(weft_msg_send_wait, NEEDS_EP | WAITS)
+{
+    turn_status(t, weft_msg_send_wait(s->ep, "x", 1, 7, turn_patience(t)));
+}
+
+ROW(weft_msg_recv_wait, NEEDS_EP | WAITS)
+{
+    size_t len;
+    turn_status(t, weft_msg_recv_wait(s->ep, turn_room(t, 64), 64, 1, WEFT_TAG_FULL, turn_patience(t), &len));
+}
+
 ROW(weft_msg_recv_any, ON_RUNTIME)
 {
     weft_op_t *op = turn_op(t);

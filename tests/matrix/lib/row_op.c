@@ -13,6 +13,25 @@ ROW(weft_op_cancel, NEEDS_TIMER)
     weft_op_cancel(&s->timer);
 }
 
+ROW(weft_op_error, NEEDS_TIMER)
+{
+    weft_op_error(&s->timer);
+}
+
+static void told(weft_op_t *op, void *user)
+{
+    (void)op;
+    (void)user;
+}
+
+ROW(weft_op_attach, ON_RUNTIME)
+{
+    weft_op_t *op = turn_timer(t, 0);
+    turn_allow(t, WEFT_ERR_DONE);
+    if (op)
+        turn_status(t, weft_op_attach(op, told));
+}
+
 ROW(weft_op_wait, NEEDS_TIMER | WAITS)
 {
     turn_allow_in(t, AFTER_OBJECT, WEFT_ERR_CANCELLED); /* the timer was */

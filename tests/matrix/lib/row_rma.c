@@ -111,6 +111,16 @@ ROW(weft_rma_write, NEEDS_REMOTE)
     turn_posted(t, weft_rma_write(s->remote, 0, turn_room(t, 64), 64, op), op);
 }
 
+ROW(weft_rma_read_wait, NEEDS_REMOTE | WAITS)
+{
+    turn_status(t, weft_rma_read_wait(s->remote, 0, turn_room(t, 64), 64, turn_patience(t)));
+}
+
+ROW(weft_rma_write_wait, NEEDS_REMOTE | WAITS)
+{
+    turn_status(t, weft_rma_write_wait(s->remote, 0, turn_room(t, 64), 64, turn_patience(t)));
+}
+
 static weft_iov_t *pieces(turn_t *t)
 {
     weft_iov_t *iov = (weft_iov_t *)turn_room(t, 2 * sizeof *iov);

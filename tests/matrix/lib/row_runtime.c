@@ -26,6 +26,17 @@ ROW(weft_runtime_progress, ON_RUNTIME)
     weft_runtime_progress(s->rt);
 }
 
+static void nothing(void *user)
+{
+    (void)user;
+}
+
+ROW(weft_runtime_call, ON_RUNTIME)
+{
+    weft_op_t *op = turn_op(t);
+    turn_posted(t, weft_runtime_call(s->rt, nothing, NULL, op), op);
+}
+
 /* A runtime with a thread of its own has nothing to poll. */
 static void for_loops(turn_t *t, const side_t *s)
 {

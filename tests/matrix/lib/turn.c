@@ -172,6 +172,7 @@ weft_op_t *turn_timer(turn_t *t, uint64_t delay_ns)
 uint64_t turn_patience(turn_t *t)
 {
     turn_allow_in(t, FROM_OUTSIDE, WEFT_ERR_TIMEOUT);
+    turn_allow_in(t, FROM_OUTSIDE, WEFT_ERR_PENDING);
     return t->where == FROM_OUTSIDE ? WEFT_MILLISECOND : WEFT_FOREVER;
 }
 
