@@ -237,6 +237,7 @@ static void drain_soon(am_state_t *as, am_port_t *port)
     if (as->draining || wefti_op_prepare(as->rt, &as->drain_op, &drain_kind))
         return; /* the runtime closes: nobody gets anything any more */
     as->draining = true;
+    wefti_op_begin(&as->drain_op);
     wefti_op_complete(&as->drain_op, WEFT_OK);
 }
 

@@ -313,6 +313,7 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
             return st;
         op->len = 0;
         *wefti_op_room(op, close_room_t) = (close_room_t){.ep = ep};
+        wefti_op_begin(op);
     }
     if (wefti_conn_enter(rt, &was)) {
         st = close_now(ep, op, force);

@@ -348,8 +348,10 @@ static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft
         if (st)
             goto err_key;
     }
-    if (op)
+    if (op) {
         *wefti_op_room(op, connect_room_t) = (connect_room_t){.ep = ep};
+        wefti_op_begin(op);
+    }
     st = hand_over(rt, ep, op, fresh);
     if (st)
         goto err_ep;

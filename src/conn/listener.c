@@ -432,6 +432,7 @@ weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
         st = wefti_op_prepare(rt, op, &close_kind);
         if (st)
             return st;
+        wefti_op_begin(op);
     }
     if (wefti_conn_enter(rt, &was)) {
         st = close_now(l, op);

@@ -96,6 +96,7 @@ static weft_status_t end_all(weft_runtime_t *rt)
     }
     if (!take_driver(rt)) {
         atomic_store(&rt->closing, false);
+        wefti_leave_slow(rt); /* what was left to us */
         return wefti_fail(WEFT_ERR_STATE, "a callback of the runtime \"%s\" runs on another thread, and does not return",
                           rt->name);
     }

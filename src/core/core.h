@@ -292,8 +292,8 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
 
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out);
 
-/* Check an operation that is about to be posted and mark it POSTED; WEFT_ERR_STATE if it is under way already, _INVALID (both fn
- * and queue), _CLOSED (the runtime closes), _FORKED. It is not counted yet. */
+/* Check an operation that is about to be posted: WEFT_ERR_STATE if it is under way already, _INVALID (both fn and queue), _CLOSED (the runtime
+ * closes), _FORKED. It is not counted yet, and not POSTED before wefti_op_begin(): nobody can cancel what its room has not filled in. */
 static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
 {
     wefti_opx_t *x = wefti_opx(op);
@@ -309,15 +309,24 @@ static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, con
         x->rt = rt;
     x->kind = kind;
     x->link.next = NULL;
-    /* Before its first post it may be cancelled at any time, and that sticks. */
-    if (state == WEFTI_OP_IDLE &&
-        !atomic_compare_exchange_strong_explicit(&x->state, &state, WEFTI_OP_POSTED, memory_order_relaxed, memory_order_relaxed))
-        flags |= WEFTI_OPF_STOPPED;
     x->flags = flags;
-    if (state != WEFTI_OP_IDLE)
-        atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
     return WEFT_OK;
 }
+
+/* It is under way from here on: `state` is POSTED, or POSTED | INBOX. Before its first post it may be cancelled at any time, and that sticks. */
+static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t was = atomic_load_explicit(&x->state, memory_order_relaxed);
+    if (was == WEFTI_OP_IDLE &&
+        atomic_compare_exchange_strong_explicit(&x->state, &was, state, memory_order_relaxed, memory_order_relaxed))
+        return;
+    if (was & WEFTI_OP_STOPPED)
+        x->flags |= WEFTI_OPF_STOPPED;
+    atomic_store_explicit(&x->state, state, memory_order_relaxed);
+}
+/* For rooms that neither start it nor hand it to the inbox, but know of it themselves. */
+static inline void wefti_op_begin(weft_op_t *op) { wefti_op_begin_as(op, WEFTI_OP_POSTED); }
 
 /* The same, and count it. Any thread. */
 static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
@@ -357,10 +366,15 @@ weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st);
 void wefti_op_failed(weft_op_t *op, weft_status_t st);
 weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_op_t *op));
 /* For rooms that begin in another way: was it cancelled before it was posted? */
-static inline bool wefti_op_stopped(weft_op_t *op) { return wefti_opx(op)->flags & WEFTI_OPF_STOPPED; }
+static inline bool wefti_op_stopped(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    return x->flags & WEFTI_OPF_STOPPED || atomic_load_explicit(&x->state, memory_order_relaxed) & WEFTI_OP_STOPPED;
+}
 /* Start a prepared operation, on the driver. The result is the post's. */
 static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
 {
+    wefti_op_begin(op);
     if (__builtin_expect(wefti_opx(op)->flags & WEFTI_OPF_STOPPED, 0))
         return wefti_op_start_stopped(op, start);
     weft_status_t st = start(op);

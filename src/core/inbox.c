@@ -7,11 +7,14 @@
  * once more (both orders are sequentially consistent, so one of the two sees the other). In the same way a thread that waits for
  * its turn to drive is either seen by the driver that leaves, or sees that nobody drives.
  *
- * Promise: what was pushed runs on the driver, once, without anyone calling again. tests/unit/core_inbox.c and core_wait.c hold
+ * Promise: what was pushed runs on the driver, once, without anyone calling again (but where threads hand in without end, and then stop all at
+ * once: the next progress or wait). tests/unit/core_inbox.c and core_wait.c hold
  * us to it. */
 #include <limits.h>
 
 #include "core/local.h"
+
+enum { LEAVE_MOST = 16 };
 
 _Thread_local weft_runtime_t *wefti_driven;
 
@@ -51,10 +54,12 @@ weft_status_t wefti_op_inbox(weft_op_t *op)
     if (token)
         weft_token_hold(token); /* until it is started */
     x->flags |= WEFTI_OPF_INBOX_START;
-    atomic_store_explicit(&x->state, WEFTI_OP_POSTED | WEFTI_OP_INBOX, memory_order_relaxed);
+    wefti_op_begin_as(op, WEFTI_OP_POSTED | WEFTI_OP_INBOX);
     if (wefti_inbox_push(rt, op))
         return WEFT_OK;
+    /* whoever cancels it now leaves it to the inbox, which will never have it: it can be taken back */
     x->flags &= ~(uint32_t)WEFTI_OPF_INBOX_START;
+    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
     wefti_op_unprepare(op);
     weft_token_drop(token);
     return wefti_fail_gone(rt);
@@ -63,13 +68,19 @@ weft_status_t wefti_op_inbox(weft_op_t *op)
 bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
 {
     weft_runtime_t *was;
-    if (wefti_enter(rt, &was)) {
-        call->fn(call);
-        wefti_leave(rt, was);
-        return true;
-    }
+    bool runs;
     wefti_opx(&call->op)->kind = &wefti_call_kind;
-    return wefti_inbox_push(rt, &call->op);
+    if (!wefti_enter(rt, &was))
+        return wefti_inbox_push(rt, &call->op);
+    if (wefti_may_pass_inbox(rt, was)) {
+        runs = was == rt || !wefti_gone(rt);
+        if (runs)
+            call->fn(call);
+    } else { /* this thread's own earlier calls may lie there: in their order, when we leave */
+        runs = wefti_inbox_push(rt, &call->op);
+    }
+    wefti_leave(rt, was);
+    return runs;
 }
 
 /* --- asking ------------------------------------------------------------------------------------------------------------------ */
@@ -235,11 +246,16 @@ void wefti_hand_on(weft_runtime_t *rt)
 void wefti_leave_slow(weft_runtime_t *rt)
 {
     weft_runtime_t *was = wefti_driven;
-    while (!wefti_mpsc_empty(&rt->inbox)) {
+    unsigned rounds = 0;
+    /* While others hand in faster than it is done, each of them does a part: nobody is kept here for ever. Whoever waits or hands in next goes
+     * on, or the loop, which is told. A runtime that is being closed is left to whoever closes it. */
+    for (; !wefti_mpsc_empty(&rt->inbox) && rounds < LEAVE_MOST && !wefti_closing(rt); rounds++) {
         if (atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
             return; /* whoever has it now looks when leaving */
         wefti_driven = rt;
         wefti_inbox_drain(rt);
+        if (rounds + 1 == LEAVE_MOST && wefti_mode(rt) == WEFT_PROGRESS_LOOP)
+            rt->leave_due |= WEFTI_DUE_POKE;
         if (rt->leave_due)
             wefti_settle(rt);
         wefti_driven = was;

@@ -37,7 +37,7 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t 
         return wefti_fail(WEFT_ERR_INVALID, "the operation's queue belongs to another runtime");
     if (op->token && wefti_token_runtime(op->token) != rt)
         return wefti_fail(WEFT_ERR_INVALID, "the operation's token belongs to another runtime");
-    if (stopped || (op->token && wefti_token_cancelled(op->token)))
+    if (op->token && wefti_token_cancelled(op->token))
         *flags_out |= WEFTI_OPF_STOPPED;
     if (op->queue)
         wefti_queue_count(op->queue, 1);
@@ -51,11 +51,14 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t 
 bool wefti_op_unprepare(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    uint32_t state = WEFTI_OP_POSTED;
+    uint32_t state = wefti_op_state(op);
     bool step = x->flags & WEFTI_OPF_LINKED;
     /* a link's next never looks idle to those who wait for it */
     uint32_t back = step ? WEFTI_OP_LINKED : x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
-    if (!atomic_compare_exchange_strong_explicit(&x->state, &state, back, memory_order_relaxed, memory_order_relaxed))
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, back, memory_order_relaxed, memory_order_relaxed))
+            break;
+    if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED)
         return false;
     atomic_fetch_sub_explicit(&x->rt->ops_posted, 1, memory_order_relaxed);
     wefti_op_untrack(op);

@@ -480,6 +480,7 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
     if (!st) {
         io->op = op;
         wefti_op_room(op, io_room_t)->io = io;
+        wefti_op_begin(op);
     }
     io->call.fn = adopt;
     bool adopted = wefti_call_on_driver(t->rt, &io->call);

@@ -83,7 +83,7 @@ weft_status_t weft_msg_claim(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, ui
 
 /* --- giving a claim up ------------------------------------------------------------------------------------------------------ */
 
-static void drop(weft_msg_t *msg)
+void wefti_msg_drop(weft_msg_t *msg)
 {
     if (msg->in)
         wefti_in_refuse(msg->in, true);
@@ -98,7 +98,7 @@ typedef struct drop_later {
 static void drop_on_driver(wefti_call_t *call)
 {
     drop_later_t *later = wefti_container_of(call, drop_later_t, call);
-    drop(later->msg);
+    wefti_msg_drop(later->msg);
     wefti_free(later);
 }
 
@@ -124,7 +124,7 @@ void weft_msg_drop_claimed(weft_msg_t *msg)
         return;
     weft_runtime_t *rt = msg_runtime(msg), *was;
     if (rt && wefti_enter(rt, &was)) {
-        drop(msg);
+        wefti_msg_drop(msg);
         wefti_leave(rt, was);
     } else if (rt && !wefti_join(rt)) {
         drop_by_driver(rt, msg);

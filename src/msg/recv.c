@@ -254,8 +254,8 @@ static weft_status_t claimed_start(weft_op_t *op)
     if (msg->lost) {
         wefti_msg_let_go(msg);
         wefti_op_complete(op, WEFT_ERR_PEER);
-    } else {
-        wefti_msg_deliver_held(op, msg);
+    } else if (!wefti_msg_deliver_held(op, msg)) {
+        wefti_msg_drop(msg); /* nobody else has it */
     }
     return WEFT_OK;
 }

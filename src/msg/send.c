@@ -310,9 +310,11 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
     }
     if (wefti_enter(rt, &was)) {
         bool direct = wefti_may_pass_inbox(rt, was);
-        if (direct && !device && send_at_once(ep, buf, len, tag)) {
-            if (op)
+        if (direct && !device && !(op && wefti_op_stopped(op)) && send_at_once(ep, buf, len, tag)) {
+            if (op) {
+                wefti_op_begin(op);
                 wefti_op_complete_at_once(op, WEFT_OK);
+            }
         } else if (op && direct) {
             st = wefti_op_start(op, send_start);
         } else if (op) {

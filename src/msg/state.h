@@ -200,6 +200,7 @@ weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes);
 void wefti_msg_block_free(weft_msg_t *msg);
 /* A held or claimed message is done with: off its lists, its window back to the peer, its memory free. */
 void wefti_msg_let_go(weft_msg_t *msg);
+void wefti_msg_drop(weft_msg_t *msg); /* the same, and its sender is told that nobody took it */
 /* The endpoint ends: payloads that are still at the peer are lost, and with `discard` everything that arrived. */
 void wefti_msg_arrive_down(weft_ep_t *ep, bool discard);
 void wefti_msg_arrive_orphan(weft_ep_t *ep);                       /* the endpoint goes: claims outlive it */

@@ -79,10 +79,12 @@ static const wefti_op_kind_t tell_kind = {.name = "registry", .start = tell_star
 static void called(wefti_call_t *call)
 {
     weft_registry_t *r = wefti_container_of(call, weft_registry_t, call);
-    if (r->rt->closing || wefti_op_prepare(r->rt, &r->tell, &tell_kind))
+    if (r->rt->closing || wefti_op_prepare(r->rt, &r->tell, &tell_kind)) {
         told(&r->tell, r); /* the runtime closes: this is its last progress */
-    else
+    } else {
+        wefti_op_begin(&r->tell);
         wefti_op_complete(&r->tell, WEFT_OK);
+    }
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------------------------- */

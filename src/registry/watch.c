@@ -134,6 +134,11 @@ weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service
         return st;
     }
     weft_runtime_t *rt = registry->rt;
+    if (wefti_closing(rt)) {
+        wefti_reg_leave(registry);
+        wefti_handle_free(&handles, w);
+        return wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    }
     atomic_fetch_add(&registry->coming, 1);
     wefti_reg_leave(registry);
     w->rt = rt;

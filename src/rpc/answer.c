@@ -436,6 +436,7 @@ static weft_status_t from_stack(rpc_request_t *r, rpc_msg_t *msg, weft_op_t *op)
 {
     from_t *f = wefti_op_room(op, from_t);
     *f = (from_t){0};
+    wefti_op_begin(op);
     rpc_count(&r->fn->service->stats.answered, 1);
     weft_status_t st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, 0, from_sent, op, &f->out);
     if (st) {
@@ -485,6 +486,7 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
             no_memory(&msg, call_of(r));
         (void)put(r, &msg);
         if (!st) {
+            wefti_op_begin(op);
             wefti_op_complete_at_once(op, WEFT_OK);
             return WEFT_OK;
         }

@@ -106,6 +106,7 @@ weft_status_t wefti_rpc_pool_new(weft_service_t *service, uint32_t threads, rpc_
         wefti_free(p);
         return st;
     }
+    wefti_op_begin(&p->op);
     wefti_list_init(&p->queue);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);

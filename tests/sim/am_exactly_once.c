@@ -507,8 +507,9 @@ static void check_take(act_t *a)
             sim_bad(&m.net, "a take that failed left a message");
         return;
     }
-    if (!m.net.nodes[a->node].rt) { /* we hear of it too late: it went with its runtime */
+    if (!m.net.nodes[a->node].rt) { /* we hear of it too late: it outlived its runtime */
         letters.vague[a->node] = true;
+        weft_am_release(am);
         return;
     }
     letter_t *g = letter_got(&m, a->node, am->from, am->id, am->header, am->header_len, am->len);
@@ -751,7 +752,12 @@ static uint64_t scenario(uint64_t seed)
     setenv("WEFT_AM_WINDOW", window, 1);
     setenv("WEFT_AM_MESSAGES", messages, 1);
     letters_init(hold_ns);
-    return life_run(seed, &program);
+    uint64_t hash = life_run(seed, &program);
+    for (int i = 0; i < KEEPS_MAX; i++) { /* what was taken while everything was torn down outlives its runtime */
+        weft_am_release(keeps[i].am);
+        keeps[i].am = NULL;
+    }
+    return hash;
 }
 
 int main(int argc, char **argv)

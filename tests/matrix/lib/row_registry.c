@@ -61,8 +61,11 @@ static void saw(weft_change_t change, const weft_entry_t *entry, void *user)
 ROW(weft_registry_watch, NEEDS_REGISTRY)
 {
     weft_watch_t *watch;
-    if (turn_status(t, weft_registry_watch(s->registry, NULL, saw, NULL, &watch)))
-        weft_watch_end(watch, NULL);
+    if (turn_status(t, weft_registry_watch(s->registry, NULL, saw, NULL, &watch))) {
+        weft_op_t *op = turn_op(t); /* the turn waits for it: whoever makes watches in a loop has them one at a time */
+        turn_allow(t, WEFT_ERR_CLOSED);
+        turn_posted(t, weft_watch_end(watch, op), op);
+    }
 }
 
 ROW(weft_watch_end, NEEDS_WATCH)

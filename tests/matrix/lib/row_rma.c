@@ -8,8 +8,11 @@ ROW(weft_region_new, ON_RUNTIME)
     weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
     weft_region_t *region;
     o.len = 64;
-    if (turn_status(t, weft_region_new(s->rt, &o, &region)))
-        weft_region_free(region, NULL);
+    if (turn_status(t, weft_region_new(s->rt, &o, &region))) {
+        weft_op_t *op = turn_op(t); /* the turn waits for it: whoever makes regions in a loop has them one at a time */
+        turn_allow(t, WEFT_ERR_CLOSED);
+        turn_posted(t, weft_region_free(region, op), op);
+    }
 }
 
 ROW(weft_region_free, NEEDS_REGION)

@@ -14,18 +14,26 @@ ROW(weft_reply_release, NEEDS_CLIENT | ON_NOTHING)
 
 /* --- clients ------------------------------------------------------------------------------------------------------------------- */
 
+/* With an operation, which the turn waits for: whoever makes them in a loop has them one at a time. */
+static void close_it(turn_t *t, weft_client_t *client)
+{
+    weft_op_t *op = turn_op(t);
+    turn_allow(t, WEFT_ERR_CLOSED);
+    turn_posted(t, weft_client_close(client, op), op);
+}
+
 ROW(weft_client_open, NEEDS_LISTENER | ON_RUNTIME)
 {
     weft_client_t *client;
     if (turn_status(t, weft_client_open(s->rt, s->other->uri, NULL, &client)))
-        weft_client_close(client, NULL);
+        close_it(t, client);
 }
 
 ROW(weft_client_on, NEEDS_EP)
 {
     weft_client_t *client;
     if (turn_status(t, weft_client_on(s->ep, NULL, &client)))
-        weft_client_close(client, NULL);
+        close_it(t, client);
 }
 
 ROW(weft_client_close, NEEDS_CLIENT)
