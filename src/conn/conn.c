@@ -270,7 +270,7 @@ static void up_wire_message(void *wire_user, const void *bytes, size_t n)
 static void up_wire_closed(void *wire_user, weft_status_t why)
 {
     wefti_link_t *link = wire_user;
-    bool dialling = link->state == WEFTI_LINK_DIALLING;
+    bool dialling = link->state == WEFTI_LINK_DIALLING, silent = dialling || link->state == WEFTI_LINK_HELLO;
     link->wire = NULL;
     if (link->state == WEFTI_LINK_UP) {
         if (why == WEFT_ERR_PROTOCOL)
@@ -283,7 +283,7 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
     }
     if (!dialling && why == WEFT_ERR_PEER)
         why = WEFT_ERR_REFUSED; /* it was there and left in the middle of the hello: nobody will ever be sure why */
-    if (link->ep && link->ep->dial)
+    if (silent && link->ep && link->ep->dial) /* it has not said a word: it may be about to start, or to stop */
         link->ep->dial->nobody = true;
     wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");
 }

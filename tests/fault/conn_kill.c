@@ -81,7 +81,9 @@ TEST(the_dialling_side_learns_of_a_killed_server_at_once_and_reconnecting_to_it_
         waitpid(pid, NULL, 0);
         CHECK_EQ(weft_op_wait(&recv, WEFT_SECOND), WEFT_ERR_PEER);
         CHECK_EQ(weft_ep_get_state(ep), WEFT_EP_FAILED);
-        CHECK_OK(weft_ep_open(rt, uri, NULL, &op, &ep)); /* nobody is there any more */
+        weft_ep_opts_t once = WEFT_EP_OPTS_INIT;
+        once.no_retry = true;
+        CHECK_OK(weft_ep_open(rt, uri, &once, &op, &ep)); /* nobody is there any more */
         CHECK_EQ(weft_op_wait(&op, 5 * WEFT_SECOND), WEFT_ERR_REFUSED);
         CHECK_OK(weft_runtime_close(rt));
     }

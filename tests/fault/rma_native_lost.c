@@ -103,7 +103,8 @@ static void killed(int rounds)
     CHECK(lost);
     uint64_t word;
     weft_op_t op = WEFT_OP_INIT;
-    CHECK_EQ(weft_rma_read(r, 0, &word, 8, &op), WEFT_ERR_PEER);
+    CHECK_OK(weft_rma_read(r, 0, &word, 8, &op));
+    CHECK_EQ(peer_wait(&p, &op, 10), WEFT_ERR_PEER);
     weft_remote_drop(r);
     peer_end(&p);
 }

@@ -155,7 +155,8 @@ static void lose_the_server(const char *transport, int sig)
     CHECK(test_now() - lost < BOUND_S);
     CHECK_OK(weft_store_get_info(store, &info));
     CHECK_EQ(info.state, WEFT_ERR_PEER);
-    CHECK_EQ(weft_store_renew(store, &op), WEFT_ERR_PEER);
+    CHECK_OK(weft_store_renew(store, &op));
+    CHECK_EQ(peer_wait(&peer, &op, 5), WEFT_ERR_PEER);
     CHECK_OK(weft_block_free(block, &op)); /* here it is gone, whatever becomes of it there */
     CHECK_EQ(peer_wait(&peer, &op, 5), WEFT_ERR_PEER);
     CHECK_OK(weft_store_close(store, &op));

@@ -10,6 +10,7 @@ static weft_ep_t *open_shared(const char *uri, const char *source, weft_op_t *op
     weft_ep_opts_t o = two_ep_opts();
     weft_ep_t *ep;
     o.shared = true;
+    o.no_retry = true;
     o.source = source;
     CHECK_OK(weft_ep_open(two.client, uri, &o, op, &ep));
     return ep;

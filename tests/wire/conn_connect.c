@@ -308,8 +308,17 @@ TEST(the_backlog_bounds_the_hellos_and_the_silent_make_way)
         CHECK_OK(two_wait(&op, 5));
     }
     TWO_UNTIL(is_left(s[1]) && is_left(s[2]), 5);
-    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", NULL, &op, &ep));
+    weft_ep_opts_t once = WEFT_EP_OPTS_INIT;
+    once.no_retry = true;
+    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", &once, &op, &ep));
     CHECK_EQ(two_wait(&op, 5), WEFT_ERR_REFUSED);
+    CHECK_OK(weft_ep_open(two.client, "unix://@weft-test-back", NULL, &op, &ep)); /* the others wait for a place */
+    two_run(0.2);
+    CHECK(!weft_op_done(&op));
+    weft_op_t accept = WEFT_OP_INIT;
+    CHECK_OK(weft_listener_accept(l, &accept));
+    CHECK_OK(two_wait(&accept, 5));
+    CHECK_OK(two_wait(&op, 10));
     two_close();
 }
 

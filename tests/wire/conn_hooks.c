@@ -218,7 +218,9 @@ TEST(an_endpoint_can_be_closed_in_its_connect_callback_whatever_it_says)
             two_open(NULL, NULL);
             op.fn = connect_done;
             const char *uri = refused ? "tcp://127.0.0.1:1" : weft_listener_uri(two.listener);
-            CHECK_OK(weft_ep_open(two.client, uri, NULL, &op, &opened));
+            weft_ep_opts_t once = WEFT_EP_OPTS_INIT;
+            once.no_retry = true;
+            CHECK_OK(weft_ep_open(two.client, uri, &once, &op, &opened));
             TWO_UNTIL(n_accept == 1, 5);
             two_run(0.05);
             weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
