@@ -13,9 +13,10 @@ except ImportError as error:  # the loader names the library, and people want to
     if "libuc" in str(error) or "libsodium" in str(error):
         raise ImportError(f"{error}: weft stands on OpenUCX and libsodium (Debian's packages libucx0 and libsodium23)") from error
     raise
-from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, Endpoint, ForkedError,
-                    InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, OwnedBuffer, PeerError,
-                    ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError, Stream,
+from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, DoneError, Endpoint,
+                    ForkedError, InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, OwnedBuffer, PeerError,
+                    PendingError, ProtocolError, RangeError, RefusedError, Registry, RejectedError, Request, RightsError, StaleError, StateError,
+                    Stream,
                     SystemFailureError, Tensor, TimeoutError, TruncatedError, UnreachableError, UnsupportedError, VersionError, Watch,
                     WeftError, __version__)
 from ._core import Action, Block, Memory, MemoryElement, Mirror, Region, Remote, Store, StoreServer, Transport, memory_kinds
@@ -49,8 +50,9 @@ else:
         return sorted({*globals(), *_WHERE})
 
 __all__ = ["AddressError", "AgainError", "AuthError", "BlockingServer", "CallError", "CancelledError", "Change", "Claim", "Client", "ClosedError",
-           "CorruptError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",
-           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "ProtocolError", "RangeError", "RefusedError", "Registry",
+           "CorruptError", "DoneError", "Endpoint", "Entry", "ForkedError", "InvalidError", "LimitError", "Listener", "Message", "Method",
+           "NoMemoryError", "NotFoundError", "Op", "OwnedBuffer", "PeerError", "PendingError", "ProtocolError", "RangeError", "RefusedError",
+           "Registry",
            "RejectedError",
            "Request", "RightsError", "Runtime", "Server", "Service", "StaleError", "StateError", "Stream", "SystemFailureError", "Tensor",
            "TimeoutError", "TruncatedError", "UnreachableError", "UnsupportedError", "VersionError", "Watch", "WeftError", "__version__",

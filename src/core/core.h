@@ -319,11 +319,11 @@ static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
     wefti_opx_t *x = wefti_opx(op);
     uint32_t was = atomic_load_explicit(&x->state, memory_order_relaxed);
     if (was == WEFTI_OP_IDLE &&
-        atomic_compare_exchange_strong_explicit(&x->state, &was, state, memory_order_relaxed, memory_order_relaxed))
+        atomic_compare_exchange_strong_explicit(&x->state, &was, state, memory_order_release, memory_order_relaxed))
         return;
     if (was & WEFTI_OP_STOPPED)
         x->flags |= WEFTI_OPF_STOPPED;
-    atomic_store_explicit(&x->state, state, memory_order_relaxed);
+    atomic_store_explicit(&x->state, state, memory_order_release); /* whoever cancels it sees what its room filled in */
 }
 /* For rooms that neither start it nor hand it to the inbox, but know of it themselves. */
 static inline void wefti_op_begin(weft_op_t *op) { wefti_op_begin_as(op, WEFTI_OP_POSTED); }

@@ -1,5 +1,6 @@
 """Listening, connecting, closing, and peers that go."""
 import asyncio
+import os
 import signal
 
 import pytest
@@ -55,7 +56,30 @@ def test_addresses(run, uri):
 def test_what_cannot_be_reached(run, uri, error):
     async def body():
         with pytest.raises(error):
-            await weft.connect(uri, timeout=5)
+            await weft.connect(uri, timeout=5, retry=False)
+    run(body())
+
+
+def test_a_server_that_starts_later_is_found(run):
+    async def body():
+        uri = f"unix://@weft-test-python-later-{os.getpid()}"
+        connecting = asyncio.ensure_future(weft.connect(uri, timeout=20))
+        await asyncio.sleep(0.2)
+        assert not connecting.done()
+        async with weft.listen(uri) as listener:
+            ep = await connecting
+            other = await listener.accept(timeout=20)
+            ep.abort()
+            other.abort()
+    run(body())
+
+
+def test_what_kept_a_connect_from_succeeding_is_said(run):
+    async def body():
+        with pytest.raises(weft.RefusedError, match="tcp://127.0.0.1:1"):
+            await weft.connect("tcp://127.0.0.1:1", retry=False)
+        with pytest.raises(weft.TimeoutError, match="tcp://127.0.0.1:1"):
+            await weft.connect("tcp://127.0.0.1:1", timeout=0.2)
     run(body())
 
 

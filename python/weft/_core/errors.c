@@ -149,7 +149,8 @@ PyObject *weftpy_raise_op(weftpy_state_t *st, const weft_op_t *op)
     if (op->status == WEFT_ERR_CALL)
         return weftpy_raise_reply(st, op->status, &(weft_reply_t){.code = WEFT_CODE_UNKNOWN});
     if (op->status != WEFT_ERR_REJECTED) {
-        PyErr_SetString(class, weft_status_text(op->status));
+        const char *said = weft_op_error(op);
+        PyErr_Format(class, "%s", *said ? said : weft_status_text(op->status)); /* which minds no broken UTF-8 */
         return NULL;
     }
     PyObject *error = PyObject_CallFunction(class, "s", weft_status_text(op->status));

@@ -104,23 +104,27 @@ ROW(weft_rma_path_name, ON_NOTHING)
 
 ROW(weft_rma_read, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_read(s->remote, 0, turn_room(t, 64), 64, op), op);
 }
 
 ROW(weft_rma_write, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_write(s->remote, 0, turn_room(t, 64), 64, op), op);
 }
 
 ROW(weft_rma_read_wait, NEEDS_REMOTE | WAITS)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     turn_status(t, weft_rma_read_wait(s->remote, 0, turn_room(t, 64), 64, turn_patience(t)));
 }
 
 ROW(weft_rma_write_wait, NEEDS_REMOTE | WAITS)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     turn_status(t, weft_rma_write_wait(s->remote, 0, turn_room(t, 64), 64, turn_patience(t)));
 }
 
@@ -134,30 +138,35 @@ static weft_iov_t *pieces(turn_t *t)
 
 ROW(weft_rma_readv, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_readv(s->remote, 0, pieces(t), 2, op), op);
 }
 
 ROW(weft_rma_writev, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_writev(s->remote, 0, pieces(t), 2, op), op);
 }
 
 ROW(weft_rma_write_notify, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_write_notify(s->remote, 0, turn_room(t, 64), 64, 1, op), op);
 }
 
 ROW(weft_rma_atomic, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_atomic(s->remote, WEFT_RMA_ADD, 0, 8, 1, 0, op), op);
 }
 
 ROW(weft_rma_batch, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     weft_rma_item_t *item = (weft_rma_item_t *)turn_room(t, sizeof *item);
     *item = (weft_rma_item_t){.remote = s->remote, .what = WEFT_RMA_DO_READ, .buf = turn_room(t, 64), .len = 64};
@@ -166,11 +175,13 @@ ROW(weft_rma_batch, NEEDS_REMOTE)
 
 ROW(weft_rma_flush, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     weft_op_t *op = turn_op(t);
     turn_posted(t, weft_rma_flush(s->remote, op), op);
 }
 
 ROW(weft_rma_fence, NEEDS_REMOTE)
 {
+    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STALE); /* the owner noticed, and took it back */
     turn_status(t, weft_rma_fence(s->remote));
 }
