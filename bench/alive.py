@@ -33,7 +33,7 @@ def busy(n):
 
 
 def puts(weft, n, tls):
-    env = dict(os.environ, WEFT_TLS=tls)
+    env = dict(os.environ, WEFT_TRANSPORTS=tls)
     with tempfile.TemporaryDirectory() as at:
         path = os.path.join(at, "data")
         with open(path, "wb") as f:
@@ -41,11 +41,14 @@ def puts(weft, n, tls):
         uri = f"unix://@weft-alive-mem-{os.getpid()}"
         with subprocess.Popen([weft, "mem", "serve", "--listen", uri, "--size", "3G"], env=env, stdout=subprocess.DEVNULL) as server:
             try:
+                def put(name):
+                    return subprocess.run([weft, "mem", "put", path, name, "--server", uri, "--replace"], env=env, capture_output=True, text=True)
+
                 well = 0
                 for i in range(n):
-                    done = subprocess.run([weft, "mem", "put", path, f"block{i % 2}", "--server", uri, "--replace"], env=env, capture_output=True, text=True)
+                    done = put(f"block{i % 2}")
                     if done.returncode and i == 0 and "refused" in done.stderr:  # it was about to start
-                        done = subprocess.run([weft, "mem", "put", path, "block0", "--server", uri, "--replace"], env=env, capture_output=True, text=True)
+                        done = put("block0")
                     well += done.returncode == 0
                     if done.returncode:
                         print(f"put {i}: {done.stderr.strip()}", flush=True)

@@ -130,7 +130,8 @@ typedef struct weft_ep_opts {
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_open(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts,
                                                     weft_op_t *op, weft_ep_t **ep_out);
 
-/* Open an endpoint and wait until the peer has answered, for timeout_ns at most, and for the connect timeout. An error leaves nothing open. Not inside
+/* Open an endpoint and wait until the peer has answered, for timeout_ns at most, and for the connect timeout. An error leaves nothing open.
+ * Not inside
  * a callback: WEFT_ERR_STATE. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, uint64_t timeout_ns,
                                                        weft_ep_t **ep_out);

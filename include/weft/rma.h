@@ -186,7 +186,8 @@ WEFT_API const char *weft_rma_path_name(weft_rma_path_t path);
 /* Read or write. The buffer, in any kind of memory, is borrowed until op, which is needed, completes with op->len, the length. Accesses of up
  * to 1 MiB to a mapped region are complete when this returns. len 0 is allowed and touches nothing.
  * Fails: WEFT_ERR_RANGE, WEFT_ERR_RIGHTS, WEFT_ERR_INVALID (NULL). Completes with WEFT_ERR_STALE, WEFT_ERR_PEER, WEFT_ERR_CLOSED, also if the
- * remote had ended before; WEFT_ERR_REJECTED: the owner is of a newer version and refused it for a reason that is not known here, op->reason is its number. */
+ * remote had ended before; WEFT_ERR_REJECTED: the owner is of a newer version and refused it for a reason that is not known here,
+ * op->reason is its number. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_read(weft_remote_t *remote, uint64_t offset, void *buf, size_t len, weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len, weft_op_t *op);
 /* The same, and wait for it, for timeout_ns at most: WEFT_ERR_TIMEOUT. The buffer is yours again when they return. Not inside a callback:
@@ -194,7 +195,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write(weft_remote_t *remote, uin
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_read_wait(weft_remote_t *remote, uint64_t offset, void *buf, size_t len, uint64_t timeout_ns);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_write_wait(weft_remote_t *remote, uint64_t offset, const void *buf, size_t len,
                                                            uint64_t timeout_ns);
-/* As weft_rma_read() and weft_rma_write(), into and out of pieces, in order; the array is borrowed too. All pieces are of one kind of memory. At most 1024. */
+/* As weft_rma_read() and weft_rma_write(), into and out of pieces, in order; the array is borrowed too. All pieces are of one kind of
+ * memory. At most 1024. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_readv(weft_remote_t *remote, uint64_t offset, const weft_iov_t *iov, size_t n, weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_writev(weft_remote_t *remote, uint64_t offset, const weft_iov_t *iov, size_t n, weft_op_t *op);
 

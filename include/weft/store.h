@@ -21,7 +21,8 @@
  *     WEFT_ERR_UNSUPPORTED the peer is no server
  *     WEFT_ERR_REJECTED  the server is of a newer version and refused it for a reason that is not known here; op->reason is its number
  *
- * A call on a server, a store or a block that was closed, left, freed or dropped returns WEFT_ERR_CLOSED, or NULL; also when another thread closes the
+ * A call on a server, a store or a block that was closed, left, freed or dropped returns WEFT_ERR_CLOSED, or NULL; also when another thread
+ * closes the
  * runtime. Blocks may be dropped after that.
  *
  * Threads: any, for everything here. */

@@ -282,7 +282,7 @@ static void up_wire_closed(void *wire_user, weft_status_t why)
         return;
     }
     if (!dialling && why == WEFT_ERR_PEER)
-        why = WEFT_ERR_REFUSED; /* it was there and left in the middle of the hello: nobody will ever be sure why */
+        why = WEFT_ERR_REFUSED;               /* it was there and left in the middle of the hello: nobody will ever be sure why */
     if (silent && link->ep && link->ep->dial) /* it has not said a word: it may be about to start, or to stop */
         link->ep->dial->nobody = true;
     wefti_link_lost(link, why, dialling ? "it could not be reached" : "it ended the wire during the hello");

@@ -8,7 +8,8 @@
 
 #include "core/core.h"
 
-/* How many rounds or deliveries that did something go by between two looks at the coarse clock; enough quiet calls that the fabric may take its time; also set to make it look at everything. */
+/* How many rounds or deliveries that did something go by between two looks at the coarse clock; enough quiet calls that the fabric may take
+ * its time; also set to make it look at everything. */
 enum { WEFTI_BUSY_LOOK = 8, WEFTI_QUIET_LONG = 256, WEFTI_QUIET_MANY = 1u << 30 };
 /* A sleep ends after this long even if nobody calls: a lost wake-up costs a quarter of a second and shows in rescued_wakeups. */
 #define WEFTI_SAFETY_NS (250 * WEFT_MILLISECOND)

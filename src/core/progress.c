@@ -9,7 +9,8 @@
  *
  * A round may take 50 ns, or as long as a callback computes or a payload is copied. Reading the clock in each would cost too much, so
  * idle rounds are counted, and every few rounds that found something and every few deliveries look at the coarse clock (5 ns, no cycle
- * counter): if it has ticked, timers run. A caller may also progress once a second: a call of its own that finds nothing looks at the coarse clock too,
+ * counter): if it has ticked, timers run. A caller may also progress once a second: a call of its own that finds nothing looks at the
+ * coarse clock too,
  * and if it has ticked, at everything.
  *
  * tests/unit/core_loop.c and core_timer.c hold us to this. */

@@ -116,7 +116,8 @@ struct weft_transport {
     weft_impl_t impl; /* that it was added with */
 
     pthread_mutex_t lock;        /* from here ... */
-    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is RELEASED. The room waits for them */
+    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is RELEASED. The
+                                    room waits for them */
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
     _Atomic weft_status_t why;
     element_state_t *es;         /* the first of what begins as zero */

@@ -118,7 +118,8 @@ typedef struct wefti_fabric_ops {
 
     /* Heartbeats on an open wire. They go on whatever the program does: a thread of the process sends them, reads the peer's, and ends
      * the wire of a peer that fell silent (fabric/pulse.h). Messages may still be sent and received beside them. */
-    /* Send one every `every_ns` from now on: the smaller of both sides' bounds, divided by WEFTI_BEATS. `by_hand`: only wire_beat_once() sends. Once per wire.
+    /* Send one every `every_ns` from now on: the smaller of both sides' bounds, divided by WEFTI_BEATS. `by_hand`: only wire_beat_once()
+     * sends. Once per wire.
      * WEFT_ERR_NOMEM, _LIMIT (no thread). */
     weft_status_t (*wire_beat)(wefti_wire_t *wire, uint64_t every_ns, bool by_hand);
     /* From now on the peer counts as lost if it is silent for bound_ns. After wire_beat(). */

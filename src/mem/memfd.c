@@ -8,7 +8,8 @@
  * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since
  * programs fork in order to read what they have in memory. So the child maps each one anew before fork() returns to it, at the
  * same address and privately: what it writes is its own from then on, and what it has not written still shows the parent's
- * memory, as it is now and as it changes, and zero once the parent has given it back. A child that needs a buffer as it was copies it first. Children that are not made by
+ * memory, as it is now and as it changes, and zero once the parent has given it back. A child that needs a buffer as it was copies it
+ * first. Children that are not made by
  * fork() (vfork, posix_spawn) run another program at once.
  *
  * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped that

@@ -1,6 +1,7 @@
 /* mem/reg.c - registered ranges, kept for the next time.
  *
- * A range is IN USE (refs > 1, one being the cache's) or UNUSED; unused ones stay registered, in the order in which they became so, until the room is needed
+ * A range is IN USE (refs > 1, one being the cache's) or UNUSED; unused ones stay registered, in the order in which they became so, until
+ * the room is needed
  * for others, somebody asks to forget one, or the runtime ends. A range covers whole pages. One that contains what is asked for is
  * taken as it is. A new one takes the place of unused ones that it overlaps; those in use stay beside it, since the fabric can register a
  * page twice (CUDA cannot: then the new one is not page-locked as a whole, which only costs time).

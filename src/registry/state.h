@@ -215,7 +215,8 @@ bool wefti_reg_thread_do(weft_registry_t *registry, reg_request_t *q);
 void wefti_reg_thread_look(weft_registry_t *registry);
 /* The backend has news, or there is something to do. Any thread; not with a lock of the backend's, unless the registry is threaded. */
 void wefti_reg_wake(weft_registry_t *registry);
-/* For calls of any thread: it is open, and stays until wefti_reg_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments. What is handed to the driver
+/* For calls of any thread: it is open, and stays until wefti_reg_leave(). WEFT_ERR_INVALID, _CLOSED, _FORKED. For moments. What is handed
+ * to the driver
  * is counted as coming before. */
 weft_status_t wefti_reg_enter(const weft_registry_t *registry);
 static inline void wefti_reg_leave(const weft_registry_t *registry)

@@ -5,7 +5,8 @@
  *        \--the runtime closes--> FREEING
  *
  * Any thread begins to revoke and to free regions: the generation is one more, and a freed region is closed and in no table,
- * when the call returns. A call that was handed to the driver and has not arrived is counted (`coming`): until then the region stays. So tokens made after it are good, those from before find nothing, and the name can be used again. The
+ * when the call returns. A call that was handed to the driver and has not arrived is counted (`coming`): until then the region stays. So
+ * tokens made after it are good, those from before find nothing, and the name can be used again. The
  * rest is the driver's: grants of older generations become stale, and the operation waits until nothing made with them is under
  * way.
  *

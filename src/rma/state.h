@@ -1,6 +1,7 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
- * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, ending.c, grant.c, serve.c). The
+ * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, ending.c, grant.c,
+ * serve.c). The
  * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the
  * driver of the runtime, except what says otherwise. */
 #ifndef WEFTI_RMA_STATE_H

@@ -2,7 +2,8 @@
  *
  * A service has a budget, of which each peer that makes it hold something has a share. A share is there as long as anything refers to it: requests,
  * their arguments, values of streams that nobody took, remembered replies. It is the peer's by the id of its endpoint, so that what outlives the
- * connection still counts. A budget outlives its service while shares of it are there: bytes that the fabric still writes are held, whoever asked for them.
+ * connection still counts. A budget outlives its service while shares of it are there: bytes that the fabric still writes are held, whoever
+ * asked for them.
  *
  * Promise: what is held is counted, once, until it is given back, and one peer never has more than its part of the whole.
  * tests/unit/rpc_share.c, tests/fault/rpc_greedy.c. */

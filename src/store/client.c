@@ -3,7 +3,8 @@
  *     (open) --> OK --lease over--> STALE
  *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for: so it learns that the lease is
+ * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for: so it learns
+ * that the lease is
  * over. It does not live by that: a server keeps the lease while the endpoint is up. A close tells the server, and so does leaving: the lease
  * runs from then on. Either way the store goes when the last request and the last block of it have gone: blocks can be
  * dropped later.

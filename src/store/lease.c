@@ -13,7 +13,8 @@
  *
  * A timer that comes far too late says that this process was stopped. Then it is not known whether the client was silent: it gets half a lease more.
  *
- * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease; none that is not shared stays for longer than a
+ * Promise: no block goes while its client is connected and not timed, or speaks at least once per lease; none that is not shared stays for
+ * longer than a
  * lease after that.
  * tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include <sodium.h>

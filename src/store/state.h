@@ -256,7 +256,8 @@ void wefti_store_ask_of(store_ask_t *a, weft_store_t *store);
 /* The same for a call of the program's, which may come at any time: WEFT_ERR_INVALID (a NULL), _CLOSED, _FORKED, _NOMEM. */
 weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out);
 void wefti_store_ask_drop(store_ask_t *a); /* one that was not posted */
-/* Post it as `op`; NULL: nobody waits. WEFT_ERR_CLOSED, _FORKED: the runtime is gone. On an error nothing was started, and the request is still the caller's. Any thread. */
+/* Post it as `op`; NULL: nobody waits. WEFT_ERR_CLOSED, _FORKED: the runtime is gone. On an error nothing was started, and the request is
+ * still the caller's. Any thread. */
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op);
 /* The same, and on an error it is dropped. */
 weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op);

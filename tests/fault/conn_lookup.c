@@ -2,7 +2,7 @@
  * is told at his own deadline; and when it answers again, so do we.
  *
  * The program has a getaddrinfo() of its own: names that end in ".slow" are looked up when the test says so.
- * ctest: label=thread */
+ * ctest: label=thread no-tsan (UCX hooks madvise(), which a thread calls when the sanitizer has let go of it) */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <netdb.h>

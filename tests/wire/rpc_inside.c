@@ -1,4 +1,5 @@
-/* Functions and callbacks that end what they are called for: their own service, its function, the caller's connection from either end, the client, the
+/* Functions and callbacks that end what they are called for: their own service, its function, the caller's connection from either end, the
+ * client, the
  * stream, the listener. From inside a function that answers at once, one that was called `once`, that keeps its request, has a stream, large
  * arguments or a thread; from inside a cancel, a release, a completion. Nothing is touched after its end (run it under asan), every operation
  * completes, and everything closes.

@@ -6,7 +6,8 @@
  *     CRASH weft_x in closing (thread, tcp): killed by signal 11
  *     WRONG weft_x in closing (thread, tcp): STATUS it returned WEFT_ERR_INVALID: ...
  *
- * In the environment: MATRIX=weft_msg_,op.h runs rows with one of these in their names, or of one of these headers, only; MATRIX_SECONDS is the time of a cell; MATRIX_JOBS how many run at one
+ * In the environment: MATRIX=weft_msg_,op.h runs rows with one of these in their names, or of one of these headers, only; MATRIX_SECONDS is
+ * the time of a cell; MATRIX_JOBS how many run at one
  * time; MATRIX_REPEAT how often each runs; MATRIX_STACKS=1 shows where the threads of a cell that hangs are (with gdb). */
 #ifndef WEFT_TEST_CELL_H
 #define WEFT_TEST_CELL_H
