@@ -43,8 +43,8 @@ static weft_status_t map(const shm_end_t *e, const ticket_t *t, size_t n, uint8_
 /* Exposes memory, says so, and answers: 'f' fill it anew, 'c' close the descriptor, 'l' the lane, 'r' the rail too, 'q' quit. */
 static void owner(int fd, void *arg)
 {
-    shm_side_t s;
-    shm_end_t e;
+    static shm_side_t s; /* it ends without closing them: they are not lost */
+    static shm_end_t e;
     range_t r;
     char what = 0;
     (void)arg;
@@ -193,8 +193,8 @@ TEST(a_ticket_of_memory_that_is_gone_maps_nothing)
 
 static void other_user(int fd, void *arg)
 {
-    shm_side_t s;
-    shm_end_t e;
+    static shm_side_t s;
+    static shm_end_t e;
     ticket_t t;
     uint8_t *at;
     (void)arg;
