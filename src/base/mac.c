@@ -4,7 +4,8 @@
 #include <sodium.h>
 #include <string.h>
 
-_Static_assert(WEFTI_SECRET_SIZE == crypto_generichash_BYTES && WEFTI_SECRET_SIZE == crypto_generichash_KEYBYTES, "sizes");
+_Static_assert(WEFTI_SECRET_SIZE == crypto_generichash_BYTES, "the size of a hash");
+_Static_assert(WEFTI_SECRET_SIZE == crypto_generichash_KEYBYTES, "the size of its key");
 
 void wefti_mac(const uint8_t key[WEFTI_SECRET_SIZE], const char *label, const void *bytes, size_t n,
                uint8_t out[WEFTI_SECRET_SIZE])

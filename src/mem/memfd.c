@@ -47,8 +47,10 @@ static void in_parent(void)
 
 static bool map_part(const wefti_memfd_t *m, int fd, size_t from, size_t end, int flags)
 {
-    return from >= end ||
-           mmap((char *)m->base + from, end - from, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, (off_t)from) != MAP_FAILED;
+    void *want = (char *)m->base + from, *got = want;
+    if (from < end)
+        got = mmap(want, end - from, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, (off_t)from);
+    return got == want;
 }
 
 /* Nothing to be done if it fails: then it stays shared, and what a child does wrong may reach its parent. */

@@ -400,7 +400,7 @@ weft_status_t weft_pool_get(weft_pool_t *pool, size_t n, void **ptr_out)
     pthread_mutex_lock(&pool->lock);
     if (!is_open(pool))
         st = fail_freed();
-    else if (n > pool->max_bytes)
+    else if (!size || n > pool->max_bytes)
         st = wefti_fail(WEFT_ERR_LIMIT, "a buffer of %zu bytes is more than the pool may have, max_bytes, %zu", n,
                         pool->max_bytes);
     else if (!pool->rt)
