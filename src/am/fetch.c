@@ -52,10 +52,8 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     am_msg_t *viewed = p->view ? p->msg : NULL;
     am_ep(ep)->pulling--;
     if (status) {
-        status = wefti_ep_why(ep, status);
+        status = op->status ? op->status : wefti_ep_why(ep, status); /* it was cancelled meanwhile, or its time is over */
         unallocate(op, &p->into);
-        if (op->status) /* it was cancelled meanwhile, or its time is over */
-            status = op->status;
     } else if (viewed) {
         op->buf = viewed->own;
     }

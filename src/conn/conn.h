@@ -111,12 +111,11 @@ weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
 /* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */
 static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t status)
 {
-    if (status)
-        ep->rt->why_next = ep->why_detail; /* for the completion that follows */
     if (status != WEFT_ERR_CANCELLED)
         return status;
     if (atomic_load_explicit(&ep->state, memory_order_relaxed) == WEFT_EP_CLOSING)
         return WEFT_ERR_CLOSED;
+    ep->rt->why_next = ep->why_detail; /* for the completion that follows */
     return ep->why ? ep->why : WEFT_ERR_PEER;
 }
 

@@ -334,8 +334,10 @@ weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
         return WEFT_OK;
     case WEFT_EP_FAILED: /* whoever reacts to the failure by posting again must not be faster than the hook that may save it */
         return ep->asking && ep->hooks.failed ? WEFT_OK : fail_as_it_did(pub);
+    case WEFT_EP_PEER_CLOSED:
+        return wefti_fail(WEFT_ERR_CLOSED, "the peer closed the endpoint %llu", (unsigned long long)pub->id);
     default:
-        return WEFT_ERR_CLOSED;
+        return wefti_ep_fail_gone(pub);
     }
 }
 

@@ -262,7 +262,6 @@ static inline bool wefti_gone(const weft_runtime_t *rt)
 {
     return atomic_load_explicit(&rt->fork_generation, memory_order_relaxed) != wefti_fork_generation;
 }
-static inline bool wefti_forked(const weft_runtime_t *rt) { return wefti_gone(rt); }
 weft_status_t wefti_fail_gone(const weft_runtime_t *rt); /* WEFT_ERR_CLOSED or _FORKED, with a sentence */
 static inline bool wefti_closing(const weft_runtime_t *rt) { return atomic_load_explicit(&rt->closing, memory_order_relaxed); }
 
@@ -440,8 +439,6 @@ static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)
     rt->why = detail;
     return was;
 }
-/* Complete it with a failure and a sentence of its own. */
-void wefti_op_fail(weft_op_t *op, weft_status_t status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The way of a small message, which is sent within the call that posts it: if the operation can be posted and nobody is to be told,
  * none of the above is needed, only to say that it is done. */

@@ -11,7 +11,6 @@
  * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us
  * to it. */
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -194,10 +193,10 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
         weft_status_t told = op->status;
         x->watch = NULL;
         weft_op_fn fn = wefti_op_done(rt, op, 0);
+        if (fn) /* it was attached. First, since the member is there only until the watcher is complete */
+            fn(op, user);
         rt->told = told;
         watch(op, arg);
-        if (fn) /* it was attached; the member is there until the watcher is complete */
-            fn(op, user);
     } else if (op->queue) {
         wefti_queue_push(rt, op->queue, op);
     } else {
@@ -220,19 +219,6 @@ unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
 }
 
 /* --- what it says ---------------------------------------------------------------------------------------------------------- */
-
-void wefti_op_fail(weft_op_t *op, weft_status_t status, const char *fmt, ...)
-{
-    weft_runtime_t *rt = wefti_opx(op)->rt;
-    char text[WEFTI_DETAIL_MAX];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    uint64_t was = wefti_why(rt, wefti_detail_put(text));
-    wefti_op_complete(op, status);
-    wefti_why(rt, was);
-}
 
 const char *weft_op_error(const weft_op_t *op)
 {

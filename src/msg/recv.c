@@ -63,13 +63,11 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     weft_ep_t *ep = r->source;
     msg_ep(ep)->pulling--;
     if (status) {
-        status = wefti_ep_why(ep, status);
+        status = op->status ? op->status : wefti_ep_why(ep, status); /* it was cancelled meanwhile, or its time is over */
         if (r->alloc) {
             wefti_free(op->buf);
             op->buf = NULL;
         }
-        if (op->status) /* it was cancelled meanwhile, or its time is over */
-            status = op->status;
     }
     wefti_op_complete(op, status);
     wefti_ep_drained(ep);

@@ -28,7 +28,9 @@ TEST(a_connect_that_was_refused_names_the_address)
     weft_op_t op = WEFT_OP_INIT, send = WEFT_OP_INIT;
     weft_ep_t *ep;
     CHECK_OK(weft_runtime_open(NULL, &rt));
-    CHECK_OK(weft_ep_open(rt, "tcp://127.0.0.1:1", NULL, &op, &ep));
+    weft_ep_opts_t once = WEFT_EP_OPTS_INIT;
+    once.no_retry = true;
+    CHECK_OK(weft_ep_open(rt, "tcp://127.0.0.1:1", &once, &op, &ep));
     CHECK_OK(weft_msg_send(ep, "x", 1, 1, &send)); /* it shares its fate */
     CHECK_EQ(weft_op_wait(&op, 20 * WEFT_SECOND), WEFT_ERR_REFUSED);
     SAYS(&op, "connect", "tcp://127.0.0.1:1", "refused");
@@ -57,13 +59,39 @@ TEST(operations_on_a_lost_peer_name_it_and_say_how_it_was_lost)
         peer_signal(&p, ways[i % 2].sig);
         CHECK_EQ(peer_wait(&p, &recv, 20), WEFT_ERR_PEER);
         SAYS(&recv, "receive", "tcp://127.0.0.1:", name, "lost", ways[i % 2].says);
-        /* and what is posted later says the same, whether the post or the operation does */
-        weft_status_t st = weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &after);
-        if (!st)
-            st = peer_wait(&p, &after, 20);
-        CHECK_EQ(st, WEFT_ERR_PEER);
+        /* and what is posted later says the same */
+        CHECK_OK(weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &after));
+        CHECK_EQ(peer_wait(&p, &after, 20), WEFT_ERR_PEER);
+        SAYS(&after, "receive", name, "lost", ways[i % 2].says);
         peer_end(&p);
     }
+}
+
+TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
+{
+    weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+    weft_runtime_t *server, *rt, *closed;
+    weft_listener_t *l;
+    weft_ep_t *ep, *theirs;
+    weft_op_t recv = WEFT_OP_INIT;
+    char buf[8];
+    o.progress = WEFT_PROGRESS_THREAD;
+    CHECK_OK(weft_runtime_open(&o, &server));
+    CHECK_OK(weft_runtime_open(NULL, &rt));
+    CHECK_OK(weft_runtime_open(NULL, &closed));
+    CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", NULL, &l));
+    CHECK_OK(weft_ep_connect(rt, weft_listener_uri(l), NULL, 20 * WEFT_SECOND, &ep));
+    CHECK_OK(weft_listener_accept_wait(l, 20 * WEFT_SECOND, &theirs));
+    CHECK_OK(weft_ep_close(theirs, NULL));
+    TEST_UNTIL((weft_runtime_progress(rt), weft_ep_get_state(ep) == WEFT_EP_PEER_CLOSED), 20);
+    /* this thread's last error has the same status, and is about something else */
+    CHECK_OK(weft_runtime_close(closed));
+    CHECK_EQ(weft_timer_start(closed, 1, &recv), WEFT_ERR_CLOSED);
+    CHECK_OK(weft_msg_recv(ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
+    CHECK_EQ(weft_op_wait(&recv, 20 * WEFT_SECOND), WEFT_ERR_CLOSED);
+    SAYS(&recv, "receive", "the peer closed");
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK_OK(weft_runtime_close(server));
 }
 
 TEST(one_that_was_cancelled_or_came_too_late_says_so)

@@ -58,7 +58,7 @@ def a_get_in_the_middle(uri, target, *args):
         try:
             while get.poll() is None and size(part) <= 0:
                 pass
-            os.kill(get.pid, signal.SIGSTOP)
+            weft.stop(get.pid)
             if 0 < size(part) < LARGE - (WINDOW + 1) * CHUNK:
                 yield get
                 return
@@ -104,7 +104,7 @@ def a_stopped_server_is_given_up():
         target = os.path.join(folder, "target")
         put(uri, "large", DATA)
         with a_get_in_the_middle(uri, target, "--heartbeat", "2s") as get:
-            os.kill(server.pid, signal.SIGSTOP)
+            weft.stop(server.pid)
             os.kill(get.pid, signal.SIGCONT)
             ends(get, 30, 4)
             assert not os.listdir(folder), os.listdir(folder)
@@ -208,7 +208,7 @@ def a_put_into_a_killed_server_says_so():
 def a_put_that_loses_its_server_for_a_while_leaves_nothing():
     with a_server("--lease", "600s") as (server, uri):
         with a_put_in_the_middle(uri, "--heartbeat", "500ms") as p:
-            server.send_signal(signal.SIGSTOP)
+            weft.stop(server.pid)
             with contextlib.suppress(BrokenPipeError):
                 p.stdin.close()  # it wants to finish, and cannot
             said = p.stderr.readline()  # it has given the server up

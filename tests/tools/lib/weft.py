@@ -80,6 +80,24 @@ def cpu_seconds(pid):
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def state_of_thread(pid, thread):
+    try:
+        with open(f"/proc/{pid}/task/{thread}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "X"
+
+
+def stop(pid):
+    """Stop a process, and return when none of its threads runs any more: the signal alone is only on its way."""
+    os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + 20
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        while state_of_thread(pid, thread) not in "TZX":
+            assert time.monotonic() < until, "it does not stop"
+            time.sleep(0.001)
+
+
 def let_work(*processes, seconds=0.25, within=1.0):
     """Until all of them have used so much processor time, several times what it takes to start; for one second if they do not."""
     end = time.monotonic() + within
