@@ -168,6 +168,7 @@ static void cancelled_before(weft_progress_mode_t mode)
     weft_op_cancel(&stops); /* complete: that means nothing for its next post */
     CHECK_OK(fake_post_stops(rt, FAKE_AT_ONCE, &stops));
     CHECK_OK(weft_op_wait(&stops, 20 * WEFT_SECOND));
+    TEST_UNTIL((weft_runtime_progress(rt), atomic_load(&t.calls) == 2), 20);
     stops = (weft_op_t)WEFT_OP_INIT;
     weft_op_cancel(&stops);
     stops = (weft_op_t)WEFT_OP_INIT; /* taken back */
