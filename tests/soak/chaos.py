@@ -2,6 +2,7 @@
 import bisect
 import heapq
 import os
+import select
 import signal
 import threading
 import time
@@ -17,6 +18,13 @@ KINDS = (("kill", 5), ("stop", 3), ("stop and kill", 2))
 class Event:
     def __init__(self, tag, pid, kind, at, until, words):
         self.tag, self.pid, self.kind, self.at, self.until, self.words = tag, pid, kind, at, until, words
+
+
+def send(fd, number):
+    """A signal to the process of a pidfd. One that kills is waited for: whoever looks afterwards finds it dead."""
+    signal.pidfd_send_signal(fd, number)
+    if number == signal.SIGKILL:
+        select.select([fd], [], [], 10)
 
 
 class Chaos(threading.Thread):
@@ -73,7 +81,7 @@ class Chaos(threading.Thread):
                 with self.lock:
                     self.events.remove(event)
                 return
-            signal.pidfd_send_signal(fd, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+            send(fd, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
             if kind != "kill":
                 heapq.heappush(self.due, (now + length, len(self.events), event, os.dup(fd), signal.SIGCONT if kind == "stop" else signal.SIGKILL))
         self.count[kind] = self.count.get(kind, 0) + 1
@@ -82,7 +90,7 @@ class Chaos(threading.Thread):
         while self.due and self.due[0][0] <= now:
             _, _, event, fd, number = heapq.heappop(self.due)
             try:
-                signal.pidfd_send_signal(fd, number)
+                send(fd, number)
             except ProcessLookupError:
                 pass
             os.close(fd)
