@@ -125,7 +125,8 @@ typedef struct weft_block_opts {
 #define WEFT_BLOCK_OPTS_INIT WEFT_INIT(weft_block_opts_t)
 
 /* Allocate a block, or open one by its name: op, which is needed, completes with op->buf, a weft_block_t * that is attached and yours until
- * weft_block_drop() or weft_block_free(), and op->len, its length. */
+ * weft_block_drop() or weft_block_free(), and op->len, its length. A server that is full only until blocks that are being freed are gone lets
+ * the request wait for that; one that has no room even then refuses it, with WEFT_ERR_LIMIT. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opts, weft_op_t *op);
 /* The block of an operation that is complete; NULL if it failed. */
 static inline weft_block_t *weft_op_block(const weft_op_t *op) { return op->status ? NULL : (weft_block_t *)op->buf; }

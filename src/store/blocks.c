@@ -26,6 +26,13 @@ static uint64_t pages(uint64_t len)
 
 /* --- who pays ---------------------------------------------------------------------------------------------------------------- */
 
+/* What is being freed counts until its memory is back; `sign` 1: it begins to be, -1: it is no longer. */
+static void count_back(store_client_t *c, const store_held_t *b, int sign)
+{
+    c->back_bytes += sign > 0 ? b->charge : -b->charge;
+    c->back_blocks += (uint32_t)sign;
+}
+
 static void pay(store_held_t *b, store_client_t *c)
 {
     b->payer = c;
@@ -42,6 +49,8 @@ void wefti_store_block_unpaid(store_held_t *b)
     b->payer = NULL;
     c->bytes -= b->charge;
     c->n_blocks--;
+    if (b->freeing)
+        count_back(c, b, -1);
     wefti_list_remove(&b->paid_link);
 }
 
@@ -82,6 +91,53 @@ static weft_status_t region_new(weft_store_server_t *s, store_held_t *b, bool un
     return st;
 }
 
+/* What a request adds to what is there. */
+typedef struct asked {
+    uint64_t bytes, mine;   /* the server's, and of those that its client pays for */
+    uint32_t blocks, owned; /* likewise */
+} asked_t;
+
+typedef enum room { ROOM, ROOM_LATER, NO_ROOM } room_t;
+
+static asked_t asked_to_make(uint64_t len)
+{
+    return (asked_t){len <= ADDRESS_ONE ? pages(len) : UINT64_MAX, len <= ADDRESS_ONE ? pages(len) : UINT64_MAX, 1, 1};
+}
+
+static asked_t asked_to_extend(const store_held_t *b, const store_client_t *c, uint64_t len)
+{
+    uint64_t more = pages(len) - b->charge;
+    return b->payer == c ? (asked_t){more, more, 0, 0} : (asked_t){more, pages(len), 0, 1};
+}
+
+static bool fits(uint64_t more, uint64_t used, uint64_t most)
+{
+    return used <= most && more <= most - used;
+}
+
+/* later: what is being freed is gone */
+static bool fits_all(const weft_store_server_t *s, const store_client_t *c, asked_t a, bool later)
+{
+    const weft_store_server_opts_t *o = &s->opts;
+    return fits(a.bytes, s->stats.used_bytes - (later ? s->back_bytes : 0), o->bytes) &&
+           fits(a.mine, c->bytes - (later ? c->back_bytes : 0), o->client_bytes) &&
+           fits(a.blocks, s->blocks.taken + (later ? 0 : s->n_freeing), o->blocks) &&
+           fits(a.owned, c->n_blocks - (later ? c->back_blocks : 0), o->client_blocks);
+}
+
+static room_t room_for(const weft_store_server_t *s, const store_client_t *c, asked_t a)
+{
+    return fits_all(s, c, a, false) ? ROOM : fits_all(s, c, a, true) ? ROOM_LATER : NO_ROOM;
+}
+
+bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q)
+{
+    if (q->kind == STORE_ALLOC || q->kind == STORE_R_MAKE)
+        return room_for(s, c, asked_to_make(q->len)) == ROOM_LATER;
+    const store_held_t *b = q->kind == STORE_EXTEND ? (const store_held_t *)wefti_slots_get(&s->blocks, q->block) : NULL;
+    return b && q->len >= b->len && q->len <= b->max_len && room_for(s, c, asked_to_extend(b, c, q->len)) == ROOM_LATER;
+}
+
 static weft_status_t check(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q, bool shared)
 {
     if ((q->name_len && !wefti_store_name_ok(q->name, q->name_len)) || (shared && !q->name_len) ||
@@ -89,14 +145,7 @@ static weft_status_t check(const weft_store_server_t *s, const store_client_t *c
         return WEFT_ERR_INVALID;
     if (q->name_len && wefti_store_names_find(&s->names, q->name, q->name_len))
         return WEFT_ERR_STATE;
-    const weft_store_server_opts_t *o = &s->opts;
-    if (q->len > o->bytes || q->len > ADDRESS_ONE || s->blocks.taken + s->n_freeing >= o->blocks ||
-        c->n_blocks >= o->client_blocks)
-        return WEFT_ERR_LIMIT;
-    uint64_t charge = pages(q->len);
-    if (charge > o->bytes - s->stats.used_bytes || c->bytes > o->client_bytes || charge > o->client_bytes - c->bytes)
-        return WEFT_ERR_LIMIT;
-    return WEFT_OK;
+    return room_for(s, c, asked_to_make(q->len)) == ROOM ? WEFT_OK : WEFT_ERR_LIMIT;
 }
 
 weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, const store_request_t *q, bool shared,
@@ -156,18 +205,17 @@ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint6
         return WEFT_ERR_RANGE;
     if (len > b->max_len)
         return WEFT_ERR_LIMIT;
-    uint64_t charge = pages(len), more = charge - b->charge, mine = b->payer == c ? more : charge;
-    if (more > s->opts.bytes - s->stats.used_bytes || c->bytes > s->opts.client_bytes || mine > s->opts.client_bytes - c->bytes ||
-        (b->payer != c && c->n_blocks >= s->opts.client_blocks))
+    asked_t asked = asked_to_extend(b, c, len);
+    if (room_for(s, c, asked) != ROOM)
         return WEFT_ERR_LIMIT;
     weft_status_t st = weft_region_extend(b->region, bytes_of(len));
     if (st)
         return st == WEFT_ERR_NOMEM ? WEFT_ERR_LIMIT : st;
     wefti_store_block_unpaid(b);
     b->len = len;
-    b->charge = charge;
+    b->charge = pages(len);
     pay(b, c);
-    s->stats.used_bytes += more;
+    s->stats.used_bytes += asked.bytes;
     s->stats.extends++;
     return WEFT_OK;
 }
@@ -214,6 +262,9 @@ static void hide(store_held_t *b)
         wefti_store_names_remove(&s->names, b);
     s->stats.shared_blocks -= b->shared;
     b->freeing = true;
+    s->back_bytes += b->charge;
+    if (b->payer)
+        count_back(b->payer, b, 1);
 }
 
 /* And it is nowhere any more. */
@@ -222,6 +273,7 @@ static void gone(store_held_t *b)
     weft_store_server_t *s = b->server;
     wefti_store_block_unpaid(b);
     s->stats.used_bytes -= b->charge;
+    s->back_bytes -= b->charge;
     s->reserved -= b->reserved;
     s->n_mapped -= b->mapped;
     wefti_free(b);
@@ -241,6 +293,7 @@ static void freed(weft_op_t *op, void *user)
     gone(b);
     if (to)
         wefti_store_reply(ss, to, &reply);
+    wefti_store_later_again(s);
     wefti_store_server_settle(s);
     pthread_mutex_unlock(&ss->lock);
 }

@@ -230,20 +230,8 @@ static void on_open(weft_store_server_t *s, weft_ep_t *ep, const store_request_t
     wefti_store_reply(s->ss, ep->id, p);
 }
 
-static void serve(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
+static void serve_client(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
 {
-    store_client_t *c = wefti_store_client(s, q->client);
-    if (q->kind == STORE_OPEN) {
-        on_open(s, ep, q, p);
-        return;
-    }
-    if (!c || c->ep != ep) { /* its lease is over, or it is here over another endpoint now */
-        refuse(s, p, WEFT_ERR_STALE);
-        p->flags |= STORE_LEASE_OVER;
-        wefti_store_reply(s->ss, ep->id, p);
-        return;
-    }
-    wefti_store_client_renew(c);
     switch (q->kind) {
     case STORE_RENEW:
         s->stats.renewals++;
@@ -284,31 +272,48 @@ static void serve(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *
     }
 }
 
-void wefti_store_request(weft_am_t *am, void *user)
+bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size_t n)
 {
-    store_state_t *ss = (store_state_t *)user;
-    weft_ep_t *ep = am->ep;
     store_request_t q;
-    if (am->len || !wefti_store_get_request(am->header, am->header_len, &q)) {
-        wefti_ep_protocol_error(ep, "a request to the store that is none");
-        return;
-    }
-    if (store_ep(ep)->owed >= STORE_OWED) {
-        wefti_ep_protocol_error(ep, "requests to the store without an end, and it does not take the replies");
-        return;
-    }
-    store_ep(ep)->owed++;
+    if (!wefti_store_get_request(bytes, n, &q))
+        return false;
     store_reply_t p = {.id = q.id, .kind = q.kind, .flags = STORE_BODY};
-    pthread_mutex_lock(&ss->lock);
     weft_store_server_t *s = ss->server;
     if (!s || s->closing || q.kind >= STORE_KINDS) {
         p.status = WEFT_ERR_UNSUPPORTED;
         p.flags = 0;
         wefti_store_reply(ss, ep->id, &p);
-    } else {
-        serve(s, ep, &q, &p);
+        return true;
     }
+    store_client_t *c = wefti_store_client(s, q.client);
+    if (q.kind == STORE_OPEN) {
+        on_open(s, ep, &q, &p);
+    } else if (!c || c->ep != ep) { /* its lease is over, or it is here over another endpoint now */
+        refuse(s, &p, WEFT_ERR_STALE);
+        p.flags |= STORE_LEASE_OVER;
+        wefti_store_reply(ss, ep->id, &p);
+    } else {
+        wefti_store_client_renew(c);
+        if (!wefti_store_later(s, c, ep->id, &q, bytes, n))
+            serve_client(s, c, ep, &q, &p);
+    }
+    return true;
+}
+
+void wefti_store_request(weft_am_t *am, void *user)
+{
+    store_state_t *ss = (store_state_t *)user;
+    weft_ep_t *ep = am->ep;
+    if (store_ep(ep)->owed >= STORE_OWED) {
+        wefti_ep_protocol_error(ep, "requests to the store without an end, and it does not take the replies");
+        return;
+    }
+    store_ep(ep)->owed++;
+    pthread_mutex_lock(&ss->lock);
+    bool ok = !am->len && wefti_store_serve(ss, ep, am->header, am->header_len);
     pthread_mutex_unlock(&ss->lock);
+    if (!ok)
+        wefti_ep_protocol_error(ep, "a request to the store that is none");
 }
 
 /* --- beginning and end --------------------------------------------------------------------------------------------------------- */
@@ -365,6 +370,7 @@ static weft_status_t serve_on(weft_runtime_t *rt, const weft_store_server_opts_t
     wefti_slots_init(&s->blocks, o->blocks);
     wefti_list_init(&s->client_list);
     wefti_list_init(&s->block_list);
+    wefti_list_init(&s->later);
     wefti_store_random_id(ss, s->id);
     wefti_store_random_id(ss, s->hash_key);
     pthread_mutex_lock(&ss->lock);
@@ -399,6 +405,7 @@ weft_status_t weft_store_serve(weft_runtime_t *rt, const weft_store_server_opts_
 static void server_free(weft_store_server_t *s)
 {
     s->ss->server = NULL;
+    wefti_store_later_drop(s);
     wefti_map_free(&s->clients);
     wefti_slots_free(&s->blocks);
     wefti_free(s->names.at);
@@ -435,6 +442,7 @@ static weft_status_t close_start(weft_op_t *op)
     pthread_mutex_lock(&ss->lock);
     s->closing = true;
     s->close_op = op;
+    wefti_store_later_again(s); /* they are refused */
     clients_end(s);
     for (wefti_list_t *l; (l = wefti_list_first(&s->block_list));)
         wefti_store_block_free(wefti_container_of(l, store_held_t, link), NULL);

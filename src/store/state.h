@@ -89,6 +89,8 @@ struct weft_store_server {
     uint64_t reserved;           /* address space of all blocks */
     uint32_t n_mapped, max_mapped; /* blocks that cost a file descriptor */
     uint32_t n_freeing;          /* blocks whose memory is not back yet */
+    uint64_t back_bytes;         /* of used_bytes: theirs */
+    wefti_list_t later;          /* requests that wait for them: later.c */
     uint32_t n_setting;          /* revokes that a reply waits for: replica.c */
     uint64_t born;
     weft_store_stats_t stats;    /* what is counted; used_bytes and shared_blocks too */
@@ -106,8 +108,8 @@ typedef struct store_client {
     uint64_t lease_ns;
     wefti_timer_t lease;
     bool timed;                  /* its lease runs while `ep` is there, too */
-    uint64_t bytes;
-    uint32_t n_blocks;
+    uint64_t bytes, back_bytes;  /* back: of those that are being freed */
+    uint32_t n_blocks, back_blocks;
 } store_client_t;
 
 typedef struct store_replica store_replica_t; /* replica.c */
@@ -135,6 +137,8 @@ struct store_held {
 
 /* server.c */
 void wefti_store_request(weft_am_t *am, void *user);  /* a handler of active messages */
+/* Answer a request, now or later. Under the lock. False: it is none. */
+bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size_t n);
 void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *reply);
 void wefti_store_server_settle(weft_store_server_t *s); /* something ended: it may be closed and gone after this */
 void wefti_store_server_shutdown(store_state_t *ss);
@@ -165,6 +169,15 @@ void wefti_store_block_unpaid(store_held_t *b); /* its payer ends; it stays */
 /* Fill in the reply: its numbers and a token (of WEFT_RMA_TOKEN_MAX bytes of room). */
 weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *token, store_reply_t *reply);
 void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats); /* add what was done to it */
+
+/* It asks for memory that is not there, and will be when what is being freed is gone. */
+bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_client_t *c, const store_request_t *q);
+
+/* later.c */
+/* Keep the request until memory is back, if it then fits. False: it is to be answered now. */
+bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_id_t ep, const store_request_t *q, const void *bytes, size_t n);
+void wefti_store_later_again(weft_store_server_t *s); /* a block is gone, or nobody is to wait any longer */
+void wefti_store_later_drop(weft_store_server_t *s);  /* nobody is to be answered any more */
 
 /* names.c */
 weft_status_t wefti_store_names_add(store_names_t *names, store_held_t *b); /* WEFT_ERR_STATE: it is taken; _NOMEM */
