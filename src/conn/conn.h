@@ -108,6 +108,8 @@ void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *tr
  * hook has been asked; _CLOSED in CLOSING and PEER_CLOSED; ep->why in FAILED. Receives look among what has arrived first. */
 weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
 
+/* What the operation that fails next says (weft_op_error): the peer's address and name, and this sentence. Driver only. */
+void wefti_ep_says(weft_ep_t *ep, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */
 static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t status)
 {

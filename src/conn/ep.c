@@ -8,6 +8,8 @@
  * Promise: `failed` is asked once per failure, after the operations it concerns; `closed` is called at most once, and exactly
  * once for an endpoint that was ever up; an endpoint is freed when the fabric and the traffic have let go of it and its owner
  * has closed it. tests/wire/conn_hooks.c, tests/fault/conn_kill.c, tests/sim. */
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "conn/ep.h"
@@ -181,6 +183,21 @@ uint64_t wefti_ep_explain(wefti_epx_t *ep, const char *where, weft_status_t why,
                              ? wefti_detail_format("%s: %s (%s)", where, weft_status_text(why), text)
                              : wefti_detail_format("%s, the peer \"%s\", is lost: %s", where, peer->name, text);
     return ep->pub.why_detail;
+}
+
+void wefti_ep_says(weft_ep_t *pub, const char *fmt, ...)
+{
+    const wefti_epx_t *ep = wefti_epx(pub);
+    const wefti_peer_t *peer = atomic_load(&ep->peer);
+    char text[WEFTI_DETAIL_MAX];
+    va_list args;
+    if (pub->rt->why) /* the endpoint itself ends, and says why */
+        return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pub->rt->why_next = peer && ep->link ? wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text)
+                                         : wefti_detail_put(text);
 }
 
 /* --- moving ---------------------------------------------------------------------------------------------------------------- */

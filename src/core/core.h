@@ -440,6 +440,14 @@ static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)
     return was;
 }
 
+/* Complete one that fails with a detail of its own; 0: none. */
+static inline void wefti_op_complete_why(weft_op_t *op, weft_status_t status, uint64_t detail)
+{
+    if (status && detail)
+        wefti_opx(op)->rt->why_next = detail;
+    wefti_op_complete(op, status);
+}
+
 /* The way of a small message, which is sent within the call that posts it: if the operation can be posted and nobody is to be told,
  * none of the above is needed, only to say that it is done. */
 static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)

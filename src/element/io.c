@@ -65,6 +65,7 @@ static void io_clear(element_io_t *io)
     memset((char *)io + sizeof io->inner, 0, sizeof *io - sizeof io->inner);
     io->inner.fn = NULL;
     io->inner.timeout_ns = 0;
+    io->inner.status = WEFT_OK;
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------------------- */
@@ -131,6 +132,7 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     element_io_t *parent = io->parent;
     size_t item = io->item;
     bool counted = io->counted;
+    uint64_t detail = st && io->inner.status == st ? wefti_opx(&io->inner)->detail : 0; /* what it was told below */
     if (wefti_list_linked(&io->link))
         wefti_list_remove(&io->link);
     if (io->timed)
@@ -150,7 +152,7 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     if (parent)
         wefti_io_child_ended(parent, item, st);
     if (op)
-        wefti_op_complete(op, st);
+        wefti_op_complete_why(op, st, detail);
     if (way) {
         way->n_ios--;
         wefti_way_leave_if_idle(way);

@@ -39,7 +39,7 @@ typedef struct directory {
     dev_t dev;
     ino_t ino;
     int inotify, wake_fd;
-    wefti_rarely_t *rarely; /* the registry's */
+    reg_trouble_t *trouble; /* the registry's */
     uint8_t bytes[REG_BYTES_MAX + 1];
     char path[];
 } directory_t;
@@ -51,7 +51,7 @@ static weft_status_t trouble(directory_t *d, int err, const char *what)
 {
     if (err == ENOMEM)
         return WEFT_ERR_NOMEM;
-    wefti_warn_rarely(d->rarely, (uint64_t)err, "the registry dir://%s: cannot %s: %s; it is tried again every second", d->path,
+    wefti_reg_trouble(d->trouble, (uint64_t)err, "the registry dir://%s: cannot %s: %s; it is tried again every second", d->path,
                       what, strerror(err));
     return err == ENOSPC || err == EDQUOT || err == EFBIG || err == EMFILE || err == ENFILE ? WEFT_ERR_LIMIT
                                                                                             : WEFT_ERR_UNREACHABLE;
@@ -66,12 +66,12 @@ static bool is_anothers(const struct stat *st)
 static weft_status_t refuse(directory_t *d, const struct stat *st)
 {
     if (is_anothers(st))
-        wefti_warn_rarely(d->rarely, UINT64_MAX,
+        wefti_reg_trouble(d->trouble, UINT64_MAX,
                           "the registry dir://%s is not used: it belongs to another user (uid %u); have it removed, or give all "
                           "who are to find each other a directory of their own: WEFT_REGISTRY=dir:///PATH",
                           d->path, (unsigned)st->st_uid);
     else
-        wefti_warn_rarely(d->rarely, UINT64_MAX - 1,
+        wefti_reg_trouble(d->trouble, UINT64_MAX - 1,
                           "the registry dir://%s is not used: others may write to it; take that away (chmod go-w)", d->path);
     return WEFT_ERR_UNREACHABLE;
 }
@@ -180,7 +180,7 @@ static weft_status_t directory_open(weft_registry_t *registry, const char *rest,
     memcpy(d->path, path, n);
     d->fd = d->inotify = -1;
     d->wake_fd = registry->wake_fd;
-    d->rarely = &registry->rarely;
+    d->trouble = &registry->trouble;
     *backend_out = d;
     return WEFT_OK;
 }
@@ -392,7 +392,7 @@ static weft_status_t take_name(directory_t *d, const char *from, const char *to)
         case GONE:
             break;
         case STRANGE:
-            wefti_warn_rarely(d->rarely, wefti_rarely_text(to),
+            wefti_warn_rarely(&d->trouble->rarely, wefti_rarely_text(to),
                               "the registry dir://%s has a file \"%s\" that is no entry; remove it, or use another name", d->path,
                               to);
             return WEFT_ERR_STATE;

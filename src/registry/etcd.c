@@ -50,7 +50,7 @@ typedef struct hold {
 
 weft_status_t wefti_etcd_trouble(etcd_t *e, weft_status_t st, const char *path, const char *why)
 {
-    wefti_warn_rarely(e->rarely, wefti_rarely_text(why), "the registry %s: %s; it is tried again", e->name, why);
+    wefti_reg_trouble(e->trouble, wefti_rarely_text(why), "the registry %s: %s; it is tried again", e->name, why);
     snprintf(e->why, sizeof e->why, "%s", why);
     e->bad_path = path;
     return st;
@@ -522,7 +522,7 @@ static weft_status_t open_by(weft_registry_t *registry, const char *scheme, cons
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a registry");
     e->wake_fd = registry->wake_fd;
     e->name = registry->uri;
-    e->rarely = &registry->rarely;
+    e->trouble = &registry->trouble;
     e->term = 1;
     e->lease_s = (registry->lease_ns + WEFT_SECOND - 1) / WEFT_SECOND;
     wefti_list_init(&e->held);

@@ -61,7 +61,7 @@ typedef struct etcd {
     reg_http_t *http;
     int wake_fd;
     const char *name;                   /* for people */
-    wefti_rarely_t *rarely;             /* the registry's */
+    reg_trouble_t *trouble;             /* the registry's */
     char *hosts[ETCD_HOSTS_MAX];        /* "http://host:port" */
     unsigned n_hosts, at;
 

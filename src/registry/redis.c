@@ -132,7 +132,7 @@ static const char lua_list[] =
 
 static void complain(redis_t *b, const char *why)
 {
-    wefti_warn_rarely(&b->registry->rarely, wefti_rarely_text(why), "the registry %s: %s; it is tried again", b->registry->uri,
+    wefti_reg_trouble(&b->registry->trouble, wefti_rarely_text(why), "the registry %s: %s; it is tried again", b->registry->uri,
                       why);
 }
 
@@ -278,7 +278,7 @@ static weft_status_t redis_enter(void *backend, reg_own_t *own)
     if (r->type == REDIS_REPLY_INTEGER) {
         st = r->integer == 1 ? WEFT_OK : WEFT_ERR_STATE;
     } else if (r->type == REDIS_REPLY_ERROR && strstr(r->str, "WRONGTYPE")) {
-        wefti_warn_rarely(&b->registry->rarely, wefti_rarely_text(name),
+        wefti_warn_rarely(&b->registry->trouble.rarely, wefti_rarely_text(name),
                           "the registry %s has a key " PREFIX "%s that is no entry; remove it, or use another name",
                           b->registry->uri, name);
         st = WEFT_ERR_STATE;

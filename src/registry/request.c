@@ -49,8 +49,10 @@ static void failed(weft_op_t *op, weft_status_t st)
 
 static void cancel(weft_op_t *op, weft_status_t why)
 {
-    request_of(op)->op = NULL;
-    wefti_op_complete(op, why);
+    reg_request_t *q = request_of(op);
+    q->op = NULL;
+    wefti_op_complete_why(
+        op, why, why == WEFT_ERR_TIMEOUT ? wefti_detail_format("the registry %s has not answered in time", q->registry->uri) : 0);
 }
 
 static const wefti_op_kind_t request_kind = {.name = "registry request", .start = start, .cancel = cancel, .failed = failed};
@@ -120,12 +122,13 @@ void wefti_reg_request_done(reg_request_t *q)
     uint64_t n = q->what == REG_FIND && !q->status ? tell_found(q) : 0;
     weft_op_t *op = q->op;
     weft_status_t st = q->status;
+    uint64_t detail = q->detail;
     bool own = op == &q->own;
     if (!own)
         request_free(q);
     if (op) {
         op->len = n;
-        wefti_op_complete(op, st);
+        wefti_op_complete_why(op, st, detail);
     }
     if (own)
         request_free(q); /* nobody waits for it, so it is done with */

@@ -113,6 +113,15 @@ typedef struct reg_backend {
 
 extern const reg_backend_t wefti_reg_memory, wefti_reg_directory, wefti_reg_redis, wefti_reg_redis_unix, wefti_reg_etcd, wefti_reg_etcds;
 
+/* --- trouble (thread.c), the thread's ------------------------------------------------------------------------------------------------ */
+
+/* Why the place of a registry was of no use last: the log hears of each kind rarely, and requests that fail say it. */
+typedef struct reg_trouble {
+    wefti_rarely_t rarely;
+    char last[WEFTI_DETAIL_MAX];
+} reg_trouble_t;
+void wefti_reg_trouble(reg_trouble_t *t, uint64_t kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* --- requests (request.c) --------------------------------------------------------------------------------------------------------- */
 
 typedef enum reg_what { REG_ENTER, REG_LEAVE, REG_FIND, REG_CLOSE } reg_what_t;
@@ -129,6 +138,7 @@ typedef struct reg_request {
     void *user;
     reg_found_t *found;
     weft_status_t status;
+    uint64_t detail;         /* why it failed: base/detail.h; 0: the status says it */
     bool came;               /* to the driver */
 } reg_request_t;
 
@@ -189,7 +199,7 @@ struct weft_registry {
 
     /* the thread's */
     wefti_list_t ours;
-    wefti_rarely_t rarely;   /* what the log was told of this registry */
+    reg_trouble_t trouble;   /* that there was with this registry */
     reg_found_t *last;
 
     /* the driver's */

@@ -16,6 +16,8 @@
  * tests/sim/registry_turns.c. */
 #include <errno.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -152,7 +154,7 @@ static weft_status_t keep_one(weft_registry_t *r, reg_own_t *own)
     if (!st)
         own->stale = false;
     if (st == WEFT_ERR_STATE && own->status != st)
-        wefti_warn_rarely(&r->rarely, wefti_rarely_text(own->entry->service) ^ wefti_rarely_text(own->entry->instance),
+        wefti_warn_rarely(&r->trouble.rarely, wefti_rarely_text(own->entry->service) ^ wefti_rarely_text(own->entry->instance),
                           "the registry %s: another process has taken %s@%s while it was out of reach", r->uri,
                           own->entry->service, own->entry->instance);
     own->status = st;
@@ -231,6 +233,35 @@ static void finish(weft_registry_t *r, reg_request_t *q)
     call_driver(r);
 }
 
+void wefti_reg_trouble(reg_trouble_t *t, uint64_t kind, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(t->last, sizeof t->last, fmt, args);
+    va_end(args);
+    wefti_warn_rarely(&t->rarely, kind, "%s", t->last);
+}
+
+/* What a request says that failed. */
+static uint64_t explain(const weft_registry_t *r, const reg_request_t *q)
+{
+    switch (q->status) {
+    case WEFT_ERR_UNREACHABLE:
+    case WEFT_ERR_LIMIT:
+        return *r->trouble.last ? wefti_detail_put(r->trouble.last) : 0;
+    case WEFT_ERR_STATE:
+        return q->entry ? wefti_detail_format("the registry %s: another process has entered %s@%s", r->uri, q->entry->service,
+                                              q->entry->instance)
+                        : 0;
+    case WEFT_ERR_NOTFOUND:
+        return wefti_detail_format("the registry %s: %s@%s was not entered by this runtime", r->uri, q->service, q->instance);
+    case WEFT_ERR_CLOSED:
+        return wefti_detail_format("the registry %s was closed", r->uri);
+    default:
+        return 0;
+    }
+}
+
 static void serve(weft_registry_t *r, reg_request_t *q)
 {
     switch (q->what) {
@@ -274,6 +305,8 @@ static bool serve_all(weft_registry_t *r, bool *wanted)
             q->status = WEFT_ERR_CLOSED;
         else
             serve(r, q);
+        if (q->status)
+            q->detail = explain(r, q);
         finish(r, q);
     }
 }

@@ -69,6 +69,41 @@ static void live(rma_acc_t *acc)
     r->refs++;
 }
 
+static const char *words_for(weft_status_t status)
+{
+    switch (status) {
+    case WEFT_ERR_RANGE:
+        return "not within the region";
+    case WEFT_ERR_RIGHTS:
+        return "its key does not allow that";
+    case WEFT_ERR_STALE:
+        return "the region was freed or revoked, or the time of its key is over";
+    case WEFT_ERR_NOTFOUND:
+        return "it has no region of that name";
+    case WEFT_ERR_AUTH:
+        return "the key of the region is not one that it gave out";
+    case WEFT_ERR_LIMIT:
+        return "this connection has as many remotes as it may";
+    case WEFT_ERR_TIMEOUT:
+        return "not done in time";
+    default:
+        return NULL; /* what the end of the endpoint does to it, the endpoint says */
+    }
+}
+
+/* What it says when the owner refused it, or did not answer in time. */
+static void explain(const rma_acc_t *acc, weft_status_t status)
+{
+    static const char *const names[] = {
+        [ACC_READ] = "a read", [ACC_WRITE] = "a write", [ACC_ATOMIC] = "an atomic operation", [ACC_NOTIFY] = "a notification"};
+    const char *words = words_for(status);
+    if (words && acc->what == ACC_ATTACH)
+        wefti_ep_says(acc->remote->ep, "%s", words);
+    else if (words)
+        wefti_ep_says(acc->remote->ep, "%s of %llu bytes at offset %llu: %s", names[acc->what], (unsigned long long)acc->len,
+                      (unsigned long long)acc->offset, words);
+}
+
 void wefti_rma_end(rma_acc_t *acc, weft_status_t status)
 {
     weft_remote_t *r = acc->remote;
@@ -79,10 +114,13 @@ void wefti_rma_end(rma_acc_t *acc, weft_status_t status)
         wefti_list_remove(&acc->loose_link);
     wefti_free(acc->big);
     acc->big = NULL;
-    if (acc->batch)
+    if (acc->batch) {
         wefti_rma_batch_ended(acc, status);
-    else
+    } else {
+        if (__builtin_expect(status && r->ep, 0))
+            explain(acc, status);
         wefti_op_complete(wefti_op_of_room(acc), status);
+    }
     wefti_rma_flushes(r);
     weft_ep_t *ep = r->ep;
     if (freed && ep && ep->lane)

@@ -46,6 +46,16 @@ static inline void count(uint64_t *n, int64_t by)
     __atomic_store_n(n, *n + (uint64_t)by, __ATOMIC_RELAXED);
 }
 
+/* What it says when it failed: the function, and the message of its reply, where somebody wants that. */
+static uint64_t explain(weft_op_t *op, weft_status_t status)
+{
+    const rpc_call_t *c = rpc_call(op);
+    const char *message = c->reply ? c->reply->message : NULL;
+    if (wefti_opx(op)->rt->why) /* its endpoint ends, and says why */
+        return 0;
+    return wefti_detail_format("%.100s: %s", c->method->text, message && *message ? message : weft_status_text(status));
+}
+
 /* Nothing of it is with anyone any more. */
 static void complete(weft_op_t *op, weft_status_t status)
 {
@@ -65,7 +75,10 @@ static void complete(weft_op_t *op, weft_status_t status)
         wefti_stream_drop(c->stream);
     }
     client->calls--;
-    wefti_op_complete(op, status);
+    if (__builtin_expect(status != WEFT_OK, 0))
+        wefti_op_complete_why(op, status, explain(op, status));
+    else
+        wefti_op_complete(op, status);
     if (__builtin_expect(client->closing, 0)) {
         wefti_rpc_client_hold(client);
         wefti_rpc_client_unhold(client);

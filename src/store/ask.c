@@ -135,8 +135,10 @@ static void sent(weft_op_t *op, void *user)
 static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
-    if (a->kind == STORE_OPEN && !can_store(ep))
+    if (a->kind == STORE_OPEN && !can_store(ep)) {
+        wefti_ep_says(ep, "its library serves no memory; it is too old");
         return WEFT_ERR_UNSUPPORTED;
+    }
     weft_status_t st = wefti_slots_add(&e->asked, a, &a->id);
     if (st)
         return st;
@@ -231,6 +233,8 @@ static void cancel(weft_op_t *op, weft_status_t why)
         wefti_store_ask_end(a, why);
     } else if (a->state == ASK_ATTACHING) {
         weft_op_cancel(&a->attach);
+    } else if (a->state == ASK_SENT && why == WEFT_ERR_TIMEOUT && wefti_store_ep(a->store)) {
+        wefti_ep_says(wefti_store_ep(a->store), "the memory server has not answered in time");
     }
     wefti_op_complete(op, why);
 }
@@ -306,6 +310,8 @@ void wefti_store_replied(weft_am_t *am, void *user)
         a->op->reason = p.reason;
     if (p.flags & STORE_LEASE_OVER)
         atomic_store(&a->store->state, WEFT_ERR_STALE);
+    if (p.status && a->op)
+        wefti_store_refusal(a, ep, &p);
     wefti_store_answer(a, &p);
     flush(ep);
 }

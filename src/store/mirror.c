@@ -38,6 +38,37 @@ static void stop(weft_mirror_t *m)
     }
 }
 
+uint64_t wefti_mirror_why(const weft_mirror_t *m, weft_status_t why)
+{
+    const char *text;
+    switch (why) {
+    case WEFT_ERR_STALE:
+        text = "another writer took it over, or too few of its members answer to be sure that none did; open it again";
+        break;
+    case WEFT_ERR_PEER:
+        text = "no member is left that has it";
+        break;
+    case WEFT_ERR_CORRUPT:
+        text = "no member has a copy that matches its checksum";
+        break;
+    case WEFT_ERR_NOTFOUND:
+        text = "no member has one of that name";
+        break;
+    case WEFT_ERR_STATE:
+        text = "there is one of that name already";
+        break;
+    case WEFT_ERR_LIMIT:
+        text = "a member has no room for it";
+        break;
+    case WEFT_ERR_TIMEOUT:
+        text = "its members have not answered in time";
+        break;
+    default:
+        return 0;
+    }
+    return wefti_detail_format("the mirror \"%.64s\": %s", m->name ? m->name : "", text);
+}
+
 /* Tell everyone. */
 static void bury(weft_mirror_t *m)
 {
@@ -55,7 +86,7 @@ static void bury(weft_mirror_t *m)
     m->open_op = NULL;
     m->phase = MIR_GONE; /* nobody ever had it */
     op->buf = NULL;
-    wefti_op_complete(op, m->state);
+    wefti_op_complete_why(op, m->state, wefti_mirror_why(m, m->state));
 }
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_mirror_t, rt);
@@ -75,11 +106,12 @@ static void gone(weft_mirror_t *m)
 {
     weft_op_t *op = m->close_op;
     weft_status_t st = m->close_status;
+    uint64_t detail = wefti_mirror_why(m, st);
     wefti_list_remove(&m->link);
     wefti_timer_stop(m->rt, &m->timer);
     mirror_free(m);
     if (op)
-        wefti_op_complete(op, st);
+        wefti_op_complete_why(op, st, detail);
 }
 
 /* --- closing ------------------------------------------------------------------------------------------------------------------------- */

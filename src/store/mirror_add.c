@@ -27,7 +27,7 @@ void wefti_mirror_add_end(weft_mirror_t *m, weft_status_t why)
         m->scan.failed = why ? why : WEFT_ERR_CANCELLED;
     mir_wake(m);
     if (op)
-        wefti_op_complete(op, why);
+        wefti_op_complete_why(op, why, wefti_mirror_why(m, why));
 }
 
 static void give_up(mir_member_t *mb, weft_status_t why)

@@ -449,9 +449,10 @@ static void let_go(weft_op_t *op)
 
 void wefti_mirror_io_fail(weft_op_t *op, weft_status_t why)
 {
+    const weft_mirror_t *m = mir_io(op)->m;
     let_go(op);
     op->len = 0;
-    wefti_op_complete(op, why);
+    wefti_op_complete_why(op, why, wefti_mirror_why(m, why));
 }
 
 void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_status_t why)

@@ -273,6 +273,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m);
 /* --- mirror_io.c ------------------------------------------------------------------------------------------------------------------ */
 
 void wefti_mirror_begin(weft_mirror_t *m);         /* pieces of operations that wait, as many as may be under way */
+uint64_t wefti_mirror_why(const weft_mirror_t *m, weft_status_t why); /* the detail of what fails with that: base/detail.h */
 void wefti_mirror_io_fail(weft_op_t *op, weft_status_t why);
 void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_status_t why);
 mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t block); /* NULL: no memory */

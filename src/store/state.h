@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <weft/am.h>
 #include <weft/store.h>
@@ -261,6 +262,9 @@ struct store_ask {
     char names[2][WEFT_RMA_NAME_MAX + 1];
     uint8_t bytes[STORE_REQUEST_MAX];
 };
+
+/* refusal.c */
+void wefti_store_refusal(const store_ask_t *a, weft_ep_t *ep, const store_reply_t *p); /* what it says when it now completes */
 
 /* ask.c */
 /* A request, not sent. name may be NULL; store: NULL for one that is kept for later, wefti_store_ask_of() gives it one. NULL: no memory. */

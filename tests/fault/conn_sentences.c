@@ -1,25 +1,13 @@
 /* Every operation that failed says why, with the address and the peer: not only that it did. */
-#include <string.h>
-
 #include "lib/peer.h"
 #include "test.h"
+
+#include "says.h"
 
 static void life_idle(weft_runtime_t *rt, weft_ep_t *ep)
 {
     (void)ep;
     peer_live(rt);
-}
-
-/* All of these words, in this order. */
-#define SAYS(op, ...) says(op, __LINE__, (const char *const[]){__VA_ARGS__, NULL})
-static void says(const weft_op_t *op, int line, const char *const *words)
-{
-    const char *text = weft_op_error(op), *at = text;
-    for (int i = 0; words[i]; i++) {
-        at = strstr(at, words[i]);
-        if (!at)
-            FAIL("line %d: \"%s\" does not say \"%s\"", line, text, words[i]);
-    }
 }
 
 TEST(a_connect_that_was_refused_names_the_address)
