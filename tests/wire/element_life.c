@@ -151,7 +151,7 @@ TEST(nobody_at_the_address_is_lost_after_a_while_and_found_when_it_comes)
         weft_action_opts_t a = WEFT_ACTION_OPTS_INIT;
         weft_memory_opts_t m = WEFT_MEMORY_OPTS_INIT;
         char durl[300], uri[200];
-        a.connect_ns = 100 * WEFT_MILLISECOND;
+        a.connect_ns = 500 * WEFT_MILLISECOND;
         a.retry_ns = 5 * WEFT_MILLISECOND;
         m.named = true;
         elements_open(&e, way, 100, &m, &a);
