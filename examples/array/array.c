@@ -47,7 +47,7 @@ struct array {
     uint64_t count;
 };
 
-/* Attach the region of that name. Whoever is connected may: names are for what all peers may have, tokens for the rest. */
+/* Attach the region of that name. Whoever is connected may: names are for what all peers may have, keys for the rest. */
 static void array_open(struct array *a, weft_ep_t *ep, const char *name)
 {
     weft_op_t op = WEFT_OP_INIT;

@@ -2,7 +2,7 @@
  *
  *     counter [clients [tickets each]]
  *
- * The owner exposes one word and gives out a token for it. Everyone who has the token connects and adds: fetch-and-add is one operation, so
+ * The owner exposes one word and gives out a key for it. Everyone who has the key connects and adds: fetch-and-add is one operation, so
  * no two get the same ticket, however they reach the word. Here every other client insists on the checked path, the rest map the word, and
  * the owner itself adds with its processor. In the end the word must say how many tickets were taken. */
 #include <inttypes.h>
@@ -16,10 +16,10 @@
 
 enum { CLIENTS = 4, TICKETS = 10000, AT_ONCE = 64, OURS = 1000 };
 
-/* What a client is told through a pipe: the token says all the rest. */
+/* What a client is told through a pipe: the key says all the rest. */
 struct invitation {
     size_t len;
-    unsigned char token[WEFT_RMA_TOKEN_MAX];
+    unsigned char key[WEFT_REGION_KEY_MAX];
 };
 
 static void must(weft_status_t status, const char *what)
@@ -42,16 +42,16 @@ static void check(bool good, const char *what)
 
 /* --- a client -------------------------------------------------------------------------------------------------------- */
 
-/* Attach the token: the owner's address is in it. */
+/* Attach the key: the owner's address is in it. */
 static weft_remote_t *attach(weft_runtime_t *rt, const struct invitation *in, weft_rma_path_t path, weft_ep_t **ep_out)
 {
-    weft_token_info_t about = WEFT_TOKEN_INFO_INIT;
+    weft_region_key_info_t about = WEFT_REGION_KEY_INFO_INIT;
     weft_remote_opts_t opts = WEFT_REMOTE_OPTS_INIT;
     weft_op_t op = WEFT_OP_INIT;
-    MUST(weft_token_read(in->token, in->len, &about));
+    MUST(weft_region_key_read(in->key, in->len, &about));
     MUST(weft_ep_open(rt, about.owner, NULL, NULL, ep_out));
     opts.path = path; /* WEFT_RMA_ANY: the fastest there is */
-    MUST(weft_remote_attach(*ep_out, in->token, in->len, &opts, &op));
+    MUST(weft_remote_attach(*ep_out, in->key, in->len, &opts, &op));
     WAIT(op);
     return weft_op_remote(&op);
 }
@@ -160,10 +160,10 @@ int main(int argc, char **argv)
     opts.len = sizeof(uint64_t);
     MUST(weft_region_new(rt, &opts, &region)); /* memory that the library makes: zero, and peers on this host may map it */
 
-    struct invitation in = {.len = sizeof in.token};
-    weft_region_token_opts_t rights = WEFT_REGION_TOKEN_OPTS_INIT;
+    struct invitation in = {.len = sizeof in.key};
+    weft_region_key_opts_t rights = WEFT_REGION_KEY_OPTS_INIT;
     rights.rights = WEFT_RMA_ATOMIC; /* adding, and nothing else */
-    MUST(weft_region_token(region, &rights, in.token, &in.len));
+    MUST(weft_region_key(region, &rights, in.key, &in.len));
     for (int i = 0; i < clients; i++) {
         check(write(to_client[i], &in, sizeof in) == sizeof in, "a client is gone already");
         close(to_client[i]);

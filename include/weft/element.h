@@ -24,7 +24,7 @@
  *     WEFT_ERR_RANGE     outside of the buffer, or of the element's memory. Nothing was touched
  *     WEFT_ERR_PEER      the element is lost; before it was ever reached also WEFT_ERR_REFUSED, _UNREACHABLE, _ADDRESS, _TIMEOUT
  *     WEFT_ERR_STALE     its memory is gone, though something answers in its place: configure the transport anew
- *     WEFT_ERR_AUTH      the token is not for it, or the keys differ
+ *     WEFT_ERR_AUTH      the region key is not for it, or the runtimes' authentication keys differ
  *     WEFT_ERR_TIMEOUT   the operation's deadline, or the durl's timeout_ms if it has none
  *     WEFT_ERR_CANCELLED it was cancelled, or the action was terminated while it waited for a transport to become READY
  *     WEFT_ERR_CLOSED    the transport was released, or its action is closed
@@ -82,8 +82,8 @@ typedef struct weft_durl {
     char url[512];                           /* where the element listens: URIs as weft_ep_open() takes them, joined by commas */
     char shm_id[64];                         /* letters, digits, '-', '_' and '.' */
     char peerinfo[512];                      /* kept, and of no meaning here */
-    uint8_t token[WEFT_RMA_TOKEN_MAX];       /* token, in hexadecimal digits in the text: the right to the memory. A secret */
-    size_t token_len;
+    uint8_t region_key[WEFT_REGION_KEY_MAX]; /* token, in hexadecimal digits in the text: opens the memory (weft/rma.h). A secret */
+    size_t region_key_len;
     uint64_t timeout_ms;                     /* for operations without a deadline */
     size_t n_replicas;
     char replica[WEFT_MIRROR_MAX][512];      /* replicas: where each is, separated by '|' in the text */
@@ -111,7 +111,7 @@ typedef struct weft_memory_opts {
     uint64_t spare;           /* bytes beyond that, for weft_transport_alloc(). Default is: none */
     uint64_t lease_ns;        /* of those: how long they outlive a user that fell silent. Default is: 30 s */
     bool mirrored;            /* it is one of several replicas: its memory is a block that its users make, keep alike and find by `name` */
-    bool named;               /* whoever is connected reaches the memory by its name, without a token */
+    bool named;               /* whoever is connected reaches the memory by its name, without a region key */
     bool unmapped;            /* users on this host do not map it: every access is checked by this process */
 } weft_memory_opts_t;
 #define WEFT_MEMORY_OPTS_INIT WEFT_INIT(weft_memory_opts_t)
@@ -123,8 +123,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_memory_open(weft_runtime_t *rt, cons
 /* Stop serving, hang up, give the memory back: op (may be NULL) completes when all of that is done. Do not use `memory` after this call. */
 WEFT_API weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op);
 
-/* What its users are configured with, as weft_durl_format() writes it: a secret, since the token is in it. Of a mirrored one it has one replica,
- * itself: put those of several into one weft_durl_t. */
+/* What its users are configured with, as weft_durl_format() writes it: a secret, since the key of the memory is in it. Of a mirrored one it has one
+ * replica, itself: put those of several into one weft_durl_t. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len);
 /* Where it listens; valid until it is closed. */
 WEFT_API const char *weft_memory_uri(const weft_memory_t *memory);
@@ -167,7 +167,7 @@ WEFT_API weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op);
 /* The id it was opened with; valid until it is closed. */
 WEFT_API const char *weft_action_id(const weft_action_t *action);
 
-/* Add a transport. One with a place to go (url, shm_id, a token that has one, replicas; a size, for rdma_local and for servers) connects at
+/* Add a transport. One with a place to go (url, shm_id, a region key that has one, replicas; a size, for rdma_local and for servers) connects at
  * once; any other waits for weft_action_configure(). Fails: WEFT_ERR_INVALID (the durl), WEFT_ERR_STATE (there is one of that
  * name), WEFT_ERR_NOMEM, and what opening a server's memory came to. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_action_add(weft_action_t *action, const char *durl);

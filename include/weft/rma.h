@@ -1,20 +1,21 @@
 /* weft/rma.h - remote memory: regions that others may read and write, and the operations on them.
  *
- * An owner exposes a region and gives out tokens for it: bytes that name the region and its generation, which part of it and what may be
- * done with it, how to reach its owner, and that nobody else can make. Whoever has a token, and a connection to the owner, attaches it and gets
- * a remote: a handle for reads, writes and atomics, which are operations like all others.
+ * An owner exposes a region and gives out keys for it: bytes that name the region and its generation, which part of it and what may be
+ * done with it, how to reach its owner, and that nobody else can make. Whoever has a region's key, and a connection to the owner, attaches it and
+ * gets a remote: a handle for reads, writes and atomics, which are operations like all others. (The authentication key of a runtime,
+ * weft/runtime.h, is another thing: it lets peers connect.)
  *
- *     owner:  weft_region_new(rt, &opts, &region);  weft_region_token(region, NULL, token, &len);
- *     other:  weft_remote_attach(ep, token, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = op.buf;
+ *     owner:  weft_region_new(rt, &opts, &region);  weft_region_key(region, NULL, key, &len);
+ *     other:  weft_remote_attach(ep, key, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = op.buf;
  *             weft_rma_write(remote, 0, "hello", 5, &op);
  *
  * Several paths, one API. A peer of the same user on the same host maps the region and touches it directly, without the owner's processor. Everyone
  * else asks the owner, which checks every access: bounds, rights, generation; or, where both have marked the fabric as trusted
  * (WEFT_TRUSTED), lets RDMA hardware do it. Results and errors are the same; weft_remote_get_info() tells which one it is.
  *
- *     WEFT_ERR_RANGE    outside of the region, or of the part the token names. Nothing was touched.
- *     WEFT_ERR_RIGHTS   the token does not allow that. Nothing was touched.
- *     WEFT_ERR_STALE    the region was revoked or freed, or the token's time is over. Attach a new token.
+ *     WEFT_ERR_RANGE    outside of the region, or of the part the region's key names. Nothing was touched.
+ *     WEFT_ERR_RIGHTS   the region's key does not allow that. Nothing was touched.
+ *     WEFT_ERR_STALE    the region was revoked or freed, or the time of its key is over. Attach a new key.
  *     WEFT_ERR_PEER     the owner is lost. A write or an atomic that was under way may have happened. A remote ends with its connection:
  *                       attach again after a reconnect. WEFT_ERR_CLOSED: the connection was closed here.
  *
@@ -45,9 +46,9 @@ extern "C" {
 #define WEFT_RMA_ATOMIC UINT32_C(4)
 #define WEFT_RMA_ALL    UINT32_C(7)
 
-#define WEFT_RMA_WHOLE     4160u /* bytes: see Whole above */
-#define WEFT_RMA_TOKEN_MAX 1024u /* bytes of the longest token */
-#define WEFT_RMA_NAME_MAX  255u  /* bytes of the longest name */
+#define WEFT_RMA_WHOLE      4160u /* bytes: see Whole above */
+#define WEFT_REGION_KEY_MAX 1024u /* bytes of the longest key of a region */
+#define WEFT_RMA_NAME_MAX   255u  /* bytes of the longest name */
 
 /* --- regions: memory of ours ------------------------------------------------------------------------------------------- */
 
@@ -63,7 +64,7 @@ typedef struct weft_region_opts {
     void *buf;                   /* memory of the program's to expose, in any kind; it stays the program's, and stays until weft_region_free()
                                     is complete. Default is: made by the library, zeroed, and the only sort that peers on this host map */
     const weft_mem_kind_t *kind; /* of buf (default: look) */
-    uint32_t rights;             /* WEFT_RMA_*: the most a token may give. Default is: all */
+    uint32_t rights;             /* WEFT_RMA_*: the most a key of it may give. Default is: all */
     const char *name;            /* every peer that is connected may attach it by this name, with the rights below. Default is: none */
     uint32_t name_rights;        /* Default is: rights */
     bool unmapped;               /* peers may not map it: every access is checked by this process */
@@ -81,13 +82,13 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_new(weft_runtime_t *rt, const
  * buf is the program's again. Do not use `region` after this call. */
 WEFT_API weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op);
 
-/* Make every token given out so far, and every remote made from one, stale, the name's too. New tokens are good. op (may be NULL) completes when
+/* Make every key of it given out so far, and every remote made from one, stale, the name's too. New keys are good. op (may be NULL) completes when
  * no access made with an old one is under way any more; WEFT_ERR_TIMEOUT, _CANCELLED, _NOMEM: it is revoked, and one may be. Memory stays where it
  * is, unless a peer that had it mapped is stuck or was lost in the middle of an access: then the region's bytes are moved to fresh memory under the
  * same address, and what this process writes to it between this call and the completion may be lost. */
 WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
 
-/* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Tokens keep the length they were given with.
+/* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Keys keep the length they were given with.
  * Fails: WEFT_ERR_RANGE (beyond max_len, or shorter than it is). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_extend(weft_region_t *region, uint64_t len);
 
@@ -112,29 +113,29 @@ typedef struct weft_region_info {
 #define WEFT_REGION_INFO_INIT WEFT_INIT(weft_region_info_t)
 WEFT_API weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info_t *info_out);
 
-typedef struct weft_region_token_opts {
+typedef struct weft_region_key_opts {
     size_t size;
     uint64_t offset, len;  /* the part. Default is: all of it from offset on */
     uint32_t rights;       /* Default is: the region's */
     uint64_t lifetime_ns;  /* from now. Default is: until it is revoked */
-} weft_region_token_opts_t;
-#define WEFT_REGION_TOKEN_OPTS_INIT WEFT_INIT(weft_region_token_opts_t)
+} weft_region_key_opts_t;
+#define WEFT_REGION_KEY_OPTS_INIT WEFT_INIT(weft_region_key_opts_t)
 
-/* Make a token: written to buf, which has room for *len bytes, and its length to *len; WEFT_RMA_TOKEN_MAX is always enough. It can be copied,
- * stored and sent; it is a secret: who has it has the memory. opts may be NULL. The addresses the runtime listens on are in it.
+/* Make a key of the region: written to buf, which has room for *len bytes, and its length to *len; WEFT_REGION_KEY_MAX is always enough. It can be
+ * copied, stored and sent; it is a secret: who has it has the memory. opts may be NULL. The addresses the runtime listens on are in it.
  * Fails: WEFT_ERR_LIMIT (*len says how much), WEFT_ERR_RANGE, WEFT_ERR_RIGHTS. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_token(weft_region_t *region, const weft_region_token_opts_t *opts, void *buf, size_t *len);
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len);
 
-/* What a token says, without asking its owner: as good as its bearer's word. */
-typedef struct weft_token_info {
+/* What a region's key says, without asking its owner: as good as its bearer's word. */
+typedef struct weft_region_key_info {
     size_t size;
     uint64_t region, generation, offset, len;
     uint32_t rights;
     char owner[512];       /* URIs joined by commas, for weft_ep_open(); "" if its owner did not listen */
-} weft_token_info_t;
-#define WEFT_TOKEN_INFO_INIT WEFT_INIT(weft_token_info_t)
-/* WEFT_ERR_INVALID: it is no token. */
-WEFT_API weft_status_t weft_token_read(const void *token, size_t len, weft_token_info_t *info_out);
+} weft_region_key_info_t;
+#define WEFT_REGION_KEY_INFO_INIT WEFT_INIT(weft_region_key_info_t)
+/* WEFT_ERR_INVALID: it is no key of a region. */
+WEFT_API weft_status_t weft_region_key_read(const void *key, size_t len, weft_region_key_info_t *info_out);
 
 /* --- remotes: memory of others ------------------------------------------------------------------------------------------ */
 
@@ -153,11 +154,11 @@ typedef struct weft_remote_opts {
 } weft_remote_opts_t;
 #define WEFT_REMOTE_OPTS_INIT WEFT_INIT(weft_remote_opts_t)
 
-/* Attach a token over a connection to its owner: op, which is needed, completes with op->buf, a weft_remote_t * that is yours until
- * weft_remote_drop(), and op->len, its length. Offsets count from the part the token names. opts may be NULL.
+/* Attach a region's key over a connection to its owner: op, which is needed, completes with op->buf, a weft_remote_t * that is yours until
+ * weft_remote_drop(), and op->len, its length. Offsets count from the part the key names. opts may be NULL.
  * Completes with WEFT_ERR_STALE (revoked, freed, expired, or of an owner that was since restarted), WEFT_ERR_AUTH (not genuine),
- * WEFT_ERR_INVALID (no token), WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (too many remotes on this connection), WEFT_ERR_PEER. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_attach(weft_ep_t *ep, const void *token, size_t len, const weft_remote_opts_t *opts,
+ * WEFT_ERR_INVALID (no key of a region), WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (too many remotes on this connection), WEFT_ERR_PEER. */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_attach(weft_ep_t *ep, const void *key, size_t len, const weft_remote_opts_t *opts,
                                                           weft_op_t *op);
 /* The same by the name of a region: WEFT_ERR_NOTFOUND. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_remote_find(weft_ep_t *ep, const char *name, const weft_remote_opts_t *opts, weft_op_t *op);

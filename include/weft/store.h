@@ -3,15 +3,15 @@
  * A server gives out memory of its own over every endpoint of its runtime. A client opens a store over an endpoint to it: that is a lease,
  * which the server keeps for as long as the endpoint is up. A client that is lost, and does not come back within its lease, loses its blocks;
  * those that it made `shared` stay until someone removes them. A block is a region of the server's (weft/rma.h): the client reads and writes it
- * through its remote, and can give tokens of it to others.
+ * through its remote, and can give keys of it (weft/rma.h) to others.
  *
  *     server:  weft_store_serve(rt, &opts, &server);   (the program listens)
  *     client:  weft_store_open(ep, NULL, &op);  store = op.buf;
  *              weft_block_alloc(store, &opts, &op);  block = op.buf;
  *              weft_rma_write(weft_block_remote(block), 0, "hello", 5, &op);
  *
- * Memory is zero when it is given out, whoever had it before. Whoever is connected may open blocks by their names: the walls are the key of the
- * runtime (weft/runtime.h), and tokens for what has no name.
+ * Memory is zero when it is given out, whoever had it before. Whoever is connected may open blocks by their names: the walls are the
+ * authentication key of the runtime (weft/runtime.h), and region keys for what has no name.
  *
  *     WEFT_ERR_LIMIT     a quota, or no memory left at the server
  *     WEFT_ERR_NOTFOUND  no block of that name
@@ -119,7 +119,7 @@ typedef struct weft_block_opts {
     size_t size;
     uint64_t len;            /* 0 is allowed: a name, and something to extend; its remote is good for nothing yet */
     uint64_t max_len;        /* how far it may be extended. Default is: as far as the server has memory */
-    const char *name;        /* at most WEFT_RMA_NAME_MAX bytes. Default is: none, only tokens */
+    const char *name;        /* at most WEFT_RMA_NAME_MAX bytes. Default is: none, only region keys */
     bool shared;             /* it belongs to nobody and outlives our lease; needs a name */
 } weft_block_opts_t;
 #define WEFT_BLOCK_OPTS_INIT WEFT_INIT(weft_block_opts_t)
@@ -134,8 +134,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_open(weft_store_t *store, cons
 
 /* Its memory, for weft_rma_*(); the block's, until that is dropped. After an extension it is another one. */
 WEFT_API weft_remote_t *weft_block_remote(const weft_block_t *block);
-/* A token for it, with all rights, to give to others; as weft_region_token(). */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_token(const weft_block_t *block, void *buf, size_t *len);
+/* A region key for it, with all rights, to give to others; as weft_region_key(). */
+WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_key(const weft_block_t *block, void *buf, size_t *len);
 
 /* Make it longer; the new bytes are zero. The remote from before stays good for what it reached. op->len is the new length.
  * Only what is ours, or shared. Completes with WEFT_ERR_LIMIT, WEFT_ERR_STATE, WEFT_ERR_RANGE (shorter than it is). */
@@ -144,7 +144,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_extend(weft_block_t *block, ui
  * that name, ours or shared, is freed in the same moment, so that who opens the name finds the one or the other and never nothing.
  * Completes with WEFT_ERR_STATE (the name is taken, or the block is not ours or shared already), WEFT_ERR_INVALID (the name). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_share(weft_block_t *block, const char *name, bool replace, weft_op_t *op);
-/* Free it at the server, everyone's tokens and remotes with it, and drop the handle. Only what is ours, or shared. op may be NULL. */
+/* Free it at the server, everyone's keys of it and remotes with it, and drop the handle. Only what is ours, or shared. op may be NULL. */
 WEFT_API weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op);
 /* Forget the handle; the block stays. NULL is allowed. It may outlive the runtime. */
 WEFT_API void weft_block_drop(weft_block_t *block);

@@ -1,7 +1,7 @@
 /* base/log.h - the log, and the detail behind an error returned at once.
  *
  * Whoever first decides an error logs it or records its detail; callers pass the status up and stay silent. Secrets
- * (keys, tokens) never reach a format string. */
+ * (authentication keys, keys of regions) never reach a format string. */
 #ifndef WEFTI_LOG_H
 #define WEFTI_LOG_H
 

@@ -3,7 +3,8 @@
  *     NAME;IMPL;[KEY,VALUE;]*
  *
  * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted. Every value is read
- * into a place of its own size, or refused with the name of its key. Values of `token` and `peerinfo` never reach a message: they are secrets.
+ * into a place of its own size, or refused with the name of its key. Values of `token`, which is the region key of the memory, and of `peerinfo`
+ * never reach a message: they are secrets.
  *
  * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and tests/fuzz/durl.c hold us
  * to it. */
@@ -122,19 +123,19 @@ static int digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-static weft_status_t read_token(part_t v, weft_durl_t *d)
+static weft_status_t read_region_key(part_t v, weft_durl_t *d)
 {
-    if (v.n % 2 || v.n / 2 > sizeof d->token)
+    if (v.n % 2 || v.n / 2 > sizeof d->region_key)
         return wefti_fail(WEFT_ERR_INVALID,
-                          "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits", sizeof d->token,
-                          v.n);
+                          "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
+                          sizeof d->region_key, v.n);
     for (size_t i = 0; i < v.n; i += 2) {
         int high = digit(v.p[i]), low = digit(v.p[i + 1]);
         if (high < 0 || low < 0)
             return wefti_fail(WEFT_ERR_INVALID, "the durl's token has something that is no hexadecimal digit");
-        d->token[i / 2] = (uint8_t)(high << 4 | low);
+        d->region_key[i / 2] = (uint8_t)(high << 4 | low);
     }
-    d->token_len = v.n / 2;
+    d->region_key_len = v.n / 2;
     return WEFT_OK;
 }
 
@@ -210,7 +211,7 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     case KEY_PEERINFO:
         return copy(keys[which], v, d->peerinfo, sizeof d->peerinfo);
     case KEY_TOKEN:
-        return read_token(v, d);
+        return read_region_key(v, d);
     case KEY_TIMEOUT:
         return read_number(keys[which], v, wefti_parse_number, &d->timeout_ms);
     default:
@@ -364,13 +365,13 @@ static void put_number(writer_t *w, unsigned key, uint64_t value)
     put_text(w, key, value ? digits : "", sizeof digits);
 }
 
-static void put_token(writer_t *w, const weft_durl_t *d)
+static void put_region_key(writer_t *w, const weft_durl_t *d)
 {
-    if (!put_key(w, KEY_TOKEN, d->token_len))
+    if (!put_key(w, KEY_TOKEN, d->region_key_len))
         return;
-    for (size_t i = 0; i < d->token_len; i++) {
+    for (size_t i = 0; i < d->region_key_len; i++) {
         char two[3];
-        snprintf(two, sizeof two, "%02x", d->token[i]);
+        snprintf(two, sizeof two, "%02x", d->region_key[i]);
         put(w, two, 2);
     }
     put_word(w, ";");
@@ -386,7 +387,7 @@ static void write_durl(const weft_durl_t *d, writer_t *w)
     put_text(w, KEY_URL, d->url, sizeof d->url);
     put_text(w, KEY_SHM_ID, d->shm_id, sizeof d->shm_id);
     put_text(w, KEY_PEERINFO, d->peerinfo, sizeof d->peerinfo);
-    put_token(w, d);
+    put_region_key(w, d);
     put_number(w, KEY_TIMEOUT, d->timeout_ms);
     (void)put_key(w, KEY_REPLICAS, d->n_replicas);
     for (size_t i = 0; i < d->n_replicas; i++) {
@@ -399,8 +400,8 @@ static bool same(const weft_durl_t *a, const weft_durl_t *b)
 {
     bool same = !strcmp(a->name, b->name) && a->impl == b->impl && a->server == b->server && a->bytes == b->bytes &&
                 !strcmp(a->url, b->url) && !strcmp(a->shm_id, b->shm_id) && !strcmp(a->peerinfo, b->peerinfo) &&
-                a->token_len == b->token_len && !memcmp(a->token, b->token, a->token_len) && a->timeout_ms == b->timeout_ms &&
-                a->n_replicas == b->n_replicas;
+                a->region_key_len == b->region_key_len && !memcmp(a->region_key, b->region_key, a->region_key_len) &&
+                a->timeout_ms == b->timeout_ms && a->n_replicas == b->n_replicas;
     for (size_t i = 0; same && i < a->n_replicas; i++)
         same = !strcmp(a->replica[i], b->replica[i]);
     return same;
@@ -416,7 +417,7 @@ static bool ends(const weft_durl_t *d)
 {
     bool all = strnlen(d->name, sizeof d->name) < sizeof d->name && strnlen(d->url, sizeof d->url) < sizeof d->url &&
                strnlen(d->shm_id, sizeof d->shm_id) < sizeof d->shm_id &&
-               strnlen(d->peerinfo, sizeof d->peerinfo) < sizeof d->peerinfo && d->token_len <= sizeof d->token &&
+               strnlen(d->peerinfo, sizeof d->peerinfo) < sizeof d->peerinfo && d->region_key_len <= sizeof d->region_key &&
                d->n_replicas <= WEFT_MIRROR_MAX;
     for (size_t i = 0; all && i < d->n_replicas; i++)
         all = strnlen(d->replica[i], sizeof d->replica[i]) < sizeof d->replica[i];
@@ -434,7 +435,7 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
         return st;
     if (!ends(&d))
         return wefti_fail(WEFT_ERR_INVALID,
-                          "a text in the durl does not end, or there are more replicas or bytes of a token than fit");
+                          "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
     write_durl(&d, &w);
     if (w.n > WEFT_DURL_MAX)
         return wefti_fail(WEFT_ERR_INVALID, "the durl would have %zu bytes; %u are the most", w.n, WEFT_DURL_MAX);

@@ -38,8 +38,8 @@ struct weft_memory {
     weft_op_t *close_op;
     wefti_call_t list_call, close_call; /* the one may still be on its way when the other begins */
     weft_op_t region_op, store_op, listener_op;
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
-    size_t token_len;
+    uint8_t key[WEFT_REGION_KEY_MAX];
+    size_t key_len;
 };
 
 typedef struct guest {
@@ -381,8 +381,8 @@ static weft_status_t open_memory(weft_runtime_t *rt, const weft_memory_opts_t *o
     if (!st)
         st = open_listener(m, o);
     if (!st && m->region) {
-        m->token_len = sizeof m->token;
-        st = weft_region_token(m->region, NULL, m->token, &m->token_len);
+        m->key_len = sizeof m->key;
+        st = weft_region_key(m->region, NULL, m->key, &m->key_len);
     }
     if (st) { /* guests may have come meanwhile: it closes like any other */
         m->seen = true;
@@ -443,19 +443,19 @@ weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
         d.n_replicas = 1;
     } else {
         memcpy(d.url, memory->uri, sizeof d.url);
-        memcpy(d.token, memory->token, memory->token_len);
-        d.token_len = memory->token_len;
+        memcpy(d.region_key, memory->key, memory->key_len);
+        d.region_key_len = memory->key_len;
     }
     unlock(memory);
     return weft_durl_format(&d, buf, len);
 }
 
-bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len)
+bool wefti_memory_key(weft_memory_t *memory, uint8_t key[WEFT_REGION_KEY_MAX], size_t *len)
 {
     if (lock(memory))
         return false;
-    memcpy(token, memory->token, memory->token_len);
-    *len = memory->token_len;
+    memcpy(key, memory->key, memory->key_len);
+    *len = memory->key_len;
     unlock(memory);
     return *len != 0;
 }

@@ -2,7 +2,7 @@
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's token; where there is none, by the element's name, or else as the one that is served at that place. Leases
+ * The memory is attached by the durl's region key; where there is none, by the element's name, or else as the one served at that place. Leases
  * of memory that is allocated there go over the same endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
@@ -47,7 +47,7 @@ static bool ask_place(single_t *s, const weft_durl_t *d)
 {
     char place[ELEMENT_PLACE_MAX];
     wefti_durl_place(d, place);
-    if (s->asked_place || d->token_len || !*place)
+    if (s->asked_place || d->region_key_len || !*place)
         return false;
     s->asked_place = true;
     wefti_way_op(&s->way, &s->attach, attached, s);
@@ -94,12 +94,12 @@ static weft_memory_t *own_memory(const weft_transport_t *t)
 
 static weft_status_t attach(single_t *s, const weft_durl_t *d, weft_memory_t *own)
 {
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    uint8_t key[WEFT_REGION_KEY_MAX];
     size_t len;
-    if (own && wefti_memory_token(own, token, &len))
-        return weft_remote_attach(s->ep, token, len, NULL, &s->attach);
-    if (d->token_len)
-        return weft_remote_attach(s->ep, d->token, d->token_len, NULL, &s->attach);
+    if (own && wefti_memory_key(own, key, &len))
+        return weft_remote_attach(s->ep, key, len, NULL, &s->attach);
+    if (d->region_key_len)
+        return weft_remote_attach(s->ep, d->region_key, d->region_key_len, NULL, &s->attach);
     return weft_remote_find(s->ep, d->name, NULL, &s->attach);
 }
 
@@ -131,14 +131,14 @@ static void lost(weft_ep_t *ep, weft_status_t why, void *user)
 /* Where to? */
 static weft_status_t find_address(single_t *s, const weft_durl_t *d, weft_memory_t *own)
 {
-    weft_token_info_t info = WEFT_TOKEN_INFO_INIT;
+    weft_region_key_info_t info = WEFT_REGION_KEY_INFO_INIT;
     if (own)
         memcpy(s->address, weft_memory_uri(own), strlen(weft_memory_uri(own)) + 1);
     else if (*d->url)
         memcpy(s->address, d->url, sizeof s->address);
     else if (*d->shm_id)
         snprintf(s->address, sizeof s->address, ELEMENT_SHM_URI, d->shm_id);
-    else if (d->token_len && !weft_token_read(d->token, d->token_len, &info) && *info.owner)
+    else if (d->region_key_len && !weft_region_key_read(d->region_key, d->region_key_len, &info) && *info.owner)
         memcpy(s->address, info.owner, sizeof info.owner);
     else
         return wefti_fail(WEFT_ERR_INVALID, "the durl of %s has neither a url nor a token that says where its owner is", d->name);

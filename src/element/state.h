@@ -295,6 +295,6 @@ void wefti_memories_free(element_state_t *es);
 weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no memory */
 /* weft_memory_open(); with a place (wefti_durl_place()) it goes by that, and not by its name. */
 weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out);
-bool wefti_memory_token(weft_memory_t *memory, uint8_t token[WEFT_RMA_TOKEN_MAX], size_t *len);
+bool wefti_memory_key(weft_memory_t *memory, uint8_t key[WEFT_REGION_KEY_MAX], size_t *len);
 
 #endif

@@ -238,17 +238,17 @@ static void obey(wefti_call_t *call)
 
 bool wefti_transport_is_own(const weft_durl_t *d)
 {
-    return d->impl == WEFT_IMPL_LOCAL && !d->server && !*d->url && !*d->shm_id && !d->token_len && !d->n_replicas;
+    return d->impl == WEFT_IMPL_LOCAL && !d->server && !*d->url && !*d->shm_id && !d->region_key_len && !d->n_replicas;
 }
 
 bool wefti_transport_leads(const weft_durl_t *d)
 {
-    weft_token_info_t info = WEFT_TOKEN_INFO_INIT;
+    weft_region_key_info_t info = WEFT_REGION_KEY_INFO_INIT;
     if (d->server)
         return d->bytes != 0;
     if (*d->url || *d->shm_id || d->n_replicas || (d->impl == WEFT_IMPL_LOCAL && d->bytes))
         return true;
-    return d->token_len && !weft_token_read(d->token, d->token_len, &info) && *info.owner;
+    return d->region_key_len && !weft_region_key_read(d->region_key, d->region_key_len, &info) && *info.owner;
 }
 
 /* Memory of its own: a server's, and that of rdma_local. */

@@ -6,7 +6,7 @@
  *
  * Any thread begins to revoke and to free regions: the generation is one more, and a freed region is closed and in no table,
  * when the call returns. A call that was handed to the driver and has not arrived is counted (`coming`): until then the region stays. So
- * tokens made after it are good, those from before find nothing, and the name can be used again. The
+ * keys made after it are good, those from before find nothing, and the name can be used again. The
  * rest is the driver's: grants of older generations become stale, and the operation waits until nothing made with them is under
  * way.
  *
@@ -25,7 +25,7 @@
  * does the same, and goes on. A free of the program's own memory completes when it is the program's again and not before, since
  * then the program uses it.
  *
- * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier token touches the region's memory.
+ * Promise: after a revoke or a free has completed with WEFT_OK, no access made with an earlier key touches the region's memory.
  * Each completes once. tests/unit/rma_region.c, rma_grant.c. */
 #include "rma/state.h"
 
@@ -191,7 +191,7 @@ static void settle_revokes(weft_region_t *region)
     } else if (region->share.fd >= 0 && !region->freeing) {
         busy = oldest_busy(region);
         if (must_move(region, busy)) {
-            /* Not under those who have a key: their accesses would still reach the old memory. */
+            /* Not under those who have a fabric key: their accesses would still reach the old memory. */
             bool held = wefti_rma_native_hold(region);
             st = held ? WEFT_OK : move_away(region);
             busy = held || st ? 0 : UINT64_MAX;

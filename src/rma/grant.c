@@ -3,8 +3,8 @@
  *     GOOD --revoked, expired, freed--> STALE          whatever it asks for from then on is refused
  *        \        \--its peer lets go, or the endpoint is down--> DROPPED --nothing under way--> gone
  *
- * The driver's alone. A claim (of a token that was opened, or of a name) becomes a grant if it is still true when it arrives: the
- * region is there, of that generation, and the token's time is not over. From then on only the grant counts: its part, its
+ * The driver's alone. A claim (of a key that was opened, or of a name) becomes a grant if it is still true when it arrives: the
+ * region is there, of that generation, and the key's time is not over. From then on only the grant counts: its part, its
  * rights, and whether it is stale.
  *
  * A grant that is dropped while a payload moves into or out of the region stays, without endpoint, until that has ended: whoever
@@ -45,12 +45,12 @@ weft_status_t wefti_rma_grant_new(weft_ep_t *ep, const rma_claim_t *claim, bool 
     weft_region_t *region = wefti_rma_region(rma_state(rt), claim->region);
     weft_status_t st;
     if (!region || claim->generation != atomic_load(&region->generation))
-        return wefti_fail(WEFT_ERR_STALE, "the region was revoked or freed since the token was made");
+        return wefti_fail(WEFT_ERR_STALE, "the region was revoked or freed since its key was made");
     if (claim->expires && wefti_now(rt) >= claim->expires)
-        return wefti_fail(WEFT_ERR_STALE, "the token's time is over");
+        return wefti_fail(WEFT_ERR_STALE, "the time of the region's key is over");
     uint64_t all = atomic_load(&region->len);
     if (claim->offset > all || claim->len > all - claim->offset)
-        return wefti_fail(WEFT_ERR_RANGE, "the token is for bytes that the region does not have");
+        return wefti_fail(WEFT_ERR_RANGE, "the region's key is for bytes that it does not have");
     rma_grant_t *g = wefti_calloc(1, sizeof *g);
     if (!g)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a peer's access to a region");

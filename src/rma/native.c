@@ -1,19 +1,19 @@
 /* rma/native.c - one-sided accesses by the fabric itself, where it is marked as trusted: both sides of them.
  *
- * The owner gives a grant a key for its part of the region, and from then on the peer reads and writes it without asking. Nobody checks these
- * accesses but their poster, so both must have proved the key of their runtimes and both fabrics must be marked as trusted. Where the fabric would
- * only emulate them there is nothing to gain: then someone has to insist on the path.
+ * The owner gives a grant a fabric key (as UCX's rkey; not the region's key) for its part of the region, and from then on the peer reads and
+ * writes it without asking. Nobody checks these accesses but their poster, so both must have proved the authentication key of their runtimes and
+ * both fabrics must be marked as trusted. Where the fabric would only emulate them there is nothing to gain: then someone has to insist on the path.
  *
  * The user's side: an access that waits its turn like every other (access.c) is given to the fabric instead of being sent as a request, is
  * loose while it is there, and ends when the fabric says so. Atomics, which have to be atomic to the owner's processor,
  * notifications, and accesses that have no bytes or whose buffer is on a device are requests as ever.
  *
- * The owner's side: a grant with a key counts as under way, since nobody can tell whether an access is. When it becomes stale its peer is told by
- * REVOKED, and answers with DROP when its last access has ended; if the endpoint ends first, the key goes with the lane. Until then whoever
- * revokes or frees the region waits.
+ * The owner's side: a grant with a fabric key counts as under way, since nobody can tell whether an access is. When it becomes stale its peer is
+ * told by REVOKED, and answers with DROP when its last access has ended; if the endpoint ends first, the fabric key goes with the lane. Until then
+ * whoever revokes or frees the region waits.
  *
- *     owner:  KEYED --stale--> TOLD --DROP--> no key
- *                 \---endpoint down--> CLOSING --the lane is closed--> no key
+ *     owner:  KEYED --stale--> TOLD --DROP--> no fabric key
+ *                 \---endpoint down--> CLOSING --the lane is closed--> no fabric key
  *
  * Promise: no one-sided access touches a region after its revoke or its free has completed. tests/wire/rma_native.c holds us to it. */
 #include "rma/state.h"
@@ -31,7 +31,8 @@ typedef struct rma_native {
     uint8_t bytes[];
 } rma_native_t;
 
-/* Both have proved a key, and this end's fabric is trusted; if it only emulates, so that UCX may abort (fabric/ucx/onesided.c), by name. */
+/* Both have proved an authentication key, and this end's fabric is trusted; if it only emulates, so that UCX may abort
+ * (fabric/ucx/onesided.c), by name. */
 static bool trusted(const weft_ep_t *ep)
 {
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
@@ -50,11 +51,11 @@ size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
     if (!trusted(g->ep) || region->device || region->checked || !g->len || !wefti_list_empty(&region->waiting) ||
         atomic_load(&region->coming) || wefti_rma_share_replacing(&region->share))
         return 0;
-    if (g->ep->lane->ops->key_new(g->ep->lane, at, (size_t)g->len, key, &n, &g->key)) {
-        wefti_info("a region has no key for one-sided access, every access is checked: %s", weft_last_error());
+    if (g->ep->lane->ops->key_new(g->ep->lane, at, (size_t)g->len, key, &n, &g->fabric_key)) {
+        wefti_info("a region has no fabric key for one-sided access, every access is checked: %s", weft_last_error());
         return 0;
     }
-    g->key_free = g->ep->lane->ops->key_free;
+    g->fabric_key_free = g->ep->lane->ops->key_free;
     wefti_rma_grant_begin(g);
     return n;
 }
@@ -69,7 +70,7 @@ static bool tell(weft_ep_t *ep, const rma_grant_t *g)
 void wefti_rma_native_stale(rma_grant_t *g)
 {
     weft_ep_t *ep = g->ep;
-    if (!g->key || !ep || !ep->lane)
+    if (!g->fabric_key || !ep || !ep->lane)
         return;
     rma_ep_t *e = rma_ep(ep);
     if (!wefti_list_empty(&e->replies) || !wefti_list_empty(&e->revokes) || !tell(ep, g))
@@ -89,22 +90,22 @@ void wefti_rma_revokes_flush(weft_ep_t *ep)
 static void key_gone(wefti_xfer_t *x, weft_status_t status)
 {
     (void)status;
-    wefti_rma_grant_end(wefti_container_of(x, rma_grant_t, key_x));
+    wefti_rma_grant_end(wefti_container_of(x, rma_grant_t, fabric_key_x));
 }
 
 void wefti_rma_native_drop(rma_grant_t *g, bool lost)
 {
-    void *key = g->key;
+    void *key = g->fabric_key;
     if (wefti_list_linked(&g->revoke_link))
         wefti_list_remove(&g->revoke_link);
     if (!key)
         return;
-    g->key = NULL;
+    g->fabric_key = NULL;
     if (lost) { /* under way until the lane is closed */
-        g->key_x.done = key_gone;
-        g->key_free(key, &g->key_x);
+        g->fabric_key_x.done = key_gone;
+        g->fabric_key_free(key, &g->fabric_key_x);
     } else {
-        g->key_free(key, NULL);
+        g->fabric_key_free(key, NULL);
         g->under_way--; /* whoever drops it looks at that next */
     }
 }
@@ -114,8 +115,8 @@ bool wefti_rma_native_hold(weft_region_t *region)
     bool any = false;
     wefti_list_each(it, &region->grants) {
         rma_grant_t *g = wefti_container_of(it, rma_grant_t, region_link);
-        any |= g->key || g->key_x.done;
-        if (g->key)
+        any |= g->fabric_key || g->fabric_key_x.done;
+        if (g->fabric_key)
             wefti_rma_grant_stale(g);
     }
     return any;

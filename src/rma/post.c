@@ -8,7 +8,7 @@
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len)
 {
     if ((r->rights & rights) != rights)
-        return wefti_fail(WEFT_ERR_RIGHTS, "the token gives rights %u; %u are needed for that", r->rights, rights);
+        return wefti_fail(WEFT_ERR_RIGHTS, "the region's key gives rights %u; %u are needed for that", r->rights, rights);
     if (offset > r->len || len > r->len - offset)
         return wefti_fail(WEFT_ERR_RANGE, "%llu bytes at %llu are not in a region of %llu", (unsigned long long)len,
                           (unsigned long long)offset, (unsigned long long)r->len);
@@ -188,7 +188,7 @@ weft_status_t weft_rma_atomic(weft_remote_t *r, weft_rma_atomic_t which, uint64_
         return wefti_fail(WEFT_ERR_INVALID,
                           "an atomic is on 4 or 8 bytes at a multiple of that, not on %zu at %llu (and %d is %s one)", width,
                           (unsigned long long)offset, (int)which, which < 1 || which > 6 ? "not" : "a known");
-    /* the part a token names may begin anywhere */
+    /* the part a region's key names may begin anywhere */
     if (__builtin_expect(plain(r, op, WEFT_RMA_ATOMIC, offset, width) && !((uintptr_t)(r->bytes + offset) % width), 1) &&
         rma_enter(r) == WEFT_OK) {
         op->tag = rma_atomic_apply(r->bytes + offset, which, (unsigned)width, operand, compare);
@@ -200,7 +200,8 @@ weft_status_t weft_rma_atomic(weft_remote_t *r, weft_rma_atomic_t which, uint64_
     if (st)
         return st;
     if (r->slot && (uintptr_t)(r->bytes + offset) % width)
-        return wefti_fail(WEFT_ERR_INVALID, "the part the token names begins at an odd place: the word is not aligned in memory");
+        return wefti_fail(WEFT_ERR_INVALID,
+                          "the part the region's key names begins at an odd place: the word is not aligned in memory");
     return post(op, &(rma_acc_t){.remote = r,
                                  .what = ACC_ATOMIC,
                                  .offset = offset,

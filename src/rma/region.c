@@ -1,6 +1,6 @@
 /* rma/region.c - regions: memory of ours that others may use, from weft_region_new() on; ending.c has their end.
  *
- * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a token, a name) is looked up
+ * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a key, a name) is looked up
  * there.
  *
  * Promise: what is in the tables is there and not being freed; what a peer could see of a region is never seen in another.

@@ -242,7 +242,7 @@ static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const 
 void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n)
 {
     rma_attached_t a;
-    uint8_t ticket[WEFTI_KEY_MAX]; /* or a key */
+    uint8_t ticket[WEFTI_KEY_MAX]; /* or a fabric key */
     _Static_assert(WEFTI_KEY_MAX >= WEFTI_TICKET_MAX, "it holds either");
     wefti_wild_take(&a, rec, sizeof a);
     size_t ticket_n = n - sizeof a;
@@ -345,13 +345,13 @@ static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t 
     return st;
 }
 
-weft_status_t weft_remote_attach(weft_ep_t *ep, const void *token, size_t len, const weft_remote_opts_t *opts, weft_op_t *op)
+weft_status_t weft_remote_attach(weft_ep_t *ep, const void *key, size_t len, const weft_remote_opts_t *opts, weft_op_t *op)
 {
-    if (!ep || !token || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "attaching needs an endpoint, a token and an operation");
-    if (!len || len > WEFT_RMA_TOKEN_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "a token has 1 to %u bytes, not %zu", WEFT_RMA_TOKEN_MAX, len);
-    return attach(ep, token, len, 0, opts, op);
+    if (!ep || !key || !op)
+        return wefti_fail(WEFT_ERR_INVALID, "attaching needs an endpoint, a region's key and an operation");
+    if (!len || len > WEFT_REGION_KEY_MAX)
+        return wefti_fail(WEFT_ERR_INVALID, "a region's key has 1 to %u bytes, not %zu", WEFT_REGION_KEY_MAX, len);
+    return attach(ep, key, len, 0, opts, op);
 }
 
 weft_status_t weft_remote_find(weft_ep_t *ep, const char *name, const weft_remote_opts_t *opts, weft_op_t *op)

@@ -156,7 +156,7 @@ static void room_free(weft_runtime_t *rt)
     rma_state_t *rs = rma_state(rt);
     wefti_rma_remotes_part(rs);
     wefti_rma_regions_free(rs);
-    wefti_rma_token_end(rs);
+    wefti_rma_key_end(rs);
     wefti_free(rs);
 }
 
@@ -183,7 +183,7 @@ weft_status_t wefti_rma_attach(weft_runtime_t *rt)
     if (!rs)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the remote memory of a runtime");
     rs->rt = rt;
-    weft_status_t st = wefti_rma_token_init(rs);
+    weft_status_t st = wefti_rma_key_init(rs);
     if (st) {
         wefti_free(rs);
         return st;

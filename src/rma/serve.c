@@ -298,15 +298,15 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_
     rma_state_t *rs = rma_state(ep->rt);
     struct {
         rma_attached_t a;
-        uint8_t ticket[WEFTI_KEY_MAX]; /* or a key */
+        uint8_t ticket[WEFTI_KEY_MAX]; /* or a fabric key */
     } rec;
-    uint8_t claim_bytes[WEFT_RMA_TOKEN_MAX];
+    uint8_t claim_bytes[WEFT_REGION_KEY_MAX];
     rma_claim_t claim;
     rma_grant_t *grant = NULL;
     size_t ticket_n = 0;
     wefti_wild_take(claim_bytes, bytes, head->len);
     weft_status_t st = head->flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head->len, &claim)
-                                            : wefti_rma_token_open(rs, claim_bytes, head->len, &claim);
+                                            : wefti_rma_key_open(rs, claim_bytes, head->len, &claim);
     bool map = head->flags & F_MAP && ep->lane && ep->lane->ops->expose;
     if (!st)
         st = wefti_rma_grant_new(ep, &claim, map, &grant);
@@ -356,7 +356,7 @@ void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *bytes, siz
         if (n < sizeof attach)
             goto nonsense;
         wefti_wild_take(&attach, bytes, sizeof attach);
-        if (attach.flags & ~(F_NAME | F_MAP | F_NATIVE) || attach.zero || !attach.len || attach.len > WEFT_RMA_TOKEN_MAX ||
+        if (attach.flags & ~(F_NAME | F_MAP | F_NATIVE) || attach.zero || !attach.len || attach.len > WEFT_REGION_KEY_MAX ||
             attach.len != n - sizeof attach)
             goto nonsense;
         on_attach(ep, &attach, wefti_wild_skip(bytes, sizeof attach));

@@ -1,6 +1,6 @@
 /* rma/state.h - what rma keeps: per runtime, per region, per endpoint, per remote, per access.
  *
- * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (token.c, share.c, region.c, ending.c, grant.c,
+ * Two sides. The owner's: regions, the grants that peers have on them, and what it serves (key.c, share.c, region.c, ending.c, grant.c,
  * serve.c). The
  * other's: remotes, and accesses on their way (remote.c, access.c, mapped.c, batch.c). native.c has a part of each. Everything belongs to the
  * driver of the runtime, except what says otherwise. */
@@ -24,7 +24,7 @@
 
 /* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in any order. */
 enum {
-    REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a token or (F_NAME) a name: answered by ATTACHED or DONE */
+    REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a region's key or (F_NAME) a name: answered by ATTACHED or DONE */
     REC_ATTACHED,                     /* rma_attached_t, a ticket for the mapping */
     REC_DROP,                         /* rma_drop_t: no answer */
     REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
@@ -36,11 +36,11 @@ enum {
     REC_DATA,                         /* rma_reply_t, the bytes */
     REC_VALUE,                        /* rma_reply_t, 8 bytes: the word before */
     REC_PAYLOAD,                      /* rma_payload_t: the bytes of a read are announced */
-    REC_REVOKED                       /* rma_drop_t: the grant is stale. Whoever has a key for it answers with DROP, when its accesses have ended */
+    REC_REVOKED                       /* rma_drop_t: the grant is stale. Who has a fabric key for it answers with DROP, when its accesses ended */
 };
 
 enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */,
-       F_NATIVE = 8 /* ATTACH: the sender could use a key */ };
+       F_NATIVE = 8 /* ATTACH: the sender could use a fabric key */ };
 
 typedef struct rma_request {
     uint8_t kind, what;       /* what: F_TELL, or weft_rma_atomic_t */
@@ -89,7 +89,7 @@ typedef struct rma_attached {
     uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
     uint64_t map_bytes;       /* of the memfd, the control page included */
     uint64_t map_offset;      /* of the part's first byte in it */
-} rma_attached_t;             /* a ticket follows, where stamp is not 0; else, with F_NATIVE, perhaps a key */
+} rma_attached_t;             /* a ticket follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
 
 typedef struct rma_drop {
     uint8_t kind, zero[7];
@@ -159,8 +159,8 @@ typedef struct rma_state {
     wefti_list_t regions;         /* weft_region_t.link */
     wefti_list_t works;           /* weft_region_t.work_link: those whose memory is moved or given back, a piece per round. The driver's */
     wefti_timer_t work;           /* of the first of them */
-    uint8_t key[32];              /* of the MAC on tokens: random, for this runtime alone. Written once */
-    uint8_t instance[16];         /* which runtime a token is for. Written once */
+    uint8_t secret[32];           /* of the MAC on keys of regions: random, for this runtime alone. Written once */
+    uint8_t instance[16];         /* which runtime a region's key is for. Written once */
     _Atomic uint64_t stamps;      /* last one given out */
     /* the other side's */
     wefti_list_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
@@ -197,7 +197,7 @@ struct weft_region {
     rma_share_t share;
     bool own;                     /* the library made the memory */
     _Atomic bool kept;            /* which stays when the region ends */
-    bool checked;                 /* every access is checked here: no keys */
+    bool checked;                 /* every access is checked here: no fabric keys */
     weft_region_notify_fn notify;
     void *user;
     wefti_list_t grants;          /* rma_grant_t.region_link */
@@ -231,26 +231,26 @@ struct rma_grant {
     bool stale;
     bool quiet;                   /* its slot was seen idle after it became stale: no access will be made any more */
     wefti_list_t region_link, ep_link;
-    uint64_t expires;             /* its token's time, in fabric time; 0: never */
+    uint64_t expires;             /* its key's time, in fabric time; 0: never */
     wefti_timer_t expiry;
-    void *key;                    /* native.c: what the peer's fabric was given; under way as long as there is one */
-    void (*key_free)(void *key, wefti_xfer_t *x);
-    wefti_xfer_t key_x;           /* its end, with the lane */
+    void *fabric_key;             /* native.c: what the peer's fabric was given; under way as long as there is one */
+    void (*fabric_key_free)(void *key, wefti_xfer_t *x);
+    wefti_xfer_t fabric_key_x;    /* its end, with the lane */
     wefti_list_t revoke_link;     /* rma_ep_t.revokes */
 };
 
-/* What a token or a name says that its bearer may have. */
+/* What a key or a name says that its bearer may have. */
 typedef struct rma_claim {
     uint64_t region, generation, offset, len;
     uint32_t rights;
     uint64_t expires;             /* fabric time; 0: never */
 } rma_claim_t;
 
-/* token.c */
-weft_status_t wefti_rma_token_init(rma_state_t *rs);
-void wefti_rma_token_end(rma_state_t *rs);                                /* wipes the key */
+/* key.c */
+weft_status_t wefti_rma_key_init(rma_state_t *rs);
+void wefti_rma_key_end(rma_state_t *rs);                                  /* wipes the secret */
 /* Genuine, and ours? WEFT_ERR_INVALID, _AUTH, _STALE (another instance's). What it claims is not looked at. */
-weft_status_t wefti_rma_token_open(const rma_state_t *rs, const void *token, size_t n, rma_claim_t *claim_out);
+weft_status_t wefti_rma_key_open(const rma_state_t *rs, const void *key, size_t n, rma_claim_t *claim_out);
 
 /* region.c */
 void wefti_rma_regions_init(rma_state_t *rs);                             /* lock, by_id, by_name, regions */
@@ -374,7 +374,7 @@ struct weft_remote {
     wefti_call_t drop_call;
     wefti_timer_t linger;         /* it has no references, but somebody came just now */
     _Atomic bool parted;          /* its runtime is closed, or the program dropped it then: whoever is second frees it */
-    size_t claim_len;             /* while it is being attached: the token or the name */
+    size_t claim_len;             /* while it is being attached: the key or the name */
     uint8_t *claim;
 };
 
@@ -517,10 +517,10 @@ static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width
 
 /* --- native.c -------------------------------------------------------------------------------------------------------------------- */
 
-size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none */
+size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a fabric key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none */
 void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
 void wefti_rma_native_drop(rma_grant_t *grant, bool lost);          /* its peer lets go, or its endpoint is down */
-bool wefti_rma_native_hold(weft_region_t *region);                  /* the memory is to be replaced: take all keys back. True: not all are */
+bool wefti_rma_native_hold(weft_region_t *region);                  /* the memory is to be replaced: take all fabric keys back. True: not all are */
 void wefti_rma_revokes_flush(weft_ep_t *ep);
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep);
 bool wefti_rma_native_open(weft_remote_t *r, weft_ep_t *ep, const void *key, size_t n);

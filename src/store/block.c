@@ -1,10 +1,10 @@
 /* store/block.c - a client's blocks: from the reply that tells of one to the remote that reaches it, and their end.
  *
- * A reply with a token is not the end of a request: the token is attached first, and then the operation completes with a block that can be
+ * A reply with a key is not the end of a request: the key is attached first, and then the operation completes with a block that can be
  * read and written. A block that was allocated for nobody (its operation was cancelled, or it could not be attached) is freed at the
  * server.
  *
- * After an extension the block has a new reach: a remote and a token of the new length. The ones from before stay until the block is dropped, since
+ * After an extension the block has a new reach: a remote and a key of the new length. The ones from before stay until the block is dropped, since
  * others may be using them; what the block says is always the longest. Readers of `reach` need no lock: it only ever moves on, and nothing of
  * it goes before the block does.
  *
@@ -107,19 +107,19 @@ void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p)
     }
     if (!a->block)
         a->block = block_new(store, p->block);
-    a->reach = (store_reach_t *)wefti_calloc(1, sizeof *a->reach + p->token_len);
+    a->reach = (store_reach_t *)wefti_calloc(1, sizeof *a->reach + p->key_len);
     if (!a->block || !a->reach) {
         fail(a, WEFT_ERR_NOMEM);
         return;
     }
     a->reach->len = p->len;
-    a->reach->token_len = p->token_len;
-    memcpy(a->reach->token, p->token, p->token_len);
+    a->reach->key_len = p->key_len;
+    memcpy(a->reach->key, p->key, p->key_len);
     a->attach.fn = attached;
     a->attach.user = a;
     a->state = ASK_ATTACHING;
     store_begin(store->ss);
-    weft_status_t st = weft_remote_attach(store->ep, a->reach->token, p->token_len, NULL, &a->attach);
+    weft_status_t st = weft_remote_attach(store->ep, a->reach->key, p->key_len, NULL, &a->attach);
     if (st) {
         store_end(store->ss);
         a->state = ASK_NEW;
@@ -205,28 +205,28 @@ weft_remote_t *weft_block_remote(const weft_block_t *block)
     return remote;
 }
 
-static weft_status_t token(const weft_block_t *block, void *buf, size_t *len)
+static weft_status_t key(const weft_block_t *block, void *buf, size_t *len)
 {
     weft_status_t st = wefti_store_there(block->store);
     if (st)
         return st;
     const store_reach_t *r = atomic_load(&block->reach);
     size_t room = *len;
-    *len = r->token_len;
-    if (room < r->token_len)
-        return wefti_fail(WEFT_ERR_LIMIT, "the token has %u bytes and there is room for %zu", r->token_len, room);
-    memcpy(buf, r->token, r->token_len);
+    *len = r->key_len;
+    if (room < r->key_len)
+        return wefti_fail(WEFT_ERR_LIMIT, "the region key has %u bytes and there is room for %zu", r->key_len, room);
+    memcpy(buf, r->key, r->key_len);
     return WEFT_OK;
 }
 
-weft_status_t weft_block_token(const weft_block_t *block, void *buf, size_t *len)
+weft_status_t weft_block_key(const weft_block_t *block, void *buf, size_t *len)
 {
     if (!block || !len || (!buf && *len))
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !block ? "the block" : "where the token goes");
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !block ? "the block" : "where the region key goes");
     weft_status_t st = enter(block);
     if (st)
         return st;
-    st = token(block, buf, len);
+    st = key(block, buf, len);
     leave(block);
     return st;
 }

@@ -1,6 +1,6 @@
 /* store/blocks.c - the blocks of a server: regions with an owner or none, a name or none, and someone who pays for them.
  *
- * A block is there from the request that makes it until it is freed: from then on nobody finds it, its tokens are stale, and when the region has
+ * A block is there from the request that makes it until it is freed: from then on nobody finds it, its keys are stale, and when the region has
  * let go of its memory (accesses under way end first) it no longer counts. Who makes a block pays for it, out of the client's quota; who makes
  * it longer pays for all of it from then on. When a client ends, what it owns is freed, and what it shared is paid by nobody.
  *
@@ -220,20 +220,20 @@ weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint6
     return WEFT_OK;
 }
 
-weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *token, store_reply_t *reply)
+weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *key, store_reply_t *reply)
 {
-    weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
-    size_t n = WEFT_RMA_TOKEN_MAX;
+    weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
+    size_t n = WEFT_REGION_KEY_MAX;
     /* nothing is written to an empty one, so that it is zero when it is extended */
     o.rights = b->len ? rights : rights & WEFT_RMA_READ;
-    weft_status_t st = weft_region_token(b->region, &o, token, &n);
+    weft_status_t st = weft_region_key(b->region, &o, key, &n);
     if (st)
         return st;
     reply->block = b->id;
     reply->len = b->len;
     reply->max_len = b->max_len;
-    reply->token = token;
-    reply->token_len = (uint32_t)n;
+    reply->key = key;
+    reply->key_len = (uint32_t)n;
     return WEFT_OK;
 }
 

@@ -1,7 +1,7 @@
 /* store/mirror_find.c - whom a reader may read from.
  *
  * A round asks every server. The record with the highest epoch, now or ever, says who the members are; of those that answered, a reader attaches
- * the ones that this record lists, that are in the same configuration, and that gave a token. It does not wait for servers that are silent once
+ * the ones that this record lists, that are in the same configuration, and that gave a key. It does not wait for servers that are silent once
  * it has found one, but a moment (MIR_GATHER), for those that might know of a newer record.
  *
  * A member that stops being good says so itself: its remote is stale, or its server is lost. Then there is another round, while reads go on at
@@ -68,7 +68,7 @@ static void told(mir_member_t *mb)
     m->epoch = r->epoch > m->epoch ? r->epoch : m->epoch;
     if (!wefti_mirror_lists(
             r, mb->server)) { /* it is being refilled: what it has is nobody's, but it knows that there is something */
-        mb->answer.token_len = 0;
+        mb->answer.key_len = 0;
         return;
     }
     if (m->n_listed && r->epoch <= m->accepted)
@@ -107,7 +107,7 @@ static void judge(mir_member_t *mb)
     weft_mirror_t *m = mb->m;
     bool good = current(m, mb);
     if (mb->fresh)
-        good = good && !mb->got && mb->answer.token_len;
+        good = good && !mb->got && mb->answer.key_len;
     if (good && mb->remote && mb->renew_epoch != mb->epoch)
         wefti_mirror_drop_remote(mb); /* what was given out before a set is stale */
     if (!good) {
@@ -206,7 +206,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
         mir_at(m, &m->find_at, m->seek_at);
     mir_each(mb, m) {
         waiting = waiting || mb->asked;
-        found = found || (mb->fresh && !mb->got && mb->answer.token_len);
+        found = found || (mb->fresh && !mb->got && mb->answer.key_len);
     }
     if (waiting && found && !m->found_at)
         m->found_at = now;

@@ -5,7 +5,7 @@
  *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED --add--> REFILLING --> UP
  *
  * While a configuration is set, those in it are `resetting`: their servers make every remote stale, ours too, before they answer, and we attach
- * the new token. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
+ * the new key. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
  * lease is waited out like any other's: its server may have accepted, and only its answer be lost.
  *
  * A member that says that it is stale is not lost yet: see doubt().
@@ -84,7 +84,7 @@ static weft_status_t attach(mir_member_t *mb)
 {
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
     o.path = WEFT_RMA_CHECKED; /* only there is a block written and read whole */
-    return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.token, mb->answer.token_len, &o, &mb->op)
+    return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.key, mb->answer.key_len, &o, &mb->op)
                                      : WEFT_ERR_PEER;
 }
 

@@ -241,7 +241,7 @@ bool wefti_mirror_idle(weft_runtime_t *rt);
 
 /* Ask something of a server. The answer, or an error at once, comes to the function for what the member is about: *_asked(). */
 void wefti_mirror_ask(mir_member_t *mb, uint8_t what);
-void wefti_mirror_attach(mir_member_t *mb); /* the token of its last answer */
+void wefti_mirror_attach(mir_member_t *mb); /* the key of its last answer */
 bool wefti_mirror_asks(const weft_mirror_t *m); /* of any */
 void wefti_mirror_take_store(mir_member_t *mb, weft_store_t *store); /* into an empty place; its reference too */
 void wefti_mirror_leave_store(mir_member_t *mb);                     /* the place is empty */

@@ -2,12 +2,12 @@
  *
  * The states, and why a lease counts from a stamp, are in replica.h. Here they are flags of the record:
  *
- *     REFILLING set       only the token of the last make or set is there
+ *     REFILLING set       only the key of the last make or set is there
  *     none set            LEASED until `until`; the region itself refuses every access from then on (wefti_region_until), whether or not the timer
  *                         came that makes it LAPSED
  *     LAPSED, SEALED set
  *
- * A set or a seal revokes the region, and its reply comes when no access with an old token is under way any more. A set that comes meanwhile is
+ * A set or a seal revokes the region, and its reply comes when no access with an old key is under way any more. A set that comes meanwhile is
  * done at once as well, and the one before it ends with WEFT_ERR_STALE.
  *
  * tests/wire/store_replica.c, tests/sim/mirror_history.c. */
@@ -71,14 +71,14 @@ void wefti_store_replica_free(store_held_t *b)
 
 /* --- replies -------------------------------------------------------------------------------------------------------------------- */
 
-/* The reply about a replica: with its record, whatever the status, and with a token for those rights if it is WEFT_OK. */
+/* The reply about a replica: with its record, whatever the status, and with a key for those rights if it is WEFT_OK. */
 static void reply(store_held_t *b, const store_asker_t *to, weft_status_t status, uint32_t rights)
 {
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    uint8_t key[WEFT_REGION_KEY_MAX];
     weft_store_server_t *s = b->server;
     store_reply_t p = {.id = to->id, .kind = to->kind};
     if (!status && rights)
-        status = wefti_store_block_tell(b, rights, token, &p);
+        status = wefti_store_block_tell(b, rights, key, &p);
     p.status = status;
     p.flags = STORE_BODY;
     p.len = b->len;
@@ -102,7 +102,7 @@ typedef struct setting {
     weft_op_t op;
     weft_store_server_t *server;
     uint64_t block, epoch;
-    uint32_t rights; /* of the token that it gets */
+    uint32_t rights; /* of the key that it gets */
     store_asker_t asker;
 } setting_t;
 

@@ -1,13 +1,13 @@
 /* store/replica.h - what a server keeps for a block that is a member of a mirror, and the requests about it.
  *
  * The server's half is replica.c, the client's is request.c; mirror*.c is built on the calls below. A replica is a shared block that cannot be
- * mapped, with a record. Only the one who wrote the record last, the writer, has a token to write with; everyone else gets one to read with,
+ * mapped, with a record. Only the one who wrote the record last, the writer, has a key to write with; everyone else gets one to read with,
  * while the replica can be served:
  *
  *     REFILLING --set--> LEASED --seal--> SEALED
  *                       |   ^               |
  *             lease over|   +------set------+      (a set leads from every state to LEASED, or to REFILLING if its record says so:
- *                       v   |                       then there is no lease, and who has its token is its writer all the same)
+ *                       v   |                       then there is no lease, and who has its key is its writer all the same)
  *                      LAPSED                      served to readers: LEASED and SEALED; to nobody: REFILLING (but its writer), LAPSED
  *
  * The lease is what the writer grants to the server: "serve for lease_ns, unless you hear from me". To be of use when the server is out of
@@ -21,7 +21,7 @@
  * about the replica, not only when a timer says so: one that was stopped and goes on serves nothing that its lease does not cover.
  *
  * wefti_replica_* are calls for any thread, each one operation; *out is borrowed until op, which is needed, completes. It is filled in
- * with WEFT_OK, and its `rec` and `stamp` also where the status says (+rec): then token_len is 0. Every one can end with what weft/store.h
+ * with WEFT_OK, and its `rec` and `stamp` also where the status says (+rec): then key_len is 0. Every one can end with what weft/store.h
  * says as well: WEFT_ERR_PEER, _CLOSED, _STALE (the lease of the store: get_info tells), _NOTFOUND (no block of that name),
  * _STATE (that block is no replica), _TIMEOUT, _CANCELLED (it may have happened, or happen later). */
 #ifndef WEFTI_STORE_REPLICA_H
@@ -56,11 +56,11 @@ typedef struct wefti_replica_answer {
     wefti_replica_t rec;
     uint64_t stamp;              /* for the next set or renew at this server */
     uint64_t bytes;              /* of the block */
-    uint32_t token_len;          /* 0: none, it is not served */
-    uint8_t token[WEFT_RMA_TOKEN_MAX]; /* attach it with path = WEFT_RMA_CHECKED */
+    uint32_t key_len;            /* 0: none, it is not served */
+    uint8_t key[WEFT_REGION_KEY_MAX]; /* attach it with path = WEFT_RMA_CHECKED */
 } wefti_replica_answer_t;
 
-/* Allocate a replica of `bytes` bytes, all zero, with this record; it is REFILLING whatever rec says, and has no lease until a set. The token has all
+/* Allocate a replica of `bytes` bytes, all zero, with this record; it is REFILLING whatever rec says, and has no lease until a set. The key has all
  * rights. WEFT_ERR_STATE (+rec if that is a replica): the name is taken; WEFT_ERR_LIMIT. */
 weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t bytes, const wefti_replica_t *rec,
                                  wefti_replica_answer_t *out, weft_op_t *op);
@@ -68,21 +68,21 @@ weft_status_t wefti_replica_make(weft_store_t *store, const char *name, uint64_t
  * now. *out is not filled in. */
 weft_status_t wefti_replica_unmake(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
                                    wefti_replica_answer_t *out, weft_op_t *op);
-/* Its record, and a token to read with while it is served. */
+/* Its record, and a key to read with while it is served. */
 weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_replica_answer_t *out, weft_op_t *op);
 /* If its epoch is `expected`: become its writer, with a new record whose epoch is higher. Everything given out for it before is stale, and no
- * access made with that is under way any more, when op completes; the token has all rights. `stamp`: from an earlier answer of this server
+ * access made with that is under way any more, when op completes; the key has all rights. `stamp`: from an earlier answer of this server
  * about this name, less than lease_ns old; with WEFTI_REPLICA_REFILLING in rec->flags it is not looked at, and there is no lease: however late
  * such a set arrives, it lets nobody read. WEFT_ERR_STALE (+rec): the epoch is not `expected`, nothing was changed; or another set came while
  * this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed: again with out->stamp.
  * WEFT_ERR_INVALID: rec is not valid. */
 weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t expected, const wefti_replica_t *rec, uint64_t stamp,
                                 wefti_replica_answer_t *out, weft_op_t *op);
-/* The writer is still there. No token. WEFT_ERR_STALE (+rec): the epoch or the writer is another, or the lease is over: it stays over until a set;
+/* The writer is still there. No key. WEFT_ERR_STALE (+rec): the epoch or the writer is another, or the lease is over: it stays over until a set;
  * WEFT_ERR_AGAIN (+rec): as above, but the lease still runs. On a sealed one WEFT_ERR_STATE (+rec). */
 weft_status_t wefti_replica_renew(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID], uint64_t stamp,
                                   wefti_replica_answer_t *out, weft_op_t *op);
-/* The writer leaves: its token is stale when op completes (so are the readers', who ask again), and readers are served without a lease.
+/* The writer leaves: its key is stale when op completes (so are the readers', who ask again), and readers are served without a lease.
  * WEFT_ERR_STALE (+rec), as for renew. */
 weft_status_t wefti_replica_seal(weft_store_t *store, const char *name, uint64_t epoch, const uint8_t writer[WEFT_STORE_ID],
                                  wefti_replica_answer_t *out, weft_op_t *op);

@@ -10,8 +10,8 @@ void wefti_store_replica_answer(store_ask_t *a, const store_reply_t *p)
         out->rec = p->rec;
         out->stamp = p->stamp;
         out->bytes = p->len;
-        out->token_len = p->status ? 0 : p->token_len;
-        memcpy(out->token, p->token, out->token_len);
+        out->key_len = p->status ? 0 : p->key_len;
+        memcpy(out->key, p->key, out->key_len);
     }
     wefti_store_ask_end(a, p->status);
 }

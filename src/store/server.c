@@ -91,12 +91,12 @@ static bool may_change(const store_held_t *b, const store_client_t *c)
 /* The reply about a block, sent from here: it points into our stack. */
 static void tell_block(weft_store_server_t *s, weft_ep_t *ep, store_held_t *b, store_reply_t *p)
 {
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
-    weft_status_t st = wefti_store_block_tell(b, WEFT_RMA_ALL, token, p);
+    uint8_t key[WEFT_REGION_KEY_MAX];
+    weft_status_t st = wefti_store_block_tell(b, WEFT_RMA_ALL, key, p);
     if (st)
         refuse(s, p, st);
     wefti_store_reply(s->ss, ep->id, p);
-    p->token = NULL;
+    p->key = NULL;
 }
 
 static void on_alloc(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)

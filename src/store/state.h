@@ -167,8 +167,8 @@ weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, 
 void wefti_store_block_free(store_held_t *b, const store_asker_t *asker);
 void wefti_store_block_forget(store_held_t *b); /* the runtime closes, and its region with it */
 void wefti_store_block_unpaid(store_held_t *b); /* its payer ends; it stays */
-/* Fill in the reply: its numbers and a token (of WEFT_RMA_TOKEN_MAX bytes of room). */
-weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *token, store_reply_t *reply);
+/* Fill in the reply: its numbers and a key (of WEFT_REGION_KEY_MAX bytes of room). */
+weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *key, store_reply_t *reply);
 void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats); /* add what was done to it */
 
 /* It asks for memory that is not there, and will be when what is being freed is gone. */
@@ -221,8 +221,8 @@ typedef struct store_reach {
     struct store_reach *older;
     weft_remote_t *remote;
     uint64_t len;
-    uint32_t token_len;
-    uint8_t token[];
+    uint32_t key_len;
+    uint8_t key[];
 } store_reach_t;
 
 struct weft_block {

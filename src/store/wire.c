@@ -20,12 +20,12 @@ enum {
     HAS_REC = 512,
     HAS_SERVER = 1024,
     HAS_STATS = 2048,
-    HAS_TOKEN = 4096,
+    HAS_KEY = 4096,
     HAS_ENTRIES = 8192
 };
 
-#define HAS_BLOCK_ALL (HAS_BLOCK | HAS_LEN | HAS_MAX | HAS_TOKEN)
-#define HAS_REPLICA (HAS_REC | HAS_STAMP | HAS_LEN | HAS_TOKEN)
+#define HAS_BLOCK_ALL (HAS_BLOCK | HAS_LEN | HAS_MAX | HAS_KEY)
+#define HAS_REPLICA (HAS_REC | HAS_STAMP | HAS_LEN | HAS_KEY)
 
 static const struct {
     uint16_t request, reply;
@@ -207,9 +207,9 @@ static void put_body(wefti_writer_t *w, uint16_t has, const store_reply_t *p)
         for (int i = 0; i < STORE_STATS_N; i++)
             wefti_put_u64(w, p->stats[i]);
     }
-    if (has & HAS_TOKEN) {
-        wefti_put_u16(w, (uint16_t)p->token_len);
-        wefti_put_bytes(w, p->token, p->token_len);
+    if (has & HAS_KEY) {
+        wefti_put_u16(w, (uint16_t)p->key_len);
+        wefti_put_bytes(w, p->key, p->key_len);
     }
     if (has & HAS_ENTRIES)
         wefti_put_bytes(w, p->entries, p->entries_len); /* the rest of it */
@@ -239,10 +239,10 @@ static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
                 p->stats[i] = v;
         }
     }
-    if (has & HAS_TOKEN) {
-        p->token_len = wefti_get_u16(r);
-        p->token = (const uint8_t *)wefti_get_bytes(r, p->token_len);
-        if (p->token_len > WEFT_RMA_TOKEN_MAX)
+    if (has & HAS_KEY) {
+        p->key_len = wefti_get_u16(r);
+        p->key = (const uint8_t *)wefti_get_bytes(r, p->key_len);
+        if (p->key_len > WEFT_REGION_KEY_MAX)
             r->bad = true;
     }
     if (has & HAS_ENTRIES) {

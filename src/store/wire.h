@@ -72,8 +72,8 @@ typedef struct store_reply {
     uint8_t server[WEFT_STORE_ID];
     uint64_t stats[STORE_STATS_N];
     wefti_replica_t rec;
-    const uint8_t *token;
-    uint32_t token_len;      /* at most WEFT_RMA_TOKEN_MAX */
+    const uint8_t *key;
+    uint32_t key_len;        /* at most WEFT_REGION_KEY_MAX */
     const uint8_t *entries;  /* LIST: see store_entry_t */
     uint32_t entries_len;
 } store_reply_t;

@@ -1,5 +1,5 @@
 /* fault/rma_hostile.c - a peer that passed the hello and then puts records of remote memory of its own making on its lane: as one who uses our region
- * (forged, foreign and stale grants, ranges that wrap, rights it does not have, lengths that lie, windows exceeded, tokens changed and
+ * (forged, foreign and stale grants, ranges that wrap, rights it does not have, lengths that lie, windows exceeded, keys changed and
  * replayed), and as the owner of memory that we use (answers to nothing, of the wrong kind or length, mappings that cannot be). What is
  * malformed fails its endpoint with WEFT_ERR_PROTOCOL; what is well-formed is refused; the region and the secret around it stay as they
  * are, and a third peer of the same runtime notices nothing.
@@ -141,16 +141,16 @@ static weft_status_t ask(size_t n)
     return status_of(answer());
 }
 
-/* A grant with these rights, by a token. */
+/* A grant with these rights, by a key. */
 static uint64_t granted(uint32_t rights)
 {
-    weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
-    size_t len = sizeof token;
+    weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
+    uint8_t key[WEFT_REGION_KEY_MAX];
+    size_t len = sizeof key;
     uint64_t got;
     o.rights = rights;
-    CHECK_OK(weft_region_token(region, &o, token, &len));
-    CHECK_OK(ask(attach(0, token, (uint32_t)len, len)));
+    CHECK_OK(weft_region_key(region, &o, key, &len));
+    CHECK_OK(ask(attach(0, key, (uint32_t)len, len)));
     for (unsigned i = 0;; i++) {
         CHECK(i < off.n_heard);
         if (off.heard[i].bytes[0] == REC_ATTACHED) {
@@ -336,35 +336,35 @@ TEST(what_is_outside_forged_foreign_or_stale_is_refused_and_nothing_is_touched)
     }
 }
 
-TEST(tokens_that_were_changed_and_tokens_and_grants_that_were_revoked_are_refused)
+TEST(keys_that_were_changed_and_keys_and_grants_that_were_revoked_are_refused)
 {
     EACH_RAIL
     {
         begin(rails[rail]);
-        uint8_t token[WEFT_RMA_TOKEN_MAX];
-        uint8_t forged[WEFT_RMA_TOKEN_MAX];
-        size_t len = sizeof token;
-        CHECK_OK(weft_region_token(region, NULL, token, &len));
-        ATTACK("tokens with a byte changed", STANDS, {
+        uint8_t key[WEFT_REGION_KEY_MAX];
+        uint8_t forged[WEFT_REGION_KEY_MAX];
+        size_t len = sizeof key;
+        CHECK_OK(weft_region_key(region, NULL, key, &len));
+        ATTACK("keys with a byte changed", STANDS, {
             for (size_t i = 0; i < 3 * len; i++) {
-                memcpy(forged, token, len);
+                memcpy(forged, key, len);
                 forged[i % len] ^= (uint8_t)(i < len ? 0xff : i < 2 * len ? 1 : 0x80);
                 weft_status_t st = ask(attach(0, forged, (uint32_t)len, len));
                 if (st != WEFT_ERR_AUTH && st != WEFT_ERR_INVALID && st != WEFT_ERR_STALE)
                     FAIL("byte %zu changed: %s", i % len, weft_status_name(st));
                 if (i < len)
-                    CHECK(ask(attach(0, token, (uint32_t)i + 1, i + 1)) != WEFT_OK || i + 1 == len);
+                    CHECK(ask(attach(0, key, (uint32_t)i + 1, i + 1)) != WEFT_OK || i + 1 == len);
             }
         });
         ATTACK("names that nobody has", STANDS, {
             CHECK_EQ(ask(attach(F_NAME, "mem", 3, 3)) != WEFT_OK, false); /* that one is */
             CHECK_EQ(ask(attach(F_NAME, "mem\0", 4, 4)), WEFT_ERR_NOTFOUND);
             CHECK_EQ(ask(attach(F_NAME, "me", 2, 2)), WEFT_ERR_NOTFOUND);
-            CHECK_EQ(ask(attach(F_NAME, token, (uint32_t)len, len)), WEFT_ERR_NOTFOUND);
+            CHECK_EQ(ask(attach(F_NAME, key, (uint32_t)len, len)), WEFT_ERR_NOTFOUND);
             memset(forged, 'm', sizeof forged);
             CHECK_EQ(ask(attach(F_NAME, forged, sizeof forged, sizeof forged)), WEFT_ERR_NOTFOUND);
         });
-        ATTACK("a revoked grant and its token", STANDS, {
+        ATTACK("a revoked grant and its key", STANDS, {
             weft_op_t op = WEFT_OP_INIT;
             CHECK_OK(ask(request(REC_READ, 0, grant, 0, 8, 0)));
             CHECK_OK(weft_region_revoke(region, &op));
@@ -378,7 +378,7 @@ TEST(tokens_that_were_changed_and_tokens_and_grants_that_were_revoked_are_refuse
             CHECK(offender_announce(rec, big(0, grant, 0, 0), 10000));
             offender_drive_for(0.005);
             CHECK_EQ(status_of(off.heard[0].bytes), WEFT_ERR_STALE);
-            CHECK_EQ(ask(attach(0, token, (uint32_t)len, len)), WEFT_ERR_STALE);
+            CHECK_EQ(ask(attach(0, key, (uint32_t)len, len)), WEFT_ERR_STALE);
         });
         end();
     }

@@ -21,7 +21,7 @@ static void check_accepted(const weft_durl_t *d)
     weft_durl_t again = WEFT_DURL_INIT;
     size_t len = sizeof text, n = sizeof cut, only = 0;
     must(*d->name && strlen(d->name) <= WEFT_DURL_NAME_MAX && !strchr(d->name, ';'));
-    must(d->impl >= WEFT_IMPL_LOCAL && d->impl <= WEFT_IMPL_UVERBS_PROXY && d->token_len <= sizeof d->token);
+    must(d->impl >= WEFT_IMPL_LOCAL && d->impl <= WEFT_IMPL_UVERBS_PROXY && d->region_key_len <= sizeof d->region_key);
     must(d->n_replicas <= WEFT_MIRROR_MAX && d->timeout_ms <= UINT32_MAX);
     must(!weft_durl_format(d, text, &len) && strlen(text) == len);
     must(!weft_durl_format(d, NULL, &only) && only == len);

@@ -31,7 +31,7 @@ static void try_reply(const uint8_t *in, size_t n)
     store_entry_t e;
     if (!wefti_store_get_reply(in, n, &p))
         return;
-    must(p.status <= 0 && p.token_len <= WEFT_RMA_TOKEN_MAX && p.entries_len <= n);
+    must(p.status <= 0 && p.key_len <= WEFT_REGION_KEY_MAX && p.entries_len <= n);
     wefti_reader_t r = wefti_reader(p.entries, p.entries_len);
     while (wefti_store_get_entry(&r, &e))
         must(e.name_len && wefti_store_name_ok(e.name, e.name_len));

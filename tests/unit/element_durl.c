@@ -49,14 +49,14 @@ TEST(a_durl_is_taken_apart)
     CHECK_STR(d.url, "tcp://10.0.0.1:80,tcp://[::1]:81");
     CHECK_STR(d.shm_id, "a-b_c.9");
     CHECK_STR(d.peerinfo, "a,b|c");
-    CHECK_EQ(d.token_len, 3);
-    CHECK_EQ(d.token[1], 0xff);
+    CHECK_EQ(d.region_key_len, 3);
+    CHECK_EQ(d.region_key[1], 0xff);
     CHECK_EQ(d.timeout_ms, 250);
     CHECK_EQ(d.n_replicas, 2);
     CHECK_STR(d.replica[0], "tcp://h:1");
     CHECK_STR(d.replica[1], "unix://@x,tcp://h:2");
     d = parse("m;rdma_local;");
-    CHECK(!d.bytes && !*d.url && !d.token_len && !d.timeout_ms && !d.n_replicas);
+    CHECK(!d.bytes && !*d.url && !d.region_key_len && !d.timeout_ms && !d.n_replicas);
 }
 
 TEST(every_impl_is_known_and_has_its_name)
@@ -222,7 +222,7 @@ TEST(a_durl_that_could_not_be_read_back_is_not_written)
     BAD(memcpy(d.url, "tcp://a:1;size,9", 17));
     BAD(memcpy(d.peerinfo, "a;size,9", 9));
     BAD(memcpy(d.peerinfo, "a\nb", 4));
-    BAD(d.token_len = sizeof d.token + 1);
+    BAD(d.region_key_len = sizeof d.region_key + 1);
     BAD(d.timeout_ms = UINT64_MAX);
     BAD(d.bytes = UINT64_MAX);
     BAD(d.n_replicas = 4);

@@ -154,7 +154,7 @@ TEST(memory_that_is_not_shared_is_not_mapped)
     finish();
 }
 
-TEST(a_grant_ends_with_the_time_of_its_token)
+TEST(a_grant_ends_with_the_time_of_its_key)
 {
     begin(10);
     rma_claim_t c = owner_claim(region);
@@ -255,7 +255,7 @@ TEST(a_peer_that_stops_in_the_middle_keeps_the_old_memory)
     ((uint8_t *)old)[RMA_CONTROL + 5] = 77;
     CHECK_EQ(base[5], 5);
     CHECK_EQ(atomic_load(&old->slots[g->slot < 0 ? 0 : g->slot].stamp), 0);
-    CHECK_OK(wefti_rma_grant_check(young, WEFT_RMA_WRITE, 0, 1, &at)); /* a token of after the revoke is good all the same */
+    CHECK_OK(wefti_rma_grant_check(young, WEFT_RMA_WRITE, 0, 1, &at)); /* a key of after the revoke is good all the same */
     rma_grant_t *mapped = owner_grant(peer, region, true);
     CHECK(mapped->slot >= 0 && atomic_load(&slot_of(mapped)->stamp) == mapped->stamp);
     /* the next one has its own second */

@@ -439,9 +439,9 @@ static void *make_and_free(void *arg)
         weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
         weft_region_t *region = NULL;
         weft_op_t op = WEFT_OP_INIT;
-        uint8_t token[WEFT_RMA_TOKEN_MAX];
-        size_t n = sizeof token;
-        weft_token_info_t t = WEFT_TOKEN_INFO_INIT;
+        uint8_t key[WEFT_REGION_KEY_MAX];
+        size_t n = sizeof key;
+        weft_region_key_info_t t = WEFT_REGION_KEY_INFO_INIT;
         rma_claim_t c;
         char name[32];
         snprintf(name, sizeof name, "region %d of %d", i % 3, (int)which);
@@ -451,7 +451,7 @@ static void *make_and_free(void *arg)
         o.unmapped = i % 5 == 0;
         CHECK_OK(weft_region_new(common, &o, &region));
         memset(weft_region_base(region), 0xff, 100);
-        CHECK_OK(weft_region_token(region, NULL, token, &n));
+        CHECK_OK(weft_region_key(region, NULL, key, &n));
         if (i % 3 == 0)
             CHECK_OK(weft_region_revoke(region, NULL));
         if (i % 7 == 0) {
@@ -461,9 +461,9 @@ static void *make_and_free(void *arg)
         }
         CHECK_OK(weft_region_extend(region, 5000));
         uint64_t want = 1 + (i % 3 == 0) + (i % 7 == 0);
-        n = sizeof token;
-        CHECK_OK(weft_region_token(region, NULL, token, &n));
-        CHECK_OK(weft_token_read(token, n, &t)); /* a token made after the call is of the new generation */
+        n = sizeof key;
+        CHECK_OK(weft_region_key(region, NULL, key, &n));
+        CHECK_OK(weft_region_key_read(key, n, &t)); /* a key made after the call is of the new generation */
         CHECK(t.generation == want && t.len == 5000);
         CHECK_EQ(info(region).generation, want);
         if (i % 7 == 0 && i % 2 == 0)
@@ -546,14 +546,14 @@ TEST(a_forked_child_has_its_own_bytes_and_no_region)
 {
     weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);
     weft_region_t *region = owner_region(rt, 100, NULL);
-    uint8_t *base = weft_region_base(region), token[WEFT_RMA_TOKEN_MAX];
+    uint8_t *base = weft_region_base(region), key[WEFT_REGION_KEY_MAX];
     weft_op_t op = WEFT_OP_INIT;
     int status;
     base[0] = 1;
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (!pid) {
-        size_t n = sizeof token;
+        size_t n = sizeof key;
         weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
         weft_region_t *other;
         o.len = 1;
@@ -561,7 +561,7 @@ TEST(a_forked_child_has_its_own_bytes_and_no_region)
         region->share.control->slots[0].zero = 99;
         CHECK_EQ(base[0], 11);
         CHECK_EQ(weft_region_new(rt, &o, &other), WEFT_ERR_FORKED);
-        CHECK_EQ(weft_region_token(region, NULL, token, &n), WEFT_ERR_FORKED);
+        CHECK_EQ(weft_region_key(region, NULL, key, &n), WEFT_ERR_FORKED);
         CHECK_EQ(weft_region_revoke(region, NULL), WEFT_ERR_FORKED);
         CHECK_EQ(weft_region_revoke(region, &op), WEFT_ERR_FORKED);
         CHECK_EQ(weft_region_free(region, &op), WEFT_ERR_FORKED);

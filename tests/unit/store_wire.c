@@ -97,8 +97,8 @@ TEST(a_request_that_is_cut_or_too_long_is_none)
 TEST(every_reply_is_read_as_it_was_written)
 {
     wefti_rng_t rng = {3};
-    uint8_t token[300], entries[500];
-    fill(token, sizeof token, &rng);
+    uint8_t key[300], entries[500];
+    fill(key, sizeof key, &rng);
     fill(entries, sizeof entries, &rng);
     for (uint8_t kind = 1; kind < STORE_KINDS; kind++) {
         uint8_t bytes[STORE_REPLY_MAX], again[STORE_REPLY_MAX];
@@ -109,8 +109,8 @@ TEST(every_reply_is_read_as_it_was_written)
         p.max_len = 9;
         p.stamp = 11;
         p.rec = some_rec(&rng);
-        p.token = token;
-        p.token_len = sizeof token;
+        p.key = key;
+        p.key_len = sizeof key;
         p.entries = entries;
         p.entries_len = sizeof entries;
         fill(p.stats, sizeof p.stats, &rng);
@@ -142,13 +142,13 @@ TEST(every_reply_is_read_as_it_was_written)
     }
 }
 
-TEST(a_token_of_a_reply_is_no_longer_than_tokens_are)
+TEST(a_key_of_a_reply_is_no_longer_than_keys_are)
 {
-    uint8_t bytes[STORE_REPLY_MAX], token[WEFT_RMA_TOKEN_MAX + 1] = {0};
-    store_reply_t p = {.kind = STORE_FIND, .flags = STORE_BODY, .token = token, .token_len = WEFT_RMA_TOKEN_MAX}, got;
+    uint8_t bytes[STORE_REPLY_MAX], key[WEFT_REGION_KEY_MAX + 1] = {0};
+    store_reply_t p = {.kind = STORE_FIND, .flags = STORE_BODY, .key = key, .key_len = WEFT_REGION_KEY_MAX}, got;
     size_t n = wefti_store_put_reply(&p, bytes, sizeof bytes);
     CHECK(wefti_store_get_reply(bytes, n, &got));
-    p.token_len++;
+    p.key_len++;
     n = wefti_store_put_reply(&p, bytes, sizeof bytes);
     CHECK(!wefti_store_get_reply(bytes, n, &got));
 }

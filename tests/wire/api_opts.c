@@ -25,8 +25,8 @@ static weft_store_server_t *server;
 static weft_store_t *store;
 static weft_region_t *region;
 static weft_registry_t *registry;
-static uint8_t token[WEFT_RMA_TOKEN_MAX];
-static size_t token_len;
+static uint8_t key[WEFT_REGION_KEY_MAX];
+static size_t key_len;
 static weft_am_t *taken;
 
 static weft_status_t wait_for(weft_op_t *op)
@@ -117,17 +117,17 @@ static weft_status_t region_new(const void *opts)
     return st ? st : weft_region_free(r, NULL);
 }
 
-static weft_status_t region_token(const void *opts)
+static weft_status_t region_key(const void *opts)
 {
-    uint8_t buf[WEFT_RMA_TOKEN_MAX];
+    uint8_t buf[WEFT_REGION_KEY_MAX];
     size_t n = sizeof buf;
-    return weft_region_token(region, opts, buf, &n);
+    return weft_region_key(region, opts, buf, &n);
 }
 
 static weft_status_t remote_attach(const void *opts)
 {
     weft_op_t op = WEFT_OP_INIT;
-    weft_status_t st = weft_remote_attach(pair.ep[1], token, token_len, opts, &op);
+    weft_status_t st = weft_remote_attach(pair.ep[1], key, key_len, opts, &op);
     if (st)
         return st;
     CHECK_OK(wait_for(&op));
@@ -381,7 +381,7 @@ static const struct {
     {"weft_am_recv", am_recv, NULL, sizeof(weft_am_recv_opts_t), sizeof(size_t)},
     {"weft_am_pull_with", am_pull, NULL, sizeof(weft_am_pull_opts_t), sizeof(size_t)},
     {"weft_region_new", region_new, of_region, sizeof(weft_region_opts_t), offsetof(weft_region_opts_t, max_len)},
-    {"weft_region_token", region_token, NULL, sizeof(weft_region_token_opts_t), sizeof(size_t)},
+    {"weft_region_key", region_key, NULL, sizeof(weft_region_key_opts_t), sizeof(size_t)},
     {"weft_remote_attach", remote_attach, NULL, sizeof(weft_remote_opts_t), sizeof(size_t)},
     {"weft_store_serve", store_serve, of_server, sizeof(weft_store_server_opts_t),
      offsetof(weft_store_server_opts_t, client_bytes)},
@@ -424,8 +424,8 @@ static void scene(void)
     store = (weft_store_t *)op.buf;
     ro.len = 4096;
     CHECK_OK(weft_region_new(pair.rt[0], &ro, &region));
-    token_len = sizeof token;
-    CHECK_OK(weft_region_token(region, NULL, token, &token_len));
+    key_len = sizeof key;
+    CHECK_OK(weft_region_key(region, NULL, key, &key_len));
     CHECK_OK(weft_registry_open(pair.rt[0], "memory://opts", NULL, &registry));
 }
 

@@ -186,7 +186,7 @@ TEST(an_element_that_leaves_is_lost_and_its_successor_has_to_be_configured)
         weft_status_t st = elements_read(&e, t, 10, 0, 0);
         CHECK_EQ(st, WEFT_ERR_PEER);
         CHECK_EQ(elements_stats(t).losses, 1);
-        /* another memory at the same place: the token is not for that */
+        /* another memory at the same place: the region key is not for that */
         weft_memory_opts_t m = WEFT_MEMORY_OPTS_INIT;
         m.uri = uri;
         elements_memory(&e, 100, &m);
@@ -315,9 +315,9 @@ TEST(a_transport_that_cannot_be_right_fails)
         weft_transport_t *t = add_later(text, "large", 10);
         CHECK_EQ(elements_read(&e, t, 10, 0, 0), WEFT_ERR_RANGE);
         CHECK_EQ(state(t), WEFT_TRANSPORT_FAILED);
-        /* a token that nobody made */
+        /* a region key that nobody made */
         d.bytes = 100;
-        d.token[d.token_len - 1] ^= 1;
+        d.region_key[d.region_key_len - 1] ^= 1;
         memcpy(d.name, "forged", 7);
         len = sizeof text;
         CHECK_OK(weft_durl_format(&d, text, &len));
@@ -325,18 +325,18 @@ TEST(a_transport_that_cannot_be_right_fails)
         CHECK_EQ(elements_end(&e, weft_transport_write(t, 10, 0, 0, &e.op)), WEFT_ERR_AUTH);
         CHECK_EQ(state(t), WEFT_TRANSPORT_FAILED);
         CHECK_EQ(why(t), WEFT_ERR_AUTH);
-        /* no token at all, and no name either */
+        /* no region key at all, and no name either */
         snprintf(text, sizeof text, "nameless;rdma_tcp;url,%s;timeout_ms,300;", weft_memory_uri(e.memory));
         t = add_later(text, "nameless", 10);
         CHECK_EQ(elements_read(&e, t, 10, 0, 0), WEFT_ERR_TIMEOUT);
         CHECK_EQ(why(t), WEFT_ERR_NOTFOUND);
-        /* a token alone says where to go */
+        /* a region key alone says where to go */
         CHECK_OK(weft_durl_parse(e.durl, &d));
         d.url[0] = 0;
-        memcpy(d.name, "token", 6);
+        memcpy(d.name, "alone", 6);
         len = sizeof text;
         CHECK_OK(weft_durl_format(&d, text, &len));
-        t = add_later(text, "token", 10);
+        t = add_later(text, "alone", 10);
         CHECK_OK(elements_read(&e, t, 10, 0, 0));
         (void)op;
         elements_close(&e);

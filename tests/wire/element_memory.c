@@ -1,4 +1,4 @@
-/* Memory elements: several on a runtime, by name and by token, mapped and not, and what is left when one is closed or could not be opened.
+/* Memory elements: several on a runtime, by name and by region key, mapped and not, and what is left when one is closed or could not be opened.
  *
  * ctest: label=thread */
 #include "lib/elements.h"
@@ -51,7 +51,7 @@ TEST(several_live_on_one_runtime_but_only_one_has_spare)
         CHECK_OK(weft_durl_parse(durl, &d));
         CHECK_EQ(d.n_replicas, 1);
         CHECK_STR(d.replica[0], weft_memory_uri(no));
-        CHECK(!d.token_len && !weft_memory_base(no));
+        CHECK(!d.region_key_len && !weft_memory_base(no));
         close_memory(no);
         for (int i = 0; i < 3; i++)
             close_memory(more[i]);

@@ -166,7 +166,7 @@ TEST(calls_without_what_they_need_are_refused_and_start_nothing)
         far_open(way, NULL);
         weft_region_t *region = far_region(4096);
         weft_remote_t *r = far_attach(region, NULL);
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         weft_op_t op = WEFT_OP_INIT;
         CHECK_EQ(weft_rma_read(NULL, 0, in, 8, &op), WEFT_ERR_INVALID);
         CHECK_EQ(weft_rma_read(r, 0, in, 8, NULL), WEFT_ERR_INVALID);
@@ -429,7 +429,7 @@ TEST(atomics_that_cannot_be_are_refused)
         CHECK_EQ(base[96], 7);
         weft_remote_drop(r);
         /* alignment is counted where the bytes are, and where they seem to be */
-        weft_region_token_opts_t part = WEFT_REGION_TOKEN_OPTS_INIT;
+        weft_region_key_opts_t part = WEFT_REGION_KEY_OPTS_INIT;
         part.offset = 4;
         part.len = 64;
         r = far_attach(region, &part);
@@ -451,7 +451,7 @@ TEST(atomics_of_several_remotes_and_paths_and_of_the_owner_add_up)
         far_open(way, NULL);
         weft_region_t *region = far_region(64);
         weft_remote_t *r[3] = {far_attach(region, NULL), NULL, NULL};
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         uint64_t *word = weft_region_base(region), sum = 0;
         CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_CHECKED, &r[1]));
         CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_ANY, &r[2]));
@@ -488,7 +488,7 @@ TEST(a_batch_does_all_of_its_items_and_says_what_each_came_to)
     each_far(way) {
         far_open(way, NULL);
         weft_region_t *regions[2] = {far_region(BIG), far_region(BIG)};
-        weft_region_token_opts_t only = WEFT_REGION_TOKEN_OPTS_INIT;
+        weft_region_key_opts_t only = WEFT_REGION_KEY_OPTS_INIT;
         only.rights = WEFT_RMA_READ;
         weft_remote_t *r[3] = {far_attach(regions[0], NULL), far_attach(regions[1], NULL), far_attach(regions[1], &only)};
         uint8_t *base[2] = {weft_region_base(regions[0]), weft_region_base(regions[1])};
@@ -647,7 +647,7 @@ static void on_note(weft_region_t *region, uint64_t offset, uint64_t len, uint64
     atomic_store(&notes.n, n + 1);
 }
 
-static void notify_all(const weft_region_token_opts_t *part, bool wait)
+static void notify_all(const weft_region_key_opts_t *part, bool wait)
 {
     static weft_op_t ops[NOTES];
     weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
@@ -700,7 +700,7 @@ TEST(notifications_come_in_the_order_of_their_posts_with_their_values)
 
 TEST(the_bytes_are_there_when_the_owner_is_notified_and_offsets_are_of_the_region)
 {
-    weft_region_token_opts_t part = WEFT_REGION_TOKEN_OPTS_INIT;
+    weft_region_key_opts_t part = WEFT_REGION_KEY_OPTS_INIT;
     part.offset = 4096;
     each_far(way) {
         far_open(way, NULL);

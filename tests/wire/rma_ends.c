@@ -135,7 +135,7 @@ TEST(an_attach_can_be_cancelled_or_be_too_late_and_leaves_no_grant)
     each_far(way) {
         far_open(way, NULL);
         weft_region_t *region = far_region(4096);
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         for (unsigned round = 0; round < 20; round++) {
             weft_op_t op[2] = {WEFT_OP_INIT, WEFT_OP_INIT};
             weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
@@ -312,15 +312,15 @@ TEST(a_remote_ends_with_its_connection_and_is_attached_anew_after_a_reconnect)
         weft_ep_t *ep = two_connect(&eo);
         weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
         weft_region_t *region;
-        far_token_t token = {.len = WEFT_RMA_TOKEN_MAX};
+        far_key_t key = {.len = WEFT_REGION_KEY_MAX};
         ro.len = 4096;
         CHECK_OK(weft_region_new(two.server, &ro, &region));
-        CHECK_OK(weft_region_token(region, NULL, token.bytes, &token.len));
+        CHECK_OK(weft_region_key(region, NULL, key.bytes, &key.len));
         weft_remote_t *olds[4] = {NULL};
         for (int round = 1; round <= 4; round++) {
             weft_op_t op = WEFT_OP_INIT;
             uint64_t word = (uint64_t)round, got = 0;
-            CHECK_OK(two_end(weft_remote_attach(ep, token.bytes, token.len, NULL, &op), &op));
+            CHECK_OK(two_end(weft_remote_attach(ep, key.bytes, key.len, NULL, &op), &op));
             weft_remote_t *r = olds[round - 1] = op.buf;
             CHECK_OK(two_end(weft_rma_write(r, 0, &word, 8, &op), &op));
             cut(weft_listener_port(two.listener));
@@ -356,7 +356,7 @@ TEST(more_remotes_than_a_region_can_map_are_checked_and_there_is_an_end_to_them)
         bool shm = !strcmp(way->transports, "shm");
         pair_open(&far.pair, way, NULL);
         weft_region_t *region = far_region(4096);
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         while (n < MANY && !(st = far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_ANY, &r[n]))) {
             mapped += far_info(r[n]).path == WEFT_RMA_MAPPED;
             n++;
@@ -383,7 +383,7 @@ TEST(more_remotes_than_a_region_can_map_are_checked_and_there_is_an_end_to_them)
         for (unsigned i = 0; i < n; i++)
             weft_remote_drop(r[i]);
         PAIR_UNTIL(&far.pair, far_region_info(region).attached == 0, 10);
-        t = far_token(region, NULL); /* all places are free again, those to map it too */
+        t = far_key(region, NULL); /* all places are free again, those to map it too */
         for (unsigned i = 0; i < mapped; i++) {
             CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_ANY, &r[i]));
             CHECK_EQ(far_info(r[i]).path, WEFT_RMA_MAPPED);
@@ -414,7 +414,7 @@ TEST(a_runtime_can_be_its_own_peer)
         CHECK_OK(far_end(WEFT_OK, &connect));
         CHECK_OK(far_end(WEFT_OK, &accept));
         weft_region_t *region = far_region(LEN);
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         static uint8_t out[LEN], in[LEN];
         for (int path = WEFT_RMA_ANY; path <= WEFT_RMA_CHECKED; path += 2) {
             weft_remote_t *r = NULL;

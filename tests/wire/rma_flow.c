@@ -165,7 +165,7 @@ TEST(traffic_of_both_directions_and_of_messages_goes_on_beside_a_full_window)
         ro.len = 65536;
         for (int i = 0; i < 2; i++) {
             CHECK_OK(weft_region_new(far.pair.rt[i], &ro, &regions[i]));
-            far_token_t t = far_token(regions[i], NULL);
+            far_key_t t = far_key(regions[i], NULL);
             CHECK_OK(far_try(far.pair.ep[!i], t.bytes, t.len, way->path, &r[i]));
         }
         memset(ops, 0, sizeof ops);

@@ -43,7 +43,7 @@ static void exchange(const weft_mem_kind_t *here, const weft_mem_kind_t *there)
     const weft_mem_kind_t *of = there ? there : weft_mem_host();
     uint8_t *base = weft_region_base(region);
     CHECK(!there || base == under);
-    far_token_t t = far_token(region, NULL);
+    far_key_t t = far_key(region, NULL);
     CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, there ? WEFT_RMA_ANY : far.way->path, &r));
     put(of, base, REGION, 1);
     memcpy(want, host, REGION);
@@ -185,7 +185,7 @@ TEST(a_device_whose_copies_fail_says_so_and_the_connection_goes_on)
                 ro.buf = under;
             }
             weft_region_t *region = far_region_with(&ro);
-            far_token_t t = far_token(region, NULL);
+            far_key_t t = far_key(region, NULL);
             CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, k ? WEFT_RMA_ANY : way->path, &r));
             for (unsigned i = 0; i < LENS; i++) {
                 void *buf = k ? (void *)host : dev;
@@ -230,7 +230,7 @@ TEST(failures_that_wait_for_room_leave_nothing_in_the_count_of_answers)
     ro.len = LEN;
     ro.buf = dev;
     weft_region_t *region = far_region_with(&ro), *plain = far_region(LEN);
-    far_token_t t = far_token(region, NULL);
+    far_key_t t = far_key(region, NULL);
     CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_CHECKED, &r));
     weft_remote_t *fills = far_attach(plain, NULL);
     for (int round = 0; round < ROUNDS; round++) {

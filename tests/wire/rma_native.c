@@ -60,7 +60,7 @@ TEST(only_those_who_both_trust_the_fabric_get_it_and_only_if_it_gains_something_
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         open_two(cases[i].owner, cases[i].user, cases[i].key);
         weft_region_t *region = far_region(LEN);
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         weft_remote_t *r = NULL;
         CHECK_EQ(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_NATIVE, &r), cases[i].can ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
         if (r)
@@ -129,7 +129,7 @@ TEST(memory_of_the_programs_has_it_too_and_memory_whose_accesses_must_be_checked
         o.buf = buf ? own : NULL;
         o.unmapped = true;
         region = far_region_with(&o);
-        far_token_t t = far_token(region, NULL);
+        far_key_t t = far_key(region, NULL);
         CHECK_EQ(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_NATIVE, &r), WEFT_ERR_UNSUPPORTED);
         far_free(region);
     }
@@ -241,7 +241,7 @@ TEST(a_revoke_waits_for_what_is_under_way_and_nothing_comes_after_it)
             printf("# %s: %u of %u came before\n", frees ? "free" : "revoke", well, (unsigned)N);
             weft_remote_drop(r);
             if (!frees) {
-                weft_remote_t *again = far_attach(region, NULL); /* new tokens are good */
+                weft_remote_t *again = far_attach(region, NULL); /* new keys are good */
                 CHECK_OK(far_write(again, 0, &word, 8));
                 weft_remote_drop(again);
                 far_free(region);
@@ -251,11 +251,11 @@ TEST(a_revoke_waits_for_what_is_under_way_and_nothing_comes_after_it)
     }
 }
 
-TEST(a_token_whose_time_is_over_is_stale_on_this_path_too)
+TEST(a_key_whose_time_is_over_is_stale_on_this_path_too)
 {
     far_open(&native, NULL);
     weft_region_t *region = far_region(4096);
-    weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+    weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
     uint64_t word = 0;
     o.lifetime_ns = 300 * WEFT_MILLISECOND;
     weft_remote_t *r = far_attach(region, &o);

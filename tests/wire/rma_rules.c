@@ -1,4 +1,4 @@
-/* wire/rma_rules.c - who may do what with remote memory, and when no more: rights, ranges, parts, tokens, names, revoking, freeing, extending,
+/* wire/rma_rules.c - who may do what with remote memory, and when no more: rights, ranges, parts, keys, names, revoking, freeing, extending,
  * expiring; the same on every path.
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
@@ -73,7 +73,7 @@ TEST(each_right_gives_what_it_says_and_nothing_else)
         weft_region_t *region = far_region(LEN);
         uint8_t *base = weft_region_base(region);
         for (uint32_t rights = 1; rights <= WEFT_RMA_ALL; rights++) {
-            weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+            weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
             o.rights = rights;
             weft_remote_t *r = far_attach(region, &o);
             CHECK_EQ(far_info(r).rights, rights);
@@ -112,8 +112,8 @@ TEST(a_region_gives_no_more_than_it_has)
     each_far(way) {
         far_open(way, NULL);
         weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
-        weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
-        uint8_t bytes[WEFT_RMA_TOKEN_MAX];
+        weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
+        uint8_t bytes[WEFT_REGION_KEY_MAX];
         size_t len = sizeof bytes;
         ro.len = LEN;
         ro.rights = WEFT_RMA_READ;
@@ -124,16 +124,16 @@ TEST(a_region_gives_no_more_than_it_has)
         CHECK_EQ(far_atomic(r, WEFT_RMA_ADD, 0, 8, 1, 0), WEFT_ERR_RIGHTS);
         weft_remote_drop(r);
         o.rights = WEFT_RMA_ALL;
-        CHECK_EQ(weft_region_token(region, &o, bytes, &len), WEFT_ERR_RIGHTS);
+        CHECK_EQ(weft_region_key(region, &o, bytes, &len), WEFT_ERR_RIGHTS);
         o.rights = 0x80000000u;
-        CHECK(weft_region_token(region, &o, bytes, &len) != WEFT_OK);
+        CHECK(weft_region_key(region, &o, bytes, &len) != WEFT_OK);
         o.rights = 0;
         static const uint64_t parts[][2] = {{LEN + 1, 0},         {LEN, 1},           {0, LEN + 1}, {LEN - 1, 2}, {UINT64_MAX, 2},
                                             {UINT64_MAX - 7, 16}, {8, UINT64_MAX - 4}};
         for (unsigned i = 0; i < 7; i++) {
             o.offset = parts[i][0];
             o.len = parts[i][1];
-            CHECK_EQ(weft_region_token(region, &o, bytes, &len), WEFT_ERR_RANGE);
+            CHECK_EQ(weft_region_key(region, &o, bytes, &len), WEFT_ERR_RANGE);
         }
         far_free(region);
         static const uint32_t wrong[] = {8, 0x80000000u};
@@ -156,7 +156,7 @@ TEST(a_region_gives_no_more_than_it_has)
     }
 }
 
-TEST(a_part_is_all_that_its_token_shows)
+TEST(a_part_is_all_that_its_key_shows)
 {
     each_far(way) {
         far_open(way, NULL);
@@ -165,7 +165,7 @@ TEST(a_part_is_all_that_its_token_shows)
         static const uint64_t parts[][2] = {{0, 1}, {1, 100}, {4096, 8192}, {5000, 100000}, {LEN - 1, 1}, {7, MB}};
         pattern_fill(base, LEN, 2);
         for (unsigned i = 0; i < 6; i++) {
-            weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+            weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
             uint64_t at = o.offset = parts[i][0], n = o.len = parts[i][1];
             weft_remote_t *r = far_attach(region, &o);
             weft_remote_info_t info = far_info(r);
@@ -185,7 +185,7 @@ TEST(a_part_is_all_that_its_token_shows)
             CHECK_EQ(memcmp(base, all, LEN), 0);
             weft_remote_drop(r);
         }
-        weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+        weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
         o.offset = 100; /* the rest of it */
         weft_remote_t *r = far_attach(region, &o);
         CHECK_EQ(far_info(r).len, LEN - 100);
@@ -195,44 +195,44 @@ TEST(a_part_is_all_that_its_token_shows)
     }
 }
 
-/* --- tokens ------------------------------------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------------------------------------- */
 
-TEST(a_token_says_what_it_is_for_and_where)
+TEST(a_key_says_what_it_is_for_and_where)
 {
     each_far(way) {
         far_open(way, NULL);
         weft_region_t *region = far_region(LEN);
-        weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+        weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
         o.offset = 8;
         o.len = 16;
         o.rights = WEFT_RMA_READ | WEFT_RMA_ATOMIC;
-        far_token_t t = far_token(region, &o);
-        weft_token_info_t info = WEFT_TOKEN_INFO_INIT;
-        CHECK(t.len > 32 && t.len <= WEFT_RMA_TOKEN_MAX);
-        CHECK_OK(weft_token_read(t.bytes, t.len, &info));
+        far_key_t t = far_key(region, &o);
+        weft_region_key_info_t info = WEFT_REGION_KEY_INFO_INIT;
+        CHECK(t.len > 32 && t.len <= WEFT_REGION_KEY_MAX);
+        CHECK_OK(weft_region_key_read(t.bytes, t.len, &info));
         CHECK_EQ(info.offset, 8);
         CHECK_EQ(info.len, 16);
         CHECK_EQ(info.rights, WEFT_RMA_READ | WEFT_RMA_ATOMIC);
         CHECK_EQ(info.generation, 1);
         CHECK(strstr(info.owner, weft_listener_uri(far.pair.listener)));
         for (size_t n = 0; n < t.len; n++) { /* too short, and the room needed is told */
-            uint8_t small[WEFT_RMA_TOKEN_MAX];
+            uint8_t small[WEFT_REGION_KEY_MAX];
             size_t room = n;
             memset(small, 0xdd, sizeof small);
-            CHECK_EQ(weft_region_token(region, &o, small, &room), WEFT_ERR_LIMIT);
+            CHECK_EQ(weft_region_key(region, &o, small, &room), WEFT_ERR_LIMIT);
             CHECK_EQ(room, t.len);
             CHECK_EQ(small[n], 0xdd);
-            CHECK_EQ(weft_token_read(t.bytes, n, &info), WEFT_ERR_INVALID);
+            CHECK_EQ(weft_region_key_read(t.bytes, n, &info), WEFT_ERR_INVALID);
         }
-        CHECK_EQ(weft_token_read(NULL, 0, &info), WEFT_ERR_INVALID);
-        CHECK_EQ(weft_token_read(buf, 1000, &info), WEFT_ERR_INVALID);
+        CHECK_EQ(weft_region_key_read(NULL, 0, &info), WEFT_ERR_INVALID);
+        CHECK_EQ(weft_region_key_read(buf, 1000, &info), WEFT_ERR_INVALID);
         /* the runtime that connected does not listen */
         weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
         weft_region_t *deaf;
         ro.len = 8;
         CHECK_OK(weft_region_new(far.pair.rt[1], &ro, &deaf));
-        t = far_token(deaf, NULL);
-        CHECK_OK(weft_token_read(t.bytes, t.len, &info));
+        t = far_key(deaf, NULL);
+        CHECK_OK(weft_region_key_read(t.bytes, t.len, &info));
         CHECK_STR(info.owner, "");
         far_free(deaf);
         far_free(region);
@@ -240,27 +240,27 @@ TEST(a_token_says_what_it_is_for_and_where)
     }
 }
 
-TEST(a_token_with_any_bit_changed_is_refused)
+TEST(a_key_with_any_bit_changed_is_refused)
 {
     each_far(way) {
         far_open(way, NULL);
         weft_region_t *region = far_region(4096);
-        weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+        weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
         o.rights = WEFT_RMA_READ;
         o.len = 100;
-        far_token_t t = far_token(region, &o);
+        far_key_t t = far_key(region, &o);
         weft_remote_t *r = NULL;
         unsigned step = way == far_ways ? 1 : 5;
         for (size_t bit = 0; bit < t.len * 8; bit += step) {
-            uint8_t forged[WEFT_RMA_TOKEN_MAX];
+            uint8_t forged[WEFT_REGION_KEY_MAX];
             memcpy(forged, t.bytes, t.len);
             forged[bit / 8] ^= (uint8_t)(1 << bit % 8);
             weft_status_t st = far_try(far.pair.ep[1], forged, t.len, WEFT_RMA_ANY, &r);
             if (st != WEFT_ERR_AUTH && st != WEFT_ERR_INVALID && st != WEFT_ERR_STALE)
                 FAIL("bit %zu of byte %zu changed: %s", bit % 8, bit / 8, weft_status_name(st));
         }
-        for (size_t n = 0; n < WEFT_RMA_TOKEN_MAX + 2; n += n < t.len + 2 && n + 2 > t.len ? 1 : 3) { /* cut, and with a tail */
-            uint8_t cut[WEFT_RMA_TOKEN_MAX + 2] = {0};
+        for (size_t n = 0; n < WEFT_REGION_KEY_MAX + 2; n += n < t.len + 2 && n + 2 > t.len ? 1 : 3) { /* cut, and with a tail */
+            uint8_t cut[WEFT_REGION_KEY_MAX + 2] = {0};
             if (n == t.len)
                 continue;
             memcpy(cut, t.bytes, n < t.len ? n : t.len);
@@ -276,7 +276,7 @@ TEST(a_token_with_any_bit_changed_is_refused)
     }
 }
 
-TEST(a_token_is_for_its_owner_alone)
+TEST(a_key_is_for_its_owner_alone)
 {
     each_far(way) {
         far_open(way, NULL);
@@ -285,8 +285,8 @@ TEST(a_token_is_for_its_owner_alone)
         weft_remote_t *r = NULL;
         ro.len = 100;
         CHECK_OK(weft_region_new(far.pair.rt[1], &ro, &theirs));
-        far_token_t of_mine = far_token(mine, NULL), of_theirs = far_token(theirs, NULL);
-        /* both directions of one connection, and neither token the wrong way */
+        far_key_t of_mine = far_key(mine, NULL), of_theirs = far_key(theirs, NULL);
+        /* both directions of one connection, and neither key the wrong way */
         CHECK_OK(far_try(far.pair.ep[1], of_mine.bytes, of_mine.len, far.way->path, &r));
         weft_remote_drop(r);
         CHECK_OK(far_try(far.pair.ep[0], of_theirs.bytes, of_theirs.len, far.way->path, &r));
@@ -303,15 +303,15 @@ TEST(a_token_is_for_its_owner_alone)
     }
 }
 
-TEST(a_token_ends_with_its_time)
+TEST(a_key_ends_with_its_time)
 {
     each_far(way) {
         far_open(way, NULL);
         weft_region_t *region = far_region(LEN);
         uint8_t *base = weft_region_base(region);
-        weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+        weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
         o.lifetime_ns = 60 * WEFT_MILLISECOND;
-        far_token_t t = far_token(region, &o);
+        far_key_t t = far_key(region, &o);
         weft_remote_t *r = NULL, *late = NULL, *other = far_attach(region, NULL);
         double made = test_now();
         CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, far.way->path, &r));
@@ -363,7 +363,7 @@ TEST(a_named_region_is_found_with_the_rights_of_its_name)
         CHECK_EQ(memcmp(buf, "seen", 4), 0);
         CHECK_EQ(far_write(r, 0, buf, 4), WEFT_ERR_RIGHTS);
         weft_remote_drop(r);
-        r = far_attach(named, NULL); /* a token may give more */
+        r = far_attach(named, NULL); /* a key may give more */
         CHECK_OK(far_write(r, 0, buf, 4));
         weft_remote_drop(r);
         static const char *const none[] = {"the tabl", "the table ", "The table", "x"};
@@ -415,7 +415,7 @@ static void all_stale(weft_remote_t *r)
     CHECK_OK(far_flush(r));
 }
 
-TEST(revoking_ends_everything_that_was_given_out_and_new_tokens_are_good)
+TEST(revoking_ends_everything_that_was_given_out_and_new_keys_are_good)
 {
     each_far(way) {
         far_open(way, NULL);
@@ -426,7 +426,7 @@ TEST(revoking_ends_everything_that_was_given_out_and_new_tokens_are_good)
         uint8_t *base = weft_region_base(region);
         for (unsigned round = 1; round <= 3; round++) {
             weft_remote_t *r = far_attach(region, NULL), *by_name = NULL, *late = NULL;
-            far_token_t t = far_token(region, NULL);
+            far_key_t t = far_key(region, NULL);
             CHECK_OK(far_find("again", far.way->path, &by_name));
             CHECK_EQ(far_info(r).generation, round);
             CHECK_EQ(far_region_info(region).attached, 2);
@@ -536,7 +536,7 @@ TEST(freeing_while_accesses_are_under_way_gives_the_program_its_memory_back)
             ro.len = LEN;
             ro.buf = way->path == WEFT_RMA_CHECKED ? own : NULL; /* what the program has is not mapped */
             weft_region_t *region = far_region_with(&ro);
-            far_token_t t = far_token(region, NULL);
+            far_key_t t = far_key(region, NULL);
             CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, far.way->path, &r));
             post_many(r);
             for (unsigned i = 0; i < round * 5; i++)
@@ -561,7 +561,7 @@ TEST(freeing_while_accesses_are_under_way_gives_the_program_its_memory_back)
     }
 }
 
-TEST(a_longer_region_is_for_new_tokens_and_its_new_bytes_are_zero)
+TEST(a_longer_region_is_for_new_keys_and_its_new_bytes_are_zero)
 {
     each_far(way) {
         far_open(way, NULL);
@@ -621,7 +621,7 @@ TEST(the_path_is_the_fastest_there_is_and_a_path_that_is_not_there_is_refused)
             ro.buf = i == 2 ? own : NULL;
             bool can = shm && i == 0;
             weft_region_t *region = far_region_with(&ro);
-            far_token_t t = far_token(region, NULL);
+            far_key_t t = far_key(region, NULL);
             CHECK_EQ(far_try(far.pair.ep[1], t.bytes, t.len, WEFT_RMA_MAPPED, &r), can ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
             if (can) {
                 CHECK_EQ(far_info(r).path, WEFT_RMA_MAPPED);

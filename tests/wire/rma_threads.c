@@ -11,7 +11,7 @@ enum { THREADS = 4, EACH = 300, PART = 1 << 16, WINDOW = 8, LEN = (THREADS + 1) 
 
 static weft_region_t *region;
 static weft_remote_t *shared;
-static far_token_t token;
+static far_key_t key;
 static atomic_uint running, stale;
 static weft_remote_t *of_thread[THREADS];
 
@@ -180,7 +180,7 @@ static void *comes_and_goes(void *arg)
         weft_op_t op = WEFT_OP_INIT;
         weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
         o.path = far.way->path;
-        CHECK_OK(wait_for(weft_remote_attach(far.pair.ep[1], token.bytes, token.len, &o, &op), &op));
+        CHECK_OK(wait_for(weft_remote_attach(far.pair.ep[1], key.bytes, key.len, &o, &op), &op));
         weft_remote_t *r = op.buf;
         CHECK_OK(wait_for(weft_rma_atomic(r, WEFT_RMA_ADD, 0, 8, 1, 0, &op), &op));
         CHECK_OK(weft_rma_atomic(r, WEFT_RMA_ADD, 8, 8, 1, 0, &op)); /* goes on */
@@ -198,7 +198,7 @@ TEST(threads_attach_and_drop_at_once)
         uint64_t words[2];
         far_open(way, NULL);
         region = far_region(4096);
-        token = far_token(region, NULL);
+        key = far_key(region, NULL);
         atomic_store(&running, THREADS);
         for (unsigned i = 0; i < THREADS; i++)
             CHECK_EQ(pthread_create(&t[i], NULL, comes_and_goes, NULL), 0);

@@ -1,4 +1,4 @@
-/* A memory server and its clients: allocating, finding, extending, freeing; leases, quotas, tokens for others; over every transport, driven by the
+/* A memory server and its clients: allocating, finding, extending, freeing; leases, quotas, keys for others; over every transport, driven by the
  * caller and by threads.
  *
  * ctest: label=thread */
@@ -163,19 +163,19 @@ TEST(an_empty_block_is_a_name_and_is_zero_when_it_is_extended)
     }
 }
 
-TEST(a_token_of_a_block_is_good_for_others)
+TEST(a_key_of_a_block_is_good_for_others)
 {
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
+    uint8_t key[WEFT_REGION_KEY_MAX];
     char in[3] = "";
     size_t n = 3;
     weft_op_t op = WEFT_OP_INIT;
     keeper_open(&k, &pair_ways[0], NULL, 0);
     weft_block_t *b = keeper_alloc(&k, k.store, NULL, 100, false, NULL);
-    CHECK_EQ(weft_block_token(b, token, &n), WEFT_ERR_LIMIT);
+    CHECK_EQ(weft_block_key(b, key, &n), WEFT_ERR_LIMIT);
     CHECK(n > 3);
-    n = sizeof token;
-    CHECK_OK(weft_block_token(b, token, &n));
-    CHECK_OK(weft_remote_attach(k.pair.ep[1], token, n, NULL, &op));
+    n = sizeof key;
+    CHECK_OK(weft_block_key(b, key, &n));
+    CHECK_OK(weft_remote_attach(k.pair.ep[1], key, n, NULL, &op));
     CHECK_OK(keeper_wait(&k, &op));
     weft_remote_t *remote = (weft_remote_t *)op.buf;
     CHECK_OK(keeper_write(&k, remote, 0, "hi", 3));

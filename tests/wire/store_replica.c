@@ -56,8 +56,8 @@ static weft_status_t seal(uint64_t epoch, uint8_t writer)
 static weft_remote_t *attach(void)
 {
     weft_op_t op = WEFT_OP_INIT;
-    CHECK(out.token_len > 0);
-    CHECK_OK(weft_remote_attach(k.pair.ep[1], out.token, out.token_len, NULL, &op));
+    CHECK(out.key_len > 0);
+    CHECK_OK(weft_remote_attach(k.pair.ep[1], out.key, out.key_len, NULL, &op));
     CHECK_OK(keeper_wait(&k, &op));
     return (weft_remote_t *)op.buf;
 }
@@ -81,7 +81,7 @@ TEST(a_record_is_made_set_read_and_sealed)
         CHECK_EQ(make(1), WEFT_ERR_STATE);
         CHECK_EQ(out.rec.epoch, 1);
         CHECK_OK(get());
-        CHECK_EQ(out.token_len, 0); /* refilling: for nobody else */
+        CHECK_EQ(out.key_len, 0); /* refilling: for nobody else */
         CHECK_EQ(set(2, 3, 1, 0, out.stamp), WEFT_ERR_STALE);
         CHECK_EQ(out.rec.epoch, 1);
         CHECK_EQ(set(1, 1, 1, 0, out.stamp), WEFT_ERR_INVALID);
@@ -147,7 +147,7 @@ TEST(a_lease_that_is_over_lets_nobody_in_until_a_set)
         CHECK_EQ(keeper_read(&k, reader, 0, in, 3), WEFT_ERR_STALE);
         CHECK_EQ(keeper_write(&k, writer, 0, "x", 1), WEFT_ERR_STALE);
         CHECK_OK(get());
-        CHECK_EQ(out.token_len, 0);
+        CHECK_EQ(out.key_len, 0);
         CHECK(out.rec.flags & WEFTI_REPLICA_LAPSED);
         CHECK_EQ(renew(2, 1, out.stamp), WEFT_ERR_STALE);
         CHECK_EQ(seal(2, 1), WEFT_ERR_STALE);
@@ -167,7 +167,7 @@ TEST(a_lease_that_is_over_lets_nobody_in_until_a_set)
         pair_run(&k.pair, 1.1 * LEASE / WEFT_SECOND);
         CHECK_OK(keeper_write(&k, writer, 0, "cd", 3));
         CHECK_OK(get());
-        CHECK_EQ(out.token_len, 0);
+        CHECK_EQ(out.key_len, 0);
         weft_remote_drop(writer);
         weft_remote_drop(reader);
         keeper_close(&k);
@@ -194,7 +194,7 @@ TEST(a_server_that_was_stopped_serves_nothing_late)
             weft_runtime_progress(k.pair.rt[1]);
         CHECK_EQ(keeper_wait(&k, &op), WEFT_ERR_STALE);
         CHECK_OK(keeper_wait(&k, &ask));
-        CHECK_EQ(out.token_len, 0);
+        CHECK_EQ(out.key_len, 0);
         weft_remote_drop(reader);
         keeper_close(&k);
     }

@@ -25,19 +25,19 @@ typedef struct server {
 static void *serve(void *arg)
 {
     server_t *s = arg;
-    static uint8_t buf[LEN], token[WEFT_RMA_TOKEN_MAX];
+    static uint8_t buf[LEN], key[WEFT_REGION_KEY_MAX];
     weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
     weft_region_t *region;
     weft_ep_t *ep;
-    size_t len, token_len = sizeof token;
+    size_t len, key_len = sizeof key;
     ro.len = LEN;
     CHECK_OK(weft_region_new(s->rt, &ro, &region));
-    CHECK_OK(weft_region_token(region, NULL, token, &token_len));
+    CHECK_OK(weft_region_key(region, NULL, key, &key_len));
     CHECK_OK(weft_listener_accept_wait(s->listener, 20 * WEFT_SECOND, &ep));
     CHECK_OK(weft_msg_recv_wait(ep, buf, sizeof buf, 1, WEFT_TAG_FULL, 20 * WEFT_SECOND, &len));
     CHECK_EQ(len, LEN);
     CHECK_OK(weft_msg_send_wait(ep, buf, len, 2, 20 * WEFT_SECOND));
-    CHECK_OK(weft_msg_send_wait(ep, token, token_len, 3, 20 * WEFT_SECOND));
+    CHECK_OK(weft_msg_send_wait(ep, key, key_len, 3, 20 * WEFT_SECOND));
     CHECK_OK(weft_msg_recv_wait(ep, NULL, 0, 4, WEFT_TAG_FULL, 20 * WEFT_SECOND, NULL));
     CHECK_OK(weft_runtime_close(s->rt));
     return NULL;
@@ -45,7 +45,7 @@ static void *serve(void *arg)
 
 static void talk(weft_progress_mode_t mode)
 {
-    static uint8_t out[LEN], in[LEN], token[WEFT_RMA_TOKEN_MAX];
+    static uint8_t out[LEN], in[LEN], key[WEFT_REGION_KEY_MAX];
     server_t s = {.rt = open_runtime(WEFT_PROGRESS_CALLER)};
     weft_runtime_t *rt = open_runtime(mode);
     pthread_t id;
@@ -63,9 +63,9 @@ static void talk(weft_progress_mode_t mode)
     CHECK_OK(weft_msg_recv_wait(ep, in, LEN, 2, WEFT_TAG_FULL, WEFT_FOREVER, &len));
     CHECK_EQ(len, LEN);
     CHECK(!memcmp(out, in, LEN));
-    CHECK_OK(weft_msg_recv_wait(ep, token, sizeof token, 3, WEFT_TAG_FULL, 20 * WEFT_SECOND, &len));
+    CHECK_OK(weft_msg_recv_wait(ep, key, sizeof key, 3, WEFT_TAG_FULL, 20 * WEFT_SECOND, &len));
     weft_op_t op = WEFT_OP_INIT;
-    CHECK_OK(weft_remote_attach(ep, token, len, NULL, &op));
+    CHECK_OK(weft_remote_attach(ep, key, len, NULL, &op));
     CHECK_OK(weft_op_wait(&op, 20 * WEFT_SECOND));
     weft_remote_t *remote = weft_op_remote(&op);
     memset(in, 0, LEN);

@@ -45,7 +45,7 @@ static const tool_opt_t options[] = {
     {OPT_SPARE, "spare", "BYTES", "so much more, for allocations with a lease (default: none)"},
     {OPT_LEASE, "lease", "TIME", "how long those outlive a user that was lost (default 30s)"},
     {OPT_MIRRORED, "mirrored", NULL, "be one of two or three replicas: the durls of all of them together reach the memory"},
-    {OPT_NAMED, "named", NULL, "whoever can connect reaches the memory by its name, without the token in the durl"},
+    {OPT_NAMED, "named", NULL, "whoever can connect reaches the memory by its name, without the region key in the durl"},
     {OPT_UNMAPPED, "unmapped", NULL, "users on this machine do not map the memory: every access is checked by this process"},
     {OPT_REPORT_FD, "report-fd", "FD", "for launchers: one JSON object a line to this descriptor, nothing to standard output"},
     {OPT_JSON, "json", NULL, "one JSON object a line: the durl, and statistics at the end"},
@@ -241,7 +241,7 @@ int element_memory(int argc, char **argv)
         return TOOL_OK;
     }
     listen = m.mo.uri;
-    if (!m.no_key_needed && !tool_may_listen(&listen, 1, m.mo.named ? "read and write the memory" : "try tokens"))
+    if (!m.no_key_needed && !tool_may_listen(&listen, 1, m.mo.named ? "read and write the memory" : "try region keys"))
         return TOOL_USAGE;
     if (m.report_fd != UINT64_MAX) {
         m.json = true;

@@ -203,9 +203,9 @@ typedef struct perf_hello { /* first message on each endpoint */
     uint64_t magic, session, index, total;
 } perf_hello_t;
 
-typedef struct perf_offer { /* a token of a region of the sender's */
+typedef struct perf_offer { /* a key of a region of the sender's */
     uint64_t len;
-    char token[WEFT_RMA_TOKEN_MAX];
+    char key[WEFT_REGION_KEY_MAX];
 } perf_offer_t;
 
 typedef struct perf_plan {
@@ -358,7 +358,7 @@ weft_status_t perf_am_ping(perf_link_t *l, perf_run_t *run);
 void perf_am_end(perf_run_t *run);
 #define PERF_AM_ID UINT32_C(7)
 
-/* And for remote memory. A region of that kind of memory, each byte `fill`, and a token for it: false after a refusal. */
+/* And for remote memory. A region of that kind of memory, each byte `fill`, and a key for it: false after a refusal. */
 bool perf_rma_expose(perf_run_t *run, void *at, const weft_mem_kind_t *kind, int fill);
 /* Remotes for what the other side offers. */
 weft_status_t perf_rma_attach(perf_run_t *run, const perf_offer_t *offer);

@@ -15,7 +15,7 @@ bool perf_hello_ok(const perf_hello_t *h, uint64_t len)
 bool perf_reply_ok(const perf_reply_t *r, uint64_t len)
 {
     return len == sizeof *r && r->magic == PERF_MAGIC && memchr(r->text, '\0', sizeof r->text) &&
-           r->offer.len <= sizeof r->offer.token;
+           r->offer.len <= sizeof r->offer.key;
 }
 
 /* Half of the machine's memory, so that a client cannot make the server the victim of the out-of-memory killer. */
@@ -35,7 +35,7 @@ static const char *rma_fault(const perf_plan_t *p)
         return "rma_put_lat writes one byte or more, and always to the same place";
     if (p->batch < 1 || p->batch > PERF_MAX_BATCH || p->batch > PERF_MAX_WINDOW / p->window)
         return "the batches are out of bounds; use a smaller --batch or --window";
-    if (p->path > WEFT_RMA_NATIVE || p->offer.len > sizeof p->offer.token)
+    if (p->path > WEFT_RMA_NATIVE || p->offer.len > sizeof p->offer.key)
         return "the server does not know that path; use the same version of weft on both sides";
     return NULL;
 }

@@ -1,7 +1,7 @@
 /* tools/perf/rma.c - the loops of remote memory, and how the two sides come to it.
  *
- * The server of a run exposes a region and sends a token for it with READY; the client attaches it on every endpoint. In rma_put_lat the
- * client has a region too, whose token is in the plan.
+ * The server of a run exposes a region and sends a key for it with READY; the client attaches it on every endpoint. In rma_put_lat the
+ * client has a region too, whose key is in the plan.
  *
  * rma_get, rma_put             read and write, `window` not complete at a time, all out of and into the same bytes unless --region says
  *                              otherwise: as in ucx_perftest (ucp_get, ucp_put_bw).
@@ -30,7 +30,7 @@ bool perf_rma_expose(perf_run_t *run, void *at, const weft_mem_kind_t *kind, int
 {
     perf_rma_t *r = run->rma;
     weft_region_opts_t ro = WEFT_REGION_OPTS_INIT;
-    size_t len = sizeof r->offer.token;
+    size_t len = sizeof r->offer.key;
     weft_status_t st;
     if (run->plan.test == PERF_RMA_PUT_LAT && kind && !(kind->flags & WEFT_MEM_CPU)) {
         snprintf(run->refusal, sizeof run->refusal, "no processor can look at %s memory, which rma_put_lat does", kind->name);
@@ -41,7 +41,7 @@ bool perf_rma_expose(perf_run_t *run, void *at, const weft_mem_kind_t *kind, int
     ro.kind = kind;
     st = weft_region_new(run->link->rt, &ro, &r->region);
     if (!st)
-        st = weft_region_token(r->region, NULL, r->offer.token, &len);
+        st = weft_region_key(r->region, NULL, r->offer.key, &len);
     if (!st) {
         r->offer.len = len;
         r->memory = (perf_pages_t){.at = at ? at : weft_region_base(r->region), .size = run->plan.region, .kind = kind};
@@ -61,7 +61,7 @@ static weft_status_t attach_one(perf_link_t *l, weft_ep_t *ep, const perf_offer_
     weft_op_t op = WEFT_OP_INIT;
     weft_status_t st;
     ro.path = (weft_rma_path_t)path;
-    st = weft_remote_attach(ep, offer->token, offer->len, &ro, &op);
+    st = weft_remote_attach(ep, offer->key, offer->len, &ro, &op);
     if (st)
         return st;
     st = weft_op_wait(&op, l->timeout_ns);

@@ -114,12 +114,12 @@ static PyObject *token(PyObject *self, PyObject *unused)
 {
     (void)unused;
     SELF;
-    char bytes[WEFT_RMA_TOKEN_MAX];
+    char bytes[WEFT_REGION_KEY_MAX];
     size_t len = sizeof bytes;
     if (weftpy_handle_check(&b->h, what))
         return NULL;
     b->alone = false;
-    weft_status_t status = weft_block_token(b->h.of, bytes, &len);
+    weft_status_t status = weft_block_key(b->h.of, bytes, &len);
     return status ? weftpy_raise(b->h.run->st, status) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len);
 }
 

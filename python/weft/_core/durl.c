@@ -48,7 +48,7 @@ PyObject *weftpy_durl_parse(PyObject *module, PyObject *arg)
     if (!dict || set_text(dict, "name", d.name) || set_text(dict, "impl", weft_impl_name(d.impl, d.server)) ||
         (d.bytes && set(dict, "size", PyLong_FromUnsignedLongLong(d.bytes))) || set_text(dict, "url", d.url) ||
         set_text(dict, "shm_id", d.shm_id) || set_text(dict, "peerinfo", d.peerinfo) ||
-        (d.token_len && set(dict, "token", PyBytes_FromStringAndSize((char *)d.token, (Py_ssize_t)d.token_len))) ||
+        (d.region_key_len && set(dict, "token", PyBytes_FromStringAndSize((char *)d.region_key, (Py_ssize_t)d.region_key_len))) ||
         (d.timeout_ms && set(dict, "timeout_ms", PyLong_FromUnsignedLongLong(d.timeout_ms))) ||
         (d.n_replicas && set(dict, "replicas", replicas(&d))))
         Py_CLEAR(dict);
@@ -88,18 +88,18 @@ static int get_impl(weftpy_state_t *st, PyObject *value, weft_durl_t *d)
     return -1;
 }
 
-static int get_token(weftpy_state_t *st, PyObject *value, weft_durl_t *d)
+static int get_region_key(weftpy_state_t *st, PyObject *value, weft_durl_t *d)
 {
     char *bytes;
     Py_ssize_t len;
     if (PyBytes_AsStringAndSize(value, &bytes, &len))
         return -1;
-    if ((size_t)len > sizeof d->token) {
-        weftpy_raise_text(st, WEFT_ERR_INVALID, "the token has %zd bytes, and may have %zu", len, sizeof d->token);
+    if ((size_t)len > sizeof d->region_key) {
+        weftpy_raise_text(st, WEFT_ERR_INVALID, "the token has %zd bytes, and may have %zu", len, sizeof d->region_key);
         return -1;
     }
-    memcpy(d->token, bytes, (size_t)len);
-    d->token_len = (size_t)len;
+    memcpy(d->region_key, bytes, (size_t)len);
+    d->region_key_len = (size_t)len;
     return 0;
 }
 
@@ -134,7 +134,7 @@ static int get(weftpy_state_t *st, const char *key, PyObject *value, weft_durl_t
     if (!strcmp(key, "peerinfo"))
         return get_text(st, value, key, d->peerinfo, sizeof d->peerinfo);
     if (!strcmp(key, "token"))
-        return get_token(st, value, d);
+        return get_region_key(st, value, d);
     if (!strcmp(key, "timeout_ms"))
         return weftpy_count(value, key, &d->timeout_ms);
     if (!strcmp(key, "replicas"))

@@ -401,8 +401,8 @@ static PyObject *token(FAST_ARGS)
     SELF;
     weftpy_state_t *st = r->h.run->st;
     PyObject *arg[4];
-    weft_region_token_opts_t opts = WEFT_REGION_TOKEN_OPTS_INIT;
-    char bytes[WEFT_RMA_TOKEN_MAX];
+    weft_region_key_opts_t opts = WEFT_REGION_KEY_OPTS_INIT;
+    char bytes[WEFT_REGION_KEY_MAX];
     size_t len = sizeof bytes;
     if (weftpy_args(st, &sig_token, args, n, kwnames, arg) || rights_of(st, arg[0], "rights", &opts.rights) ||
         weftpy_u64(arg[1], "offset", UINT64_MAX, &opts.offset) || weftpy_u64(arg[2], "n", UINT64_MAX, &opts.len) ||
@@ -410,7 +410,7 @@ static PyObject *token(FAST_ARGS)
         return NULL;
     if (arg[2] && arg[2] != Py_None && !opts.len)
         return weftpy_raise_text(st, WEFT_ERR_INVALID, "n is 0: a token is for one byte at least");
-    weft_status_t status = weft_region_token(r->h.of, &opts, bytes, &len);
+    weft_status_t status = weft_region_key(r->h.of, &opts, bytes, &len);
     return status ? weftpy_raise(st, status) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len);
 }
 

@@ -88,8 +88,8 @@ void region_open(side_t *s)
     o.max_len = 4 * BIG;
     o.name = "region";
     must(weft_region_new(s->rt, &o, &s->region), "weft_region_new");
-    s->region_token_len = sizeof s->region_token;
-    must(weft_region_token(s->region, NULL, s->region_token, &s->region_token_len), "weft_region_token");
+    s->region_key_len = sizeof s->region_key;
+    must(weft_region_key(s->region, NULL, s->region_key, &s->region_key_len), "weft_region_key");
 }
 
 void region_close(side_t *s)
@@ -105,8 +105,8 @@ void remote_open(side_t *s)
     weft_op_t op = WEFT_OP_INIT;
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
     o.path = strcmp(s->w->transports, "shm") ? WEFT_RMA_CHECKED : WEFT_RMA_MAPPED;
-    must(weft_remote_attach(s->ep, s->other->region_token, s->other->region_token_len, &o, &op), "weft_remote_attach");
-    world_wait(s->w, &op, "attaching a token");
+    must(weft_remote_attach(s->ep, s->other->region_key, s->other->region_key_len, &o, &op), "weft_remote_attach");
+    world_wait(s->w, &op, "attaching a region's key");
     s->remote = (weft_remote_t *)op.buf;
 }
 

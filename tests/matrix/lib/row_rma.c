@@ -50,17 +50,17 @@ ROW(weft_region_get_info, NEEDS_REGION | READS)
     turn_status(t, weft_region_get_info(s->region, &info));
 }
 
-ROW(weft_region_token, NEEDS_REGION | READS)
+ROW(weft_region_key, NEEDS_REGION | READS)
 {
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
-    size_t len = sizeof token;
-    turn_status(t, weft_region_token(s->region, NULL, token, &len));
+    uint8_t key[WEFT_REGION_KEY_MAX];
+    size_t len = sizeof key;
+    turn_status(t, weft_region_key(s->region, NULL, key, &len));
 }
 
-ROW(weft_token_read, NEEDS_REGION | ON_NOTHING)
+ROW(weft_region_key_read, NEEDS_REGION | ON_NOTHING)
 {
-    weft_token_info_t info = WEFT_TOKEN_INFO_INIT;
-    turn_status(t, weft_token_read(s->region_token, s->region_token_len, &info));
+    weft_region_key_info_t info = WEFT_REGION_KEY_INFO_INIT;
+    turn_status(t, weft_region_key_read(s->region_key, s->region_key_len, &info));
 }
 
 /* --- remotes ------------------------------------------------------------------------------------------------------------------- */
@@ -73,7 +73,7 @@ static void drop_remote(void *remote)
 ROW(weft_remote_attach, NEEDS_EP | NEEDS_REGION)
 {
     weft_op_t *op = turn_op(t);
-    if (turn_posted(t, weft_remote_attach(s->ep, s->other->region_token, s->other->region_token_len, NULL, op), op))
+    if (turn_posted(t, weft_remote_attach(s->ep, s->other->region_key, s->other->region_key_len, NULL, op), op))
         turn_then(t, op, drop_remote);
 }
 

@@ -116,11 +116,11 @@ ROW(weft_block_remote, NEEDS_BLOCK)
     weft_block_remote(s->block);
 }
 
-ROW(weft_block_token, NEEDS_BLOCK | READS)
+ROW(weft_block_key, NEEDS_BLOCK | READS)
 {
-    uint8_t token[WEFT_RMA_TOKEN_MAX];
-    size_t len = sizeof token;
-    turn_status(t, weft_block_token(s->block, token, &len));
+    uint8_t key[WEFT_REGION_KEY_MAX];
+    size_t len = sizeof key;
+    turn_status(t, weft_block_key(s->block, key, &len));
 }
 
 ROW(weft_block_extend, NEEDS_BLOCK)

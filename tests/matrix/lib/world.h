@@ -19,7 +19,7 @@ enum {
     NEEDS_REG = 1 << 7,        /* reg */
     NEEDS_MSG = 1 << 8,        /* msg, claimed; made, received */
     NEEDS_AM = 1 << 9,         /* am, taken; its payload is still at the sender */
-    NEEDS_REGION = 1 << 10,    /* region, and a token for it */
+    NEEDS_REGION = 1 << 10,    /* region, and a key for it */
     NEEDS_REMOTE = 1 << 11,    /* remote, of the other side's region */
     NEEDS_REGISTRY = 1 << 12,  /* registry, with an entry of ours */
     NEEDS_WATCH = 1 << 13,     /* watch */
@@ -65,8 +65,8 @@ struct side {
     _Atomic(weft_am_t *) am;
     weft_op_t am_sent;           /* of the other side's am */
     weft_region_t *region;
-    uint8_t region_token[WEFT_RMA_TOKEN_MAX];
-    size_t region_token_len;
+    uint8_t region_key[WEFT_REGION_KEY_MAX];
+    size_t region_key_len;
     weft_remote_t *remote;
 
     weft_registry_t *registry;

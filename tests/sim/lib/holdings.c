@@ -9,7 +9,7 @@
 #include "rma/state.h"
 #include "words.h"
 
-enum { REGIONS = 48, REMOTES = 120, TOKENS = 64, ITEMS = 12, GUARD = 16, OWN_GUARD = 64 };
+enum { REGIONS = 48, REMOTES = 120, KEYS = 64, ITEMS = 12, GUARD = 16, OWN_GUARD = 64 };
 enum { ACT_READ = ACT_OTHER, ACT_WRITE, ACT_ADD, ACT_BATCH, ACT_FLUSH, ACT_REVOKE, ACT_FREE, ACT_ATTACH = ACT_TOLD };
 
 typedef struct holding {
@@ -33,14 +33,14 @@ typedef struct remote {
     int failed; /* how often its end had failed when it was attached */
 } remote_t;
 
-typedef struct token {
+typedef struct region_key {
     int holding;
     uint64_t generation;
     uint32_t first, n, rights;
     bool expires;
     size_t len;
-    uint8_t bytes[WEFT_RMA_TOKEN_MAX];
-} token_t;
+    uint8_t bytes[WEFT_REGION_KEY_MAX];
+} region_key_t;
 
 /* One access, as it was meant. */
 typedef struct access {
@@ -55,7 +55,7 @@ typedef struct about {
     access_t one;
     int holding, end;
     uint64_t generation; /* a revoke: that it ends */
-    token_t token;       /* an attach */
+    region_key_t key;    /* an attach */
     bool by_name;
     weft_rma_path_t path;
     uint8_t *out; /* what is written */
@@ -70,8 +70,8 @@ typedef struct about {
 static const holdings_how_t *how;
 static holding_t holdings[REGIONS];
 static remote_t remotes[REMOTES];
-static token_t tokens[TOKENS];
-static int n_holdings, n_remotes, n_tokens;
+static region_key_t keys[KEYS];
+static int n_holdings, n_remotes, n_keys;
 static uint8_t told[WORDS_WRITES];
 
 /* --- the owner ---------------------------------------------------------------------------------------------------------------------- */
@@ -235,11 +235,11 @@ static void extend(holding_t *h)
         h->words = words;
 }
 
-/* --- tokens and remotes --------------------------------------------------------------------------------------------------------------- */
+/* --- keys and remotes --------------------------------------------------------------------------------------------------------------- */
 
-static bool make_token(holding_t *h, token_t *t)
+static bool make_key(holding_t *h, region_key_t *t)
 {
-    weft_region_token_opts_t o = WEFT_REGION_TOKEN_OPTS_INIT;
+    weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
     memset(t, 0, sizeof *t);
     t->holding = (int)(h - holdings);
     t->generation = h->generation;
@@ -258,26 +258,26 @@ static bool make_token(holding_t *h, token_t *t)
     }
     o.offset = 8ull * t->first;
     o.len = 8ull * t->n;
-    weft_status_t st = weft_region_token(h->region, &o, t->bytes, &t->len);
+    weft_status_t st = weft_region_key(h->region, &o, t->bytes, &t->len);
     if (st && m.peace)
-        sim_bad(&m.net, "no token: %s (%s)", weft_status_name(st), weft_last_error());
-    if (!st && (n_tokens < TOKENS || CHANCE(30)))
-        tokens[n_tokens < TOKENS ? n_tokens++ : (int)BELOW(TOKENS)] = *t;
+        sim_bad(&m.net, "no key: %s (%s)", weft_status_name(st), weft_last_error());
+    if (!st && (n_keys < KEYS || CHANCE(30)))
+        keys[n_keys < KEYS ? n_keys++ : (int)BELOW(KEYS)] = *t;
     return !st;
 }
 
 static void attach(end_t *e)
 {
     int owner = m.links[e->link].node[!e->side];
-    token_t t;
+    region_key_t t;
     if (n_remotes == REMOTES || !m.net.nodes[owner].rt || m.net.nodes[owner].dead)
         return;
     holding_t *h = some_holding(owner);
-    bool old = n_tokens && CHANCE(15), by_name = false;
+    bool old = n_keys && CHANCE(15), by_name = false;
     if (old) {
-        t = tokens[BELOW((uint64_t)n_tokens)];
+        t = keys[BELOW((uint64_t)n_keys)];
         h = &holdings[t.holding];
-    } else if (!h || !make_token(h, &t)) {
+    } else if (!h || !make_key(h, &t)) {
         return;
     }
     if (!old && h->name[0] && CHANCE(50)) {
@@ -292,7 +292,7 @@ static void attach(end_t *e)
         return;
     about_t *about = a->more = calloc(1, sizeof *about);
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
-    about->token = t;
+    about->key = t;
     about->by_name = by_name;
     about->holding = t.holding;
     about->end = (int)(e - m.ends);
@@ -303,7 +303,7 @@ static void attach(end_t *e)
         life_patience(a, true);
     wefti_sim_note(m.net.w, e->node,
                    by_name ? "finds: region"
-                   : old   ? "attaches with an old token: region"
+                   : old   ? "attaches with an old key: region"
                            : "attaches: region",
                    (uint64_t)t.holding, (uint64_t)o.path);
     model_posted(&m, a,
@@ -313,7 +313,7 @@ static void attach(end_t *e)
 static void check_attach(act_t *a)
 {
     about_t *about = a->more;
-    const token_t *t = &about->token;
+    const region_key_t *t = &about->key;
     const holding_t *h = &holdings[t->holding];
     bool ours = h->node == m.links[m.ends[a->end].link].node[!m.ends[a->end].side];
     weft_status_t st = a->op.status;
@@ -324,7 +324,7 @@ static void check_attach(act_t *a)
         if ((st == WEFT_ERR_AUTH && m.peace) /* else the connection had another key */ || st == WEFT_ERR_INVALID ||
             st == WEFT_ERR_RANGE || st == WEFT_ERR_RIGHTS || (st == WEFT_ERR_STALE && fresh && !about->by_name) ||
             (st == WEFT_ERR_NOTFOUND && (!about->by_name || h->region)))
-            sim_bad(&m.net, "a token of region %d, generation %llu, came to %s", t->holding, (unsigned long long)t->generation,
+            sim_bad(&m.net, "a key of region %d, generation %llu, came to %s", t->holding, (unsigned long long)t->generation,
                     weft_status_name(st));
         return;
     }
@@ -333,12 +333,12 @@ static void check_attach(act_t *a)
     if (weft_remote_get_info(r, &info))
         sim_bad(&m.net, "a remote without info");
     if (!ours || (!about->by_name && t->generation <= about->revoked))
-        sim_bad(&m.net, "a token of region %d, generation %llu, was taken; %llu had been revoked", t->holding,
+        sim_bad(&m.net, "a key of region %d, generation %llu, was taken; %llu had been revoked", t->holding,
                 (unsigned long long)t->generation, (unsigned long long)about->revoked);
     uint32_t n = about->by_name ? (uint32_t)(info.len / 8) : t->n; /* it may have grown on the way */
     if (info.len != 8ull * n || a->op.len != info.len || info.rights != t->rights || n < t->n || n > h->max_words ||
         (about->path && info.path != about->path) || (!about->by_name && info.generation != t->generation))
-        sim_bad(&m.net, "a token for %u words with rights %u gave %llu bytes with %u", t->n, t->rights,
+        sim_bad(&m.net, "a key for %u words with rights %u gave %llu bytes with %u", t->n, t->rights,
                 (unsigned long long)info.len, info.rights);
     if (n_remotes == REMOTES || !m.net.nodes[a->node].rt) {
         weft_remote_drop(r);
@@ -878,7 +878,7 @@ static void set_up(void)
     wefti_sim_payloads_change(m.net.w); /* what is read at length is written to meanwhile, by others */
     wefti_rma_step_bytes = CHANCE(50) ? 8 + 8 * BELOW(80) : 4 << 20; /* mapped accesses in many steps, or in one */
     words_init(&m);
-    n_holdings = n_remotes = n_tokens = 0;
+    n_holdings = n_remotes = n_keys = 0;
     memset(told, 0, sizeof told);
     for (int i = 0; i < m.net.n; i++)
         expose(i);

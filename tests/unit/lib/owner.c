@@ -30,9 +30,9 @@ static void free_room(weft_runtime_t *rt)
 {
     rma_state_t *rs = rma_state(rt);
     wefti_conn_t *conn = wefti_conn_of(rt);
-    wefti_rma_token_end(rs);
-    for (size_t i = 0; i < sizeof rs->key; i++)
-        must(!rs->key[i], "the key was not wiped");
+    wefti_rma_key_end(rs);
+    for (size_t i = 0; i < sizeof rs->secret; i++)
+        must(!rs->secret[i], "the secret was not wiped");
     wefti_rma_regions_free(rs);
     free(rs);
     pthread_mutex_destroy(&conn->lock);
@@ -52,7 +52,7 @@ static weft_runtime_t *with_rooms(weft_runtime_t *rt)
     rt->room_state[WEFTI_ROOM_CONN] = conn; /* beside the fake room's functions */
     rs->rt = rt;
     wefti_rma_regions_init(rs);
-    must(!wefti_rma_token_init(rs), "wefti_rma_token_init");
+    must(!wefti_rma_key_init(rs), "wefti_rma_key_init");
     wefti_runtime_attach(rt, WEFTI_ROOM_RMA, &room, rs);
     return rt;
 }

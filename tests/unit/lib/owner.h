@@ -17,7 +17,7 @@ weft_ep_t *owner_peer(weft_runtime_t *rt);
 void owner_peer_free(weft_ep_t *ep);
 
 weft_region_t *owner_region(weft_runtime_t *rt, uint64_t len, const char *name);
-/* What a token for all of it would claim. */
+/* What a key for all of it would claim. */
 rma_claim_t owner_claim(const weft_region_t *region);
 rma_grant_t *owner_grant(weft_ep_t *ep, const weft_region_t *region, bool map);
 

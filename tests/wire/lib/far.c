@@ -78,10 +78,10 @@ weft_remote_info_t far_info(const weft_remote_t *remote)
     return info;
 }
 
-far_token_t far_token(weft_region_t *region, const weft_region_token_opts_t *opts)
+far_key_t far_key(weft_region_t *region, const weft_region_key_opts_t *opts)
 {
-    far_token_t t = {.len = WEFT_RMA_TOKEN_MAX};
-    must(weft_region_token(region, opts, t.bytes, &t.len), "weft_region_token");
+    far_key_t t = {.len = WEFT_REGION_KEY_MAX};
+    must(weft_region_key(region, opts, t.bytes, &t.len), "weft_region_key");
     return t;
 }
 
@@ -96,12 +96,12 @@ static weft_status_t attached(weft_status_t posted, weft_op_t *op, weft_remote_t
     return st;
 }
 
-weft_status_t far_try(weft_ep_t *ep, const void *token, size_t len, weft_rma_path_t path, weft_remote_t **remote_out)
+weft_status_t far_try(weft_ep_t *ep, const void *key, size_t len, weft_rma_path_t path, weft_remote_t **remote_out)
 {
     weft_op_t op = WEFT_OP_INIT;
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
     o.path = path;
-    return attached(weft_remote_attach(ep, token, len, &o, &op), &op, remote_out);
+    return attached(weft_remote_attach(ep, key, len, &o, &op), &op, remote_out);
 }
 
 weft_status_t far_find(const char *name, weft_rma_path_t path, weft_remote_t **remote_out)
@@ -112,9 +112,9 @@ weft_status_t far_find(const char *name, weft_rma_path_t path, weft_remote_t **r
     return attached(weft_remote_find(far.pair.ep[1], name, &o, &op), &op, remote_out);
 }
 
-weft_remote_t *far_attach(weft_region_t *region, const weft_region_token_opts_t *opts)
+weft_remote_t *far_attach(weft_region_t *region, const weft_region_key_opts_t *opts)
 {
-    far_token_t t = far_token(region, opts);
+    far_key_t t = far_key(region, opts);
     weft_remote_t *remote = NULL;
     must(far_try(far.pair.ep[1], t.bytes, t.len, far.way->path, &remote), "weft_remote_attach");
     if (far_info(remote).path != far.way->path)

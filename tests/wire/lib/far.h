@@ -1,4 +1,4 @@
-/* tests/wire/lib/far.h - memory of one runtime seen from another: a pair, and regions, tokens and remotes on every path that its way has.
+/* tests/wire/lib/far.h - memory of one runtime seen from another: a pair, and regions, keys and remotes on every path that its way has.
  *
  * The owner is far.pair.rt[0]. Everything here that is said to do something ends the test if that fails. */
 #ifndef WEFT_TEST_FAR_H
@@ -36,16 +36,16 @@ void far_revoke(weft_region_t *region);
 weft_region_info_t far_region_info(const weft_region_t *region);
 weft_remote_info_t far_info(const weft_remote_t *remote);
 
-typedef struct far_token {
+typedef struct far_key {
     size_t len;
-    uint8_t bytes[WEFT_RMA_TOKEN_MAX];
-} far_token_t;
-far_token_t far_token(weft_region_t *region, const weft_region_token_opts_t *opts);
+    uint8_t bytes[WEFT_REGION_KEY_MAX];
+} far_key_t;
+far_key_t far_key(weft_region_t *region, const weft_region_key_opts_t *opts);
 
 /* Attach over ep, on a path: what it came to. */
-weft_status_t far_try(weft_ep_t *ep, const void *token, size_t len, weft_rma_path_t path, weft_remote_t **remote_out);
+weft_status_t far_try(weft_ep_t *ep, const void *key, size_t len, weft_rma_path_t path, weft_remote_t **remote_out);
 /* Attach from far.pair.rt[1], on the way's path. */
-weft_remote_t *far_attach(weft_region_t *region, const weft_region_token_opts_t *opts);
+weft_remote_t *far_attach(weft_region_t *region, const weft_region_key_opts_t *opts);
 /* A path by name, and what it came to. */
 weft_status_t far_find(const char *name, weft_rma_path_t path, weft_remote_t **remote_out);
 
