@@ -9,7 +9,8 @@ lines come from stdin and answers go to the descriptor after --out. stdout is th
 A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio, neither json nor threading nor the library is loaded
 unless the element needs it. Whoever loads threading first is the main thread to it, so that thread loads nothing.
 
-Promise: one last line, whatever main() does and returns; no token of a durl in any of them. tests/python/test_disagg_element.py holds us to it.
+Promise: one last line, whatever main() does and returns; no token of a durl, which is the key of its memory, in any of
+them. tests/python/test_disagg_element.py holds us to it.
 """
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class Lines:
             self._rest += more
 
     def know(self, durl: object) -> None:
-        """A durl whose token nobody shall see."""
+        """A durl whose token, the key of the memory, nobody shall see."""
         if isinstance(durl, str):
             self._secrets.update(part[6:] for part in durl.split(";") if part.startswith("token,") and len(part) > 6)
 

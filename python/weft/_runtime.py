@@ -82,7 +82,7 @@ class Runtime(_core.Runtime):
                max_len: int | None = None, mapped: bool = True, notify: NotifyHandler | None = None) -> Region:
         """Expose memory: so many bytes that the library makes, zeroed, or a buffer, which is held until the region is freed.
 
-        Peers attach it with a token(), or by `name`, if it has one. `rights` is the most they may get, made of the letters r (read), w (write)
+        Peers attach it with a key(), or by `name`, if it has one. `rights` is the most they may get, made of the letters r (read), w (write)
         and a (atomics), and `name_rights` what the name gives. What the library made can grow to `max_len`; peers on this host map it unless
         `mapped` is false. `notify`, a function or coroutine function, gets a Notification for each write_notify().
         """

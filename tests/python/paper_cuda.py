@@ -93,13 +93,13 @@ def test_remote_memory_from_and_to_gpus(driver, pair, mapped):
     async def body(p):
         out, into = gpu(DATA), gpu(bytes(len(DATA)))
         region = p.right.region(len(DATA), mapped=mapped)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         await remote.write(out)
         assert bytes(region) == DATA
         assert await remote.read_into(Array(into)) == len(DATA) and into.tobytes() == DATA
         exposed = gpu(bytes(1000))
         over = p.right.region(exposed)
-        there = await p.a.attach(over.token())
+        there = await p.a.attach(over.key())
         await there.write(DATA[:500], 100)
         assert exposed.tobytes(100, 500) == DATA[:500] == await there.read(100, 500)
         assert await there.atomic_add(0, 5) == 0 and exposed.tobytes(0, 8) == b"\5" + bytes(7)
@@ -107,7 +107,7 @@ def test_remote_memory_from_and_to_gpus(driver, pair, mapped):
             memoryview(over)
         await over.free()
         managed = p.right.region(weft.Memory(100, "cuda-managed"))
-        await (await p.a.attach(managed.token())).write(b"x" * 100)
+        await (await p.a.attach(managed.key())).write(b"x" * 100)
         assert bytes(managed) == b"x" * 100
     pair(body)
 

@@ -39,7 +39,7 @@ def test_it_is_awaited_with_the_same_arguments(run, place):
         block.remote.write(b"hello", 100)
         assert block.remote.read(98, 9) == bytes(2) + b"hello" + bytes(2)
         several = await asyncio.gather(*[trans.alloc_async(100.0, lease=i % 3 + 1) for i in range(30)])
-        assert len({bytes(one.token()) for one in several}) == 30
+        assert len({bytes(one.key()) for one in several}) == 30
         for one in [block, *several]:
             one.free()
         with pytest.raises(weft.LimitError):
@@ -112,11 +112,11 @@ def test_a_task_that_is_cancelled_when_it_was_all_but_there(run):
 def test_a_block_that_others_may_know_of_stays(place):
     trans, element = place
     block = trans.alloc(1000)
-    token = block.token()
+    key = block.key()
     del block
     gc.collect()
     trans.flush()
-    assert token and used(element) >= 1000  # whoever has the token uses it
+    assert key and used(element) >= 1000  # whoever has the key uses it
     kept = trans.alloc(1000)
     kept.remote.write(b"x", 0)
     kept.drop()

@@ -108,12 +108,12 @@ def test_durls_that_were_damaged_never_crash():
                 pass
 
 
-def test_a_wrong_token_opens_nothing():
+def test_a_wrong_region_key_opens_nothing():
     with memory(4096) as element:
         parts = _core.durl_parse(element.durl)
-        token = bytearray(parts["token"])
-        for at in (0, len(token) // 2, len(token) - 1):
-            wrong = bytes(token[:at]) + bytes([token[at] ^ 1]) + bytes(token[at + 1:])
+        key = bytearray(parts["token"])
+        for at in (0, len(key) // 2, len(key) - 1):
+            wrong = bytes(key[:at]) + bytes([key[at] ^ 1]) + bytes(key[at + 1:])
             with action() as made:
                 try:
                     made.add_transport(_core.durl_format({**parts, "token": wrong, "timeout_ms": 500}))

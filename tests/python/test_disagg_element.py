@@ -199,7 +199,7 @@ def test_elements_that_end_at_once_end_well(element):
         assert outcome(said) == {"did": "result", "value": None} and status == 0, err
 
 
-def test_no_token_is_shown(element):
+def test_no_region_key_is_shown(element):
     with memory(4096, "words") as words:
         token = next(part for part in words.durl.split(";") if part.startswith("token,"))[6:]
         said, _, out, err = element().run("""

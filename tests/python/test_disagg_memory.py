@@ -49,7 +49,7 @@ def test_what_is_checked_is_counted():
         assert (stats["reads"], stats["writes"], stats["bytes_read"], stats["bytes_written"], stats["mapped"]) == (1, 1, 64, 32, 0)
 
 
-def test_a_named_one_is_reached_without_a_token():
+def test_a_named_one_is_reached_without_a_region_key():
     with memory(4096, named=True) as element, action(f"mem;rdma_tcp;size,4096;url,{element.uri};") as made:
         trans = made.get_transport("mem", "rdma")
         trans.reg(8)

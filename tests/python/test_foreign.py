@@ -88,7 +88,7 @@ def test_a_tensor_is_sent_received_and_given_back(pair, versioned):
         await p.a.am_send(3, out)
         assert (await (await p.b.am_recv(3)).read()) == bytes(range(2, 14)) and out.deleted == 2
         region = p.right.region(100)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         await remote.write(out, 50)
         assert await remote.read(50, 12) == bytes(range(2, 14)) and out.deleted == 3
     pair(body)

@@ -38,7 +38,7 @@ THINGS = [None, 0, 1, -1, 2**63, 2**64 - 1, 2**64, 10**30, 1.5, float("nan"), fl
           b"", b"bytes", bytearray(3), [], [b"x"], [1, 2], (), {}, object(), Liar(), print, int, True, memoryview(b"123"), range(3), ...]
 NAMES = ["buffer", "buffers", "tag", "mask", "timeout", "max_len", "uri", "source", "handler", "id", "header", "context", "msg", "reason",
          "callback", "confirm", "urgent", "shared", "backlog", "nonsense", "", "memory", "name",
-         "rights", "max_len", "mapped", "notify", "offset", "n", "lifetime", "size", "token", "path", "value", "width", "compare", "items", "size",
+         "rights", "max_len", "mapped", "notify", "offset", "n", "lifetime", "size", "key", "path", "value", "width", "compare", "items", "size",
          "lease", "renew", "prefix", "replace", "stores", "store", "write", "force", "checksums", "kind", "blocks", "clients", "shared"]
 
 
@@ -77,11 +77,11 @@ def test_every_entry_point_survives_every_argument(run, seed):
                            left._connect, left._listen, left._am_handle, left.stats, left.endpoints, listener.accept, op.add_done_callback,
                            op.remove_done_callback, op.result, op.exception, op.get_loop, weft._core.config, weft._core.info,
                            lambda *a, **k: weft._core.Runtime(*a, **k)._close(), a.__aexit__, listener.__aexit__,
-                           left._region, a.attach, a.find, region.token, region.revoke, region.extend, region.__exit__, remote.read, remote.read_into,
+                           left._region, a.attach, a.find, region.key, region.revoke, region.extend, region.__exit__, remote.read, remote.read_into,
                            remote.write, remote.write_notify, remote.readv, remote.writev, remote.read_many, remote.write_many, remote.atomic_add,
                            remote.atomic_cas, remote.flush, remote.fence, right.store_server, left.mirror, a.store, store.alloc, store.open,
                            store.remove,
-                           store.list, store.query, store.renew, block.extend, block.share, block.token, mirror.read, mirror.read_into, mirror.write,
+                           store.list, store.query, store.renew, block.extend, block.share, block.key, mirror.read, mirror.read_into, mirror.write,
                            mirror.add, server.__exit__, weft.Memory, weft.Memory(10).copy_from, weft.Memory(10).copy_to, weft.Memory(10).fill,
                            weft.Memory(10).tobytes, weft.Memory(10).__dlpack__]
                 made = [attack(rng, rng.choice(targets)) for _ in range(300)]

@@ -125,7 +125,7 @@ def test_a_region_let_go_of_inside_progress_leaves_its_memory_alone(run):
         a = left.connect(listener.uri, timeout=BOUND)
         memory = bytearray(b"0" * 4096)
         held = [right.region(memory, rights="rw")]
-        remote = a.attach(held[0].token(), timeout=BOUND)
+        remote = a.attach(held[0].key(), timeout=BOUND)
         assert remote.read(n=4, timeout=BOUND) == b"0000"
         assert inside(run, held.clear) is None
         with pytest.raises(weft.WeftError):

@@ -99,6 +99,6 @@ def test_it_is_sent_and_received(pair):
         assert await p.b.recv_into(into) == 100_000 and into.tobytes() == b"\t" * 100_000
         await sending
         region = p.right.region(into)
-        await (await p.a.attach(region.token())).write(b"x")
+        await (await p.a.attach(region.key())).write(b"x")
         assert into.tobytes(0, 1) == b"x"
     pair(body)

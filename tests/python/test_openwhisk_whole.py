@@ -35,7 +35,7 @@ UNUSED = ("unused", "nobody came")
 
 
 def nothing_is_told(controller):
-    """No key and no token is in what containers print, or in what activations answer."""
+    """No authentication key and no region key is in what containers print, or in what activations answer."""
     texts = [text for one in controller.containers for text in one.printed()] + [json.dumps(one.response) for one in controller.activations]
     for text in texts:
         assert KEY not in text and KEY.split(":")[1] not in text

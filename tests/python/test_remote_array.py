@@ -29,7 +29,7 @@ def test_indices_give_what_numpy_gives(pair, dtype):
         region = p.right.region(size + 100)
         here = numpy.frombuffer(region, dtype, 120, offset=10).reshape(SHAPE)
         memoryview(region)[:] = bytes(random.Random(1).choices(range(100), k=size + 100))
-        remote = weft.RemoteArray(await p.a.attach(region.token()), dtype, SHAPE, offset=10)
+        remote = weft.RemoteArray(await p.a.attach(region.key()), dtype, SHAPE, offset=10)
         assert (remote.shape, remote.ndim, remote.size, remote.nbytes, len(remote)) == (SHAPE, 3, 120, size, 6)
         assert remote.dtype == numpy.dtype(dtype) and remote.strides == here.strides and remote.itemsize == here.itemsize
         for key in INDICES:
@@ -44,7 +44,7 @@ def test_assignments_do_what_numpy_does(pair):
         region = p.right.region(120 * 8 + 16)
         here = numpy.frombuffer(region, "f8", 122)
         want = numpy.zeros(122)
-        remote = weft.RemoteArray(await p.a.attach(region.token()), "f8", SHAPE, offset=8)
+        remote = weft.RemoteArray(await p.a.attach(region.key()), "f8", SHAPE, offset=8)
         mine = want[1:121].reshape(SHAPE)
         for i, key in enumerate(INDICES):
             value = numpy.random.default_rng(i).random(numpy.shape(mine[key]))
@@ -67,7 +67,7 @@ def test_assignments_do_what_numpy_does(pair):
 def test_only_what_is_touched_goes_over_the_network(pair):
     async def body(p):
         region = p.right.region(1 << 20, mapped=False)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         array = weft.RemoteArray(remote, "u1", (1024, 1024))
 
         async def costs(key):
@@ -91,7 +91,7 @@ def test_large_ones_go_in_bounded_batches(pair, monkeypatch):
     async def body(p):
         region = p.right.region(8 * 5000)
         here = numpy.frombuffer(region, "i8")
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         array = weft.RemoteArray(remote, "i8", 5000)
         await array.put(slice(None, None, 2), numpy.arange(2500))
         assert (here[::2] == numpy.arange(2500)).all() and not here[1::2].any()
@@ -102,7 +102,7 @@ def test_large_ones_go_in_bounded_batches(pair, monkeypatch):
 def test_what_is_refused(pair):
     async def body(p):
         region = p.right.region(100)
-        remote = await p.a.attach(region.token("r"))
+        remote = await p.a.attach(region.key("r"))
         array = weft.RemoteArray(remote, "u1", (10, 10))
         for bad in ([1, 2], (0, [1]), numpy.array([1, 2]), numpy.zeros((10, 10), bool), True, "field", 1.5, numpy.bool_(True), object()):
             with pytest.raises(TypeError, match="numbers, slices"):
@@ -139,7 +139,7 @@ def test_cancelled_and_failed_ones_leave_nothing_under_way(pair, monkeypatch):
 
     async def body(p):
         region = p.right.region(1 << 20, mapped=False)
-        array = weft.RemoteArray(await p.a.attach(region.token()), "u1", (1024, 1024))
+        array = weft.RemoteArray(await p.a.attach(region.key()), "u1", (1024, 1024))
         task = asyncio.ensure_future(array.get((slice(None), slice(0, 500))))
         await asyncio.sleep(0.001)
         task.cancel()
@@ -163,7 +163,7 @@ def test_without_a_loop_an_index_is_enough(transport):
         _other = listener.accept(timeout=30)
         region = right.region(8000)
         here = numpy.frombuffer(region, "f8").reshape(10, 100)
-        array = weft.RemoteArray(ep.attach(region.token()), "f8", (10, 100))
+        array = weft.RemoteArray(ep.attach(region.key()), "f8", (10, 100))
         array[3:5, ::7] = 2.5
         assert here.sum() == 2 * 15 * 2.5 and array[3, 7] == 2.5 and array[-1].sum() == 0
         assert (numpy.asarray(array) == here).all() and numpy.asarray(array, "f4").dtype == "f4"

@@ -1,4 +1,4 @@
-"""Remote memory: regions of ours, remotes of others', in event loops and in threads; and what hostile tokens and lost peers come to."""
+"""Remote memory: regions of ours, remotes of others', in event loops and in threads; and what hostile keys and lost peers come to."""
 import asyncio
 import gc
 import os
@@ -37,7 +37,7 @@ def test_what_is_written_is_in_the_region(pair, mapped):
     async def body(p):
         with p.right.region(1 << 20, mapped=mapped) as region:
             here = numpy.frombuffer(region, "u1")
-            async with await p.a.attach(region.token()) as remote:
+            async with await p.a.attach(region.key()) as remote:
                 assert (len(remote), remote.nbytes, remote.rights, remote.closed) == (1 << 20, 1 << 20, "rwa", False)
                 shm = p.a.info["transport"] == "shm"
                 assert remote.path == remote.info["path"] == ("mapped" if mapped and shm else "checked")
@@ -61,7 +61,7 @@ def test_what_is_written_is_in_the_region(pair, mapped):
 def test_pieces_and_batches(pair, mapped):
     async def body(p):
         region = p.right.region(10_000, mapped=mapped)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         await remote.writev([b"one", numpy.frombuffer(b"two!", "u1"), b"", b"three"], 5)
         assert bytes(memoryview(region)[5:17]) == b"onetwo!three"
         parts = [bytearray(3), bytearray(4), bytearray(5)]
@@ -93,7 +93,7 @@ def test_atomics_of_both_widths(pair, mapped):
         for width, most, kind in ((4, 2**32 - 1, "u4"), (8, 2**64 - 1, "u8")):
             here = numpy.frombuffer(region, kind)
             here[:] = 0
-            remote = await p.a.attach(region.token("a"))
+            remote = await p.a.attach(region.key("a"))
             assert remote.rights == "a"
             assert await remote.atomic_add(8, 5, width=width) == 0
             assert await remote.atomic_add(8, -6, width=width) == 5 and here[8 // width] == most
@@ -116,7 +116,7 @@ def test_atomics_of_both_widths(pair, mapped):
 def test_concurrent_adds_are_all_there(pair, mapped):
     async def body(p):
         region = p.right.region(8, mapped=mapped)
-        remotes = [await p.a.attach(region.token()) for _ in range(4)]
+        remotes = [await p.a.attach(region.key()) for _ in range(4)]
         before = await asyncio.gather(*[remotes[i % 4].atomic_add(0, 1) for i in range(1000)])
         assert sorted(before) == list(range(1000)) and numpy.frombuffer(region, "u8")[0] == 1000
     pair(body)
@@ -132,7 +132,7 @@ def test_notifications_come_in_order_after_their_bytes(pair, mapped):
             if n.value == 99:
                 done.set()
         region = p.right.region(100, mapped=mapped, notify=notify)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         for i in range(10):
             await remote.write_notify(bytes([i + 1]) * 2, offset=2 * i, value=i)
         await remote.write_notify(b"", value=99)
@@ -150,7 +150,7 @@ def test_notifications_come_in_order_after_their_bytes(pair, mapped):
 def test_flush_and_fence(pair, mapped):
     async def body(p):
         region = p.right.region(8 << 20, mapped=mapped)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         writes = [remote.write(bytes([i]) * (1 << 20), i << 20) for i in range(8)]
         remote.fence()
         await remote.flush(timeout=30)
@@ -171,7 +171,7 @@ def test_rights_ranges_and_times(pair, mapped):
         for call in (lambda: reader.write(b"x"), lambda: reader.atomic_add(0, 1)):
             with pytest.raises(weft.RightsError):
                 await call()
-        part = await p.a.attach(region.token("w", offset=10, n=20))
+        part = await p.a.attach(region.key("w", offset=10, n=20))
         assert len(part) == 20
         await part.write(b"!", 19)
         assert region and memoryview(region)[29] == ord("!")
@@ -186,19 +186,19 @@ def test_rights_ranges_and_times(pair, mapped):
             reader.read(0, 2**62)
         for bad in ({"rights": "rwa"}, {"offset": 101}, {"n": 101}):
             with pytest.raises((weft.RightsError, weft.RangeError)):
-                region.token(**bad)
+                region.key(**bad)
         for bad in ("", "x", "rx", 7, b"r"):
             with pytest.raises(weft.InvalidError, match="letters"):
-                region.token(bad)
+                region.key(bad)
         with pytest.raises(weft.InvalidError, match="one byte"):
-            region.token(n=0)
+            region.key(n=0)
         region.extend(150)
         assert len(region) == 150 and len(memoryview(region)) == 150 and len(reader) == 100
         assert len(await p.a.find("some name")) == 150
         for bad in (149, 201, 2**63 - 1):
             with pytest.raises(weft.RangeError):
                 region.extend(bad)
-        short = region.token(lifetime=0.02)
+        short = region.key(lifetime=0.02)
         await asyncio.sleep(0.1)
         with pytest.raises(weft.StaleError):
             await p.a.attach(short)
@@ -213,22 +213,22 @@ def test_rights_ranges_and_times(pair, mapped):
 def test_revoked_and_freed(pair, mapped):
     async def body(p):
         region = p.right.region(100, mapped=mapped)
-        token = region.token()
-        remote = await p.a.attach(token)
+        key = region.key()
+        remote = await p.a.attach(key)
         await remote.write(b"x")
         await region.revoke(timeout=30)
         with pytest.raises(weft.StaleError):
             await remote.read(0, 1)
         with pytest.raises(weft.StaleError):
-            await p.a.attach(token)
+            await p.a.attach(key)
         assert remote.info["state"] == "WEFT_ERR_STALE" and region.info["generation"] == 2
-        again = await p.a.attach(region.token())
+        again = await p.a.attach(region.key())
         assert await again.read(0, 1) == b"x"
         await region.free()
         await region.free()  # once is enough, and twice no harm
         with pytest.raises(weft.StaleError):
             await again.read(0, 1)
-        for call in (region.token, region.revoke, lambda: region.extend(7), lambda: region.info):
+        for call in (region.key, region.revoke, lambda: region.extend(7), lambda: region.info):
             with pytest.raises(weft.ClosedError, match="the region is closed"):
                 call()
         with pytest.raises(BufferError, match="closed"):
@@ -243,24 +243,24 @@ def test_revoked_and_freed(pair, mapped):
 def test_paths_can_be_insisted_on(pair):
     async def body(p):
         region = p.right.region(100)
-        token = region.token()
+        key = region.key()
         if p.a.info["transport"] == "shm":
-            assert (await p.a.attach(token, path="mapped")).path == "mapped"
-        assert (await p.a.attach(token, path="checked")).path == "checked"
+            assert (await p.a.attach(key, path="mapped")).path == "mapped"
+        assert (await p.a.attach(key, path="checked")).path == "checked"
         closed = p.right.region(100, mapped=False)
         with pytest.raises(weft.UnsupportedError):
-            await p.a.attach(closed.token(), path="mapped")
+            await p.a.attach(closed.key(), path="mapped")
         for bad in ("any", "", 7):
             with pytest.raises(weft.InvalidError, match="none of mapped, checked, native"):
-                p.a.attach(token, path=bad)
+                p.a.attach(key, path=bad)
     pair(body)
 
 
-def test_hostile_tokens_are_refused(pair):
+def test_hostile_keys_are_refused(pair):
     async def body(p):
         rng = random.Random(20240229)
         region = p.right.region(1000)
-        good = region.token("r", offset=10, n=10)
+        good = region.key("r", offset=10, n=10)
         for _ in range(300):
             bad = bytearray(good)
             for _ in range(rng.choice((1, 1, 3))):
@@ -311,7 +311,7 @@ def test_a_buffer_is_exposed_where_it_is_and_held(pair):
     async def body(p):
         memory = bytearray(1000)
         region = p.right.region(memory)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         await remote.write(b"hello", 5)
         assert memory[5:10] == b"hello" and remote.path == "checked"
         with pytest.raises(BufferError):
@@ -320,7 +320,7 @@ def test_a_buffer_is_exposed_where_it_is_and_held(pair):
         memory.extend(b"x")
         array = numpy.arange(100, dtype="i4")
         async with p.right.region(array) as region:
-            assert await (await p.a.attach(region.token())).read(4, 4) == b"\1\0\0\0"
+            assert await (await p.a.attach(region.key())).read(4, 4) == b"\1\0\0\0"
         const = p.right.region(b"only to read", name="const")
         remote = await p.a.find("const")
         assert remote.rights == "r" and await remote.read() == b"only to read"
@@ -361,7 +361,7 @@ def test_cancelling_holds_the_buffer_until_nothing_can_come_into_it(pair):
     async def body(p):
         region = p.right.region(16 << 20, mapped=False)
         memoryview(region)[:] = b"\1" * (16 << 20)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         for _ in range(5):
             into = bytearray(16 << 20)
             op = remote.read_into(into)
@@ -404,7 +404,7 @@ def test_nobody_asks_for_what_was_attached(pair):
 def test_everything_ends_with_its_runtime(pair):
     async def body(p):
         region = p.right.region(1 << 20, mapped=False)
-        remote = await p.a.attach(region.token())
+        remote = await p.a.attach(region.key())
         under_way = [remote.read() for _ in range(50)]
         await p.left.close()
         for op in under_way:
@@ -516,7 +516,7 @@ def test_the_same_without_a_loop(sides, mapped):
     assert region.closed and here[3] == ord("h")
     memory = bytearray(10)
     region = b.runtime.region(memory)
-    a.attach(region.token()).write(b"0123456789")
+    a.attach(region.key()).write(b"0123456789")
     del region
     assert memory == b"0123456789"
     memory.append(1)

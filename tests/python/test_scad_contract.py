@@ -426,7 +426,7 @@ def test_more_than_a_mebibyte_goes_over_tcp_in_one_operation(child):
         assert trans.buf == text
 
 
-def test_memory_is_not_had_without_its_token():
+def test_memory_is_not_had_without_its_region_key():
     with memory(4096) as element, action() as made:
         parts = [p for p in element.durl.split(";") if p and not p.startswith("token")]
         made.add_transport(";".join(parts) + ";timeout_ms,2000;")

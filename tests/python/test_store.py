@@ -42,8 +42,8 @@ def test_blocks_from_their_making_to_their_end(pair):
             assert longer is not remote and await longer.read(0, 10) == await remote.read(0, 10)
             with pytest.raises(weft.RangeError):
                 await block.extend(1999)
-            by_token = await p.a.attach(block.token())
-            assert len(by_token) == 2000
+            by_key = await p.a.attach(block.key())
+            assert len(by_key) == 2000
             rows = await store.list()
             assert [(r["name"], r["len"], r["ours"], r["shared"]) for r in rows] == [("numbers", 2000, True, False)]
             assert await store.list("x") == [] and len(await store.list("num")) == 1
@@ -59,11 +59,11 @@ def test_blocks_from_their_making_to_their_end(pair):
             for dead in (remote, longer):
                 with pytest.raises(weft.ClosedError):
                     dead.read()
-            for call in (block.token, lambda: block.remote, block.free, lambda: block.extend(1)):
+            for call in (block.key, lambda: block.remote, block.free, lambda: block.extend(1)):
                 with pytest.raises(weft.ClosedError, match="the block is closed"):
                     call()
             with pytest.raises(weft.StaleError):
-                await by_token.read(0, 1)
+                await by_key.read(0, 1)
             named = await store.alloc(0)
             await named.share("shared")
             await store.remove("shared")

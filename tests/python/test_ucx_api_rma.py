@@ -197,7 +197,7 @@ def test_keys_that_are_none(both):
     for bad in (None, 7, "text"):
         with pytest.raises(TypeError):
             both.a.unpack_rkey(bad)
-    for _ in range(300):  # whatever the bytes, an error or nothing, and the owner's memory stays as it is unless the token is whole
+    for _ in range(300):  # whatever the bytes, an error or nothing, and the owner's memory stays as it is unless the region key is whole
         at = rng.randrange(len(good))
         try:
             rkey = both.a.unpack_rkey(good[:at] + bytes([good[at] ^ (1 << rng.randrange(8))]) + good[at + 1:])

@@ -39,7 +39,7 @@ class Secrets:
                 self._all = after  # whoever goes through the old one may go on
 
     def add_durl(self, durl: object) -> None:
-        """The token of a durl."""
+        """The token of a durl, which is the key of its memory."""
         if isinstance(durl, str):
             for part in durl.split(";"):
                 if part.startswith("token,"):

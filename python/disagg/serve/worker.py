@@ -11,8 +11,8 @@ It is told what to do by lines over a socket that it inherits (WEFT_ELEMENT_FD),
 The code runs in the main thread; a second one listens. Modules and their globals stay from one activation to the next, variables of the environment
 that came with an activation do not. The end of the socket is the end of this process, whatever its code is at.
 
-Promise: one last line for each load and run, after everything that the code printed was flushed, unless the process dies; no token of a durl in it.
-tests/python/test_openwhisk_run.py and test_openwhisk_transport.py hold us to it.
+Promise: one last line for each load and run, after everything that the code printed was flushed, unless the process dies; no token of a
+durl, which is the key of its memory, in it. tests/python/test_openwhisk_run.py and test_openwhisk_transport.py hold us to it.
 """
 from __future__ import annotations
 

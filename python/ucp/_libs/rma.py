@@ -1,8 +1,8 @@
 """Remote memory: UCXMemoryHandle exposes it, a PackedRemoteKey travels to whoever may use it, UCXRkey and RemoteMemory are what they use.
 
-Memory belongs to a context, and is exposed by each of its workers: a packed key has a token for every worker there is when it is packed,
-with where the memory begins. The tokens are Weft's: nobody else can make one, and every access is checked against what it names. Addresses
-are the owner's, as in UCX, and an access outside of the memory is an error.
+Memory belongs to a context, and is exposed by each of its workers: a packed remote key has a region key for every worker there is when it
+is packed, with where the memory begins. The region keys are Weft's: nobody else can make one, and every access is checked against what it
+names. Addresses are the owner's, as in UCX, and an access outside of the memory is an error.
 
 A key is unpacked without waiting; what is posted before the owner has answered waits for that. An access that is complete has happened:
 after put_nb() the bytes are in the owner's memory, after get_nb() in ours; flush() of the endpoint or the worker tells when all are.
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .endpoint import UCXEndpoint
     from .worker import UCXWorker
 
-_HEAD = struct.Struct("<4sHHQQ")  # what it is, version, how many tokens; where the memory begins, and how long it is
-_ENTRY = struct.Struct("<HH")     # lengths of the worker's name and of its token
+_HEAD = struct.Struct("<4sHHQQ")  # what it is, version, how many region keys; where the memory begins, and how long it is
+_ENTRY = struct.Struct("<HH")     # lengths of the worker's name and of its region key
 _MAGIC, _VERSION, _MOST = b"WFRK", 1, 1 << 16
 
 _SPINS = 100  # how often a UCXIO looks before it sleeps
@@ -159,8 +159,8 @@ class PackedRemoteKey(bytes):
         for worker in workers:
             if worker not in mem._regions:
                 mem._regions[worker] = mem._exposed(worker, mem._array._exposed)
-            name, token = worker._runtime.name.encode(), mem._regions[worker].token()
-            parts += [_ENTRY.pack(len(name), len(token)), name, token]
+            name, key = worker._runtime.name.encode(), mem._regions[worker].key()
+            parts += [_ENTRY.pack(len(name), len(key)), name, key]
         return cls(b"".join(parts))
 
     @property
@@ -174,14 +174,14 @@ class PackedRemoteKey(bytes):
         return len(self)
 
     def _read(self) -> tuple[int, int, dict[str, bytes]]:
-        """Where the memory begins, how long it is, and the token of each worker by the worker's name."""
+        """Where the memory begins, how long it is, and the region key of each worker by the worker's name."""
         wrong = UCXError("these bytes are no packed key, or not the whole of it: give what UCXMemoryHandle.pack_rkey() gave")
         if not _HEAD.size <= len(self) <= _MOST:
             raise wrong
         magic, version, count, base, size = _HEAD.unpack_from(self)
         if magic != _MAGIC or version != _VERSION or not count or base + size > 1 << 64:
             raise wrong
-        tokens, at = {}, _HEAD.size
+        keys, at = {}, _HEAD.size
         for _ in range(count):
             if len(self) - at < _ENTRY.size:
                 raise wrong
@@ -189,11 +189,11 @@ class PackedRemoteKey(bytes):
             at += _ENTRY.size
             if len(self) - at < n + m:
                 raise wrong
-            tokens[self[at:at + n].decode("utf-8", "replace")] = bytes(self[at + n:at + n + m])
+            keys[self[at:at + n].decode("utf-8", "replace")] = bytes(self[at + n:at + n + m])
             at += n + m
         if at != len(self):
             raise wrong
-        return base, size, tokens
+        return base, size, keys
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
         return PackedRemoteKey.from_buffer, (bytes(self),)
@@ -209,7 +209,7 @@ class UCXRkey(UCXObject):
         super().__init__()
         ep._usable()
         ep._worker._context._need(Feature.RMA)
-        self._base, self._length, self._tokens = PackedRemoteKey.from_buffer(rkey)._read()
+        self._base, self._length, self._region_keys = PackedRemoteKey.from_buffer(rkey)._read()
         self._ep = ep
         self._remote: weft.Remote | None = None
         self._why: UCXBaseException | None = None
@@ -233,9 +233,9 @@ class UCXRkey(UCXObject):
             self._failed(self._ep._status or UCXCloseError("the endpoint is closed"))
             return
         try:
-            # that of the worker at the other end; of a key with one token there is no doubt
-            token = self._tokens.get(self._ep._endpoint.info["peer_name"]) or next(iter(self._tokens.values()))
-            op = self._ep._endpoint.attach(token)
+            # that of the worker at the other end; of a remote key with one region key there is no doubt
+            key = self._region_keys.get(self._ep._endpoint.info["peer_name"]) or next(iter(self._region_keys.values()))
+            op = self._ep._endpoint.attach(key)
         except weft.WeftError as error:
             self._failed(translated(error, "unpack_rkey"))
             return

@@ -5,7 +5,7 @@
  *
  *     COMING -> HERE -> GONE   drop() and `with` forget it here; free() frees it at the server
  *
- * One that was allocated through a transport has no name. Until its remote or a token of it was asked for nobody can use it but through this
+ * One that was allocated through a transport has no name. Until its remote or a key of it was asked for nobody can use it but through this
  * object, and when that goes it is freed at the server, too: an allocation that was cancelled when it was all but there, or whose task was.
  *
  * tests/python/test_store.py and test_disagg_alloc.py hold us to it. */
@@ -110,7 +110,7 @@ static Py_ssize_t length(PyObject *self)
     return (Py_ssize_t)length_of((block_t *)self);
 }
 
-static PyObject *token(PyObject *self, PyObject *unused)
+static PyObject *key(PyObject *self, PyObject *unused)
 {
     (void)unused;
     SELF;
@@ -226,7 +226,7 @@ static void dealloc(PyObject *self)
 #define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
-    {"token", token, METH_NOARGS, "Bytes that let their bearer attach it, with all rights, over an endpoint to the server."},
+    {"key", key, METH_NOARGS, "Bytes that let their bearer attach it, with all rights, over an endpoint to the server."},
     {"extend", FAST(extend), "extend(size, *, timeout=None): make it longer; the new bytes are zero. Gives the new length."},
     {"share", FAST(share),
      "share(name, *, replace=False, timeout=None): give it to everyone under a name; it outlives our lease."},

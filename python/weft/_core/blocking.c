@@ -258,7 +258,7 @@ static PyMethodDef methods[] = {
      "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
     {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message, as a Message."},
     {"attach", FAST(weftpy_endpoint_attach),
-     "attach(token, *, path=None, timeout=None): the peer's memory that a token names, as a Remote."},
+     "attach(key, *, path=None, timeout=None): the peer's memory that a region's key opens, as a Remote."},
     {"find", FAST(weftpy_endpoint_find_name),
      "find(name, *, path=None, timeout=None): a region of the peer's by its name, as a Remote."},
     {"store", FAST(weftpy_endpoint_store),

@@ -30,7 +30,7 @@ typedef struct weftpy_op weftpy_op_t;
     X(backlog) X(reason) X(callback) X(confirm) X(urgent) X(copy) X(address) X(shared) X(retry) \
     X(code) X(message) X(category) X(value) X(registry) X(signature) X(function) X(number) X(fetch) X(peer) \
     X(once) X(fresh) X(into) X(service) X(instance) X(calls) X(return_exceptions) X(load) X(data) X(lease) \
-    X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(token) X(path) X(width) X(compare) \
+    X(memory) X(rights) X(name_rights) X(mapped) X(notify) X(offset) X(n) X(lifetime) X(size) X(key) X(path) X(width) X(compare) \
     X(items) X(client_bytes) X(client_blocks) X(blocks) X(clients) X(renew) X(prefix) X(replace) X(stores) X(store) X(write) X(force) \
     X(checksums)
 typedef enum weftpy_name {

@@ -394,9 +394,9 @@ static void release_buffer(PyObject *self, Py_buffer *view)
 
 /* --- what it does -------------------------------------------------------------------------------------------------------- */
 
-static const weftpy_sig_t sig_token = {"token", 4, 0, 1, {N_rights, N_offset, N_n, N_lifetime}};
+static const weftpy_sig_t sig_key = {"key", 4, 0, 1, {N_rights, N_offset, N_n, N_lifetime}};
 
-static PyObject *token(FAST_ARGS)
+static PyObject *key(FAST_ARGS)
 {
     SELF;
     weftpy_state_t *st = r->h.run->st;
@@ -404,12 +404,12 @@ static PyObject *token(FAST_ARGS)
     weft_region_key_opts_t opts = WEFT_REGION_KEY_OPTS_INIT;
     char bytes[WEFT_REGION_KEY_MAX];
     size_t len = sizeof bytes;
-    if (weftpy_args(st, &sig_token, args, n, kwnames, arg) || rights_of(st, arg[0], "rights", &opts.rights) ||
+    if (weftpy_args(st, &sig_key, args, n, kwnames, arg) || rights_of(st, arg[0], "rights", &opts.rights) ||
         weftpy_u64(arg[1], "offset", UINT64_MAX, &opts.offset) || weftpy_u64(arg[2], "n", UINT64_MAX, &opts.len) ||
         weftpy_ns(arg[3], "lifetime", &opts.lifetime_ns) || weftpy_handle_check(&r->h, what))
         return NULL;
     if (arg[2] && arg[2] != Py_None && !opts.len)
-        return weftpy_raise_text(st, WEFT_ERR_INVALID, "n is 0: a token is for one byte at least");
+        return weftpy_raise_text(st, WEFT_ERR_INVALID, "n is 0: a region key is for one byte at least");
     weft_status_t status = weft_region_key(r->h.of, &opts, bytes, &len);
     return status ? weftpy_raise(st, status) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len);
 }
@@ -495,11 +495,11 @@ static PyObject *repr(PyObject *self)
 #define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
-    {"token", FAST(token),
-     "token(rights=all, *, offset=0, n=rest, lifetime=None): bytes that let their bearer attach this part of it. A secret."},
+    {"key", FAST(key),
+     "key(rights=all, *, offset=0, n=rest, lifetime=None): bytes that let their bearer attach this part of it. A secret."},
     {"revoke", FAST(revoke_it),
-     "revoke(*, timeout=None): make all tokens and remotes so far stale. Gives None when no access of theirs is under way."},
-    {"extend", FAST(extend), "extend(size): make it longer, up to max_len. Tokens keep the length they were given with."},
+     "revoke(*, timeout=None): make all its keys and remotes so far stale. Gives None when no access of theirs is under way."},
+    {"extend", FAST(extend), "extend(size): make it longer, up to max_len. Keys keep the length they were given with."},
     {"free", FAST(free_method), "free(*, timeout=None): revoke it and let go of the memory, which views still have."},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},

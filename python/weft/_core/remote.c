@@ -1,4 +1,4 @@
-/* _core/remote.c - Remote: memory of a peer's, attached by a token or by the name of its region.
+/* _core/remote.c - Remote: memory of a peer's, attached by a key or by the name of its region.
  *
  * It holds its endpoint, without which it is of no use. What it does are operations like all others: in an event loop an Op to await, in a
  * blocking runtime the result. Buffers are held until the operation is complete, cancelled or not. Many pieces in one operation are
@@ -6,7 +6,7 @@
  *
  *     COMING -> HERE -> GONE   see handle.c; drop(), `with`, or the object goes
  *
- * Promise: a buffer is held for as long as bytes may come into it; whatever the token, the offset or the owner, an exception at worst.
+ * Promise: a buffer is held for as long as bytes may come into it; whatever the key, the offset or the owner, an exception at worst.
  * tests/python/test_rma.py holds us to it. */
 #include "store.h"
 
@@ -73,7 +73,7 @@ static weftpy_op_t *coming(weftpy_endpoint_t *ep, uint64_t timeout)
     return op;
 }
 
-static const weftpy_sig_t sig_attach = {"attach", 3, 1, 1, {N_token, N_path, N_timeout}};
+static const weftpy_sig_t sig_attach = {"attach", 3, 1, 1, {N_key, N_path, N_timeout}};
 static const weftpy_sig_t sig_find = {"find", 3, 1, 1, {N_name, N_path, N_timeout}};
 
 PyObject *weftpy_endpoint_attach(FAST_ARGS)
@@ -82,13 +82,13 @@ PyObject *weftpy_endpoint_attach(FAST_ARGS)
     PyObject *arg[3];
     weft_remote_opts_t opts = WEFT_REMOTE_OPTS_INIT;
     uint64_t timeout = 0;
-    Py_buffer token;
+    Py_buffer key;
     if (weftpy_args(ep->st, &sig_attach, args, n, kwnames, arg) || path_of(ep->st, arg[1], &opts.path) ||
-        weftpy_ns(arg[2], "timeout", &timeout) || PyObject_GetBuffer(arg[0], &token, PyBUF_SIMPLE))
+        weftpy_ns(arg[2], "timeout", &timeout) || PyObject_GetBuffer(arg[0], &key, PyBUF_SIMPLE))
         return NULL;
     weftpy_op_t *op = coming(ep, timeout);
-    PyObject *given = op ? weftpy_op_posted(op, weft_remote_attach(ep->ep, token.buf, (size_t)token.len, &opts, &op->op)) : NULL;
-    PyBuffer_Release(&token);
+    PyObject *given = op ? weftpy_op_posted(op, weft_remote_attach(ep->ep, key.buf, (size_t)key.len, &opts, &op->op)) : NULL;
+    PyBuffer_Release(&key);
     return given;
 }
 
