@@ -197,7 +197,7 @@ struct run {
     unsigned *pinned;   /* by place in `cpus`: how many processes are there */
     int *cpus;
     unsigned n_cpus;
-    char **secrets;     /* tokens that are never shown */
+    char **secrets;     /* the tokens of durls, keys of their memory: never shown */
     unsigned n_secrets;
     bool deaf;          /* nobody reads what we write, and it all ends: no more waiting for that */
     bool terminal;      /* of stderr: progress is shown */
