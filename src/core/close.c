@@ -3,7 +3,7 @@
  * Closing runs on the driver (the runtime's own thread where there is one): whoever waits and drives is told to leave, and waits beside it
  * from then on. From the first step on nothing can be posted. Each round forces the rooms down from the top, completes what is core's own
  * (timers, scope closes, groups) with WEFT_ERR_CLOSED, and
- * progresses, until every room says that the fabric can touch nothing any more. A fabric that does not let go within CLOSE_BOUND
+ * progresses, until every room says that the fabric can touch nothing any more. A fabric that does not let go within its bound
  * is left with an error in the log: better a leak than a hang. All completions are delivered before anything is freed. When all is
  * quiet the inbox is closed, so that nothing can be handed in any more, and whoever is still inside is waited for.
  *
@@ -17,9 +17,9 @@
 #include "base/clock.h"
 #include "core/local.h"
 
-#define CLOSE_BOUND (10 * WEFT_SECOND)
 #define ROUND_NS WEFT_MILLISECOND
 enum { VIRTUAL_ROUNDS = 4096 };
+uint64_t wefti_close_bound = 10 * WEFT_SECOND;
 
 /* Everything of core's own ends now. A group asks its members, which end with their rooms. */
 static void end_own(weft_runtime_t *rt)
@@ -44,7 +44,7 @@ static bool all_idle(weft_runtime_t *rt)
 
 void wefti_shutdown(weft_runtime_t *rt)
 {
-    uint64_t bound = wefti_clock_ns() + CLOSE_BOUND;
+    uint64_t bound = wefti_clock_ns() + wefti_close_bound;
     rt->closing = rt->ending = true;
     for (unsigned rounds = 0;; rounds++) {
         for (int i = WEFTI_ROOM_N; i-- > 0;)
@@ -69,7 +69,7 @@ void wefti_shutdown(weft_runtime_t *rt)
 /* Take the place of whoever drives a runtime without a thread of its own. False: that one does not leave. */
 static bool take_driver(weft_runtime_t *rt)
 {
-    uint64_t bound = wefti_clock_ns() + CLOSE_BOUND;
+    uint64_t bound = wefti_clock_ns() + wefti_close_bound;
     while (atomic_exchange(&rt->driver, 1)) {
         if (wefti_clock_ns() > bound)
             return false;
@@ -91,13 +91,12 @@ static void wait_for_those_inside(weft_runtime_t *rt)
 
 static weft_status_t end_all(weft_runtime_t *rt)
 {
-    if (rt->thread) {
-        wefti_thread_stop(rt);
+    if (rt->thread && wefti_thread_stop(rt, wefti_clock_ns() + wefti_close_bound))
         return WEFT_OK;
-    }
-    if (!take_driver(rt)) {
+    if (rt->thread || !take_driver(rt)) {
         atomic_store(&rt->closing, false);
-        wefti_leave_slow(rt); /* what was left to us */
+        if (!rt->thread)
+            wefti_leave_slow(rt); /* what was left to us */
         return wefti_fail(WEFT_ERR_STATE, "a callback of the runtime \"%s\" runs on another thread, and does not return",
                           rt->name);
     }

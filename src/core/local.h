@@ -130,13 +130,15 @@ void wefti_run_step(weft_op_t *op);
 
 /* thread.c */
 weft_status_t wefti_thread_start(weft_runtime_t *rt);
-/* Stop and join it; the runtime was shut down on it. Not from the thread itself. */
-void wefti_thread_stop(weft_runtime_t *rt);
+/* Stop and join it; the runtime was shut down on it. Not from the thread itself. False: it is in a callback that has not returned at `bound`,
+ * a time of the clock, and goes on. */
+bool wefti_thread_stop(weft_runtime_t *rt, uint64_t bound);
 
 /* runtime.c */
 void wefti_runtime_release(weft_runtime_t *rt); /* the memory of core, and nothing else: it is closed from here on */
 
 /* close.c */
+extern uint64_t wefti_close_bound; /* ns; tests make it shorter */
 void wefti_shutdown(weft_runtime_t *rt);
 
 /* opts.c */

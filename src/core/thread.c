@@ -7,18 +7,27 @@
  * It takes no signals: those are the program's. tests/unit/core_thread.c holds us to this, and to an idle thread that uses no
  * CPU. */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "core/local.h"
+
+#define SPIN_LOOKS 100u
 
 typedef struct thread {
     pthread_t id;
     weft_runtime_t *rt;
     bool stop; /* the driver's */
+    _Atomic int asked;
+    _Atomic bool called; /* `call` is in the inbox */
     wefti_call_t call;
 } thread_t;
+
+enum { NOT_ASKED, ASKED, STOPS };
 
 static bool stopped(void *arg)
 {
@@ -27,7 +36,11 @@ static bool stopped(void *arg)
 
 static void stop(wefti_call_t *call)
 {
-    wefti_container_of(call, thread_t, call)->stop = true;
+    thread_t *t = wefti_container_of(call, thread_t, call);
+    int asked = ASKED;
+    atomic_store(&t->called, false); /* from here on whoever asks again calls again */
+    if (atomic_compare_exchange_strong(&t->asked, &asked, STOPS)) /* else whoever asked has given up */
+        t->stop = true;
 }
 
 static void *run(void *arg)
@@ -65,11 +78,32 @@ weft_status_t wefti_thread_start(weft_runtime_t *rt)
     return WEFT_OK;
 }
 
-void wefti_thread_stop(weft_runtime_t *rt)
+/* It answers at once, unless it is in a callback. */
+static bool wait_until_it_stops(thread_t *t, uint64_t bound)
+{
+    const struct timespec nap = {.tv_nsec = 200000};
+    int asked = ASKED;
+    for (unsigned looks = 0; atomic_load(&t->asked) != STOPS; looks++) {
+        if (wefti_clock_ns() > bound)
+            return !atomic_compare_exchange_strong(&t->asked, &asked, NOT_ASKED);
+        if (looks < SPIN_LOOKS)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+bool wefti_thread_stop(weft_runtime_t *rt, uint64_t bound)
 {
     thread_t *t = (thread_t *)rt->thread;
-    wefti_call_on_driver(rt, &t->call);
+    atomic_store(&t->asked, ASKED);
+    if (!atomic_exchange(&t->called, true))
+        wefti_call_on_driver(rt, &t->call);
+    if (!wait_until_it_stops(t, bound))
+        return false;
     pthread_join(t->id, NULL);
     rt->thread = NULL;
     wefti_free(t);
+    return true;
 }

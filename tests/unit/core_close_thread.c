@@ -3,8 +3,10 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "core/local.h"
 #include "fake_fabric.h"
 
 enum { WAITERS = 4 };
@@ -248,4 +250,61 @@ TEST(callbacks_of_two_runtimes_that_ask_each_other_are_refused_and_do_not_wait_f
         CHECK_EQ(a[i].st, WEFT_ERR_STATE);
         CHECK_OK(a[i].st_own);
     }
+}
+
+/* --- a callback that does not return ------------------------------------------------------------------------------------------------ */
+
+static _Atomic int entered, may_return;
+
+static void does_not_return(void *user)
+{
+    (void)user;
+    atomic_store(&entered, 1);
+    while (!atomic_load(&may_return))
+        usleep(100);
+}
+
+static void *drive_until_closed(void *user)
+{
+    weft_runtime_t *rt = user;
+    weft_op_t never = WEFT_OP_INIT;
+    CHECK_OK(weft_timer_start(rt, 1000 * WEFT_SECOND, &never));
+    CHECK_EQ(weft_op_wait(&never, WEFT_FOREVER), WEFT_ERR_CLOSED);
+    return NULL;
+}
+
+static void close_beside_a_callback(weft_progress_mode_t mode)
+{
+    weft_runtime_t *rt = fake_open(mode, 0);
+    weft_op_t op = WEFT_OP_INIT;
+    pthread_t driver;
+    atomic_store(&entered, 0);
+    atomic_store(&may_return, 0);
+    wefti_close_bound = 50 * WEFT_MILLISECOND;
+    if (mode == WEFT_PROGRESS_CALLER)
+        CHECK(!pthread_create(&driver, NULL, drive_until_closed, rt));
+    CHECK_OK(weft_runtime_call(rt, does_not_return, NULL, &op));
+    TEST_UNTIL(atomic_load(&entered), 20);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(weft_runtime_close(rt), WEFT_ERR_STATE);
+    CHECK(strstr(weft_last_error(), "does not return"));
+    atomic_store(&may_return, 1); /* it is as it was */
+    CHECK_OK(weft_op_wait(&op, 20 * WEFT_SECOND));
+    weft_op_t timer = WEFT_OP_INIT;
+    CHECK_OK(weft_timer_start(rt, 1000, &timer));
+    CHECK_OK(weft_op_wait(&timer, 20 * WEFT_SECOND));
+    wefti_close_bound = 10 * WEFT_SECOND;
+    CHECK_OK(weft_runtime_close(rt));
+    if (mode == WEFT_PROGRESS_CALLER)
+        pthread_join(driver, NULL);
+}
+
+TEST(a_close_gives_up_on_a_callback_that_does_not_return_on_a_thread_of_the_runtime)
+{
+    close_beside_a_callback(WEFT_PROGRESS_THREAD);
+}
+
+TEST(a_close_gives_up_on_a_callback_that_does_not_return_on_a_thread_of_the_program)
+{
+    close_beside_a_callback(WEFT_PROGRESS_CALLER);
 }
