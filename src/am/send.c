@@ -21,7 +21,7 @@
 static void finish(weft_op_t *op, weft_status_t status)
 {
     wefti_pieces_release(&am_send(op)->payload);
-    wefti_op_complete(op, status);
+    wefti_op_complete_why(op, status, wefti_ep_detail(am_send(op)->ep, status));
 }
 
 static void announce_done(wefti_out_t *out, weft_status_t status)
@@ -458,7 +458,9 @@ static weft_status_t send_detached(weft_ep_t *ep, const weft_am_send_opts_t *o, 
     weft_status_t st = wefti_join(rt);
     if (st)
         return st;
-    st = detach_and_send(ep, *o, len, device);
+    st = wefti_ep_lost(ep);
+    if (!st)
+        st = detach_and_send(ep, *o, len, device);
     wefti_part(rt);
     return st;
 }

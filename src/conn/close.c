@@ -36,6 +36,8 @@ bool wefti_close_tell(wefti_epx_t *ep)
 static void go_down(wefti_epx_t *ep, weft_status_t ops_why, weft_status_t status)
 {
     wefti_link_t *link = ep->link;
+    if (wefti_ep_state(ep) != WEFT_EP_FAILED && !ep->conn->rt->why)
+        ep->pub.why_detail = 0; /* it ends in another way than it began to */
     ep->close_stage = WEFTI_CLOSE_DOWN;
     ep->close_status = status;
     ep->dying = false;
@@ -74,7 +76,7 @@ static void finish(wefti_epx_t *ep)
 {
     weft_op_t *op = ep->close_op;
     weft_status_t status = ep->close_status;
-    uint64_t len = ep->close_len;
+    uint64_t len = ep->close_len, detail = wefti_ep_detail(&ep->pub, status);
     wefti_ep_set_state(ep, WEFT_EP_GONE);
     wefti_close_tell(ep);
     if (ep->link)
@@ -82,7 +84,7 @@ static void finish(wefti_epx_t *ep)
     wefti_ep_free(ep);
     if (op) {
         op->len = len;
-        wefti_op_complete(op, status);
+        wefti_op_complete_why(op, status, detail);
     }
 }
 

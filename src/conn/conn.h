@@ -108,6 +108,13 @@ void wefti_conn_traffic(weft_runtime_t *rt, int which, const wefti_traffic_t *tr
  * hook has been asked; _CLOSED in CLOSING and PEER_CLOSED; ep->why in FAILED. Receives look among what has arrived first. */
 weft_status_t wefti_ep_may_wait(const weft_ep_t *ep);
 
+/* The sentence of what ends because the endpoint did: base/detail.h; 0: it did not end. */
+static inline uint64_t wefti_ep_detail(const weft_ep_t *ep, weft_status_t status)
+{
+    return status && !ep->lane ? ep->why_detail : 0;
+}
+/* For what nobody waits for, by any thread: has it ended, and will not come back? WEFT_ERR_PEER, _CLOSED. */
+weft_status_t wefti_ep_lost(const weft_ep_t *ep);
 /* What the operation that fails next says (weft_op_error): the peer's address and name, and this sentence. Driver only. */
 void wefti_ep_says(weft_ep_t *ep, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */

@@ -116,12 +116,31 @@ void wefti_ep_kick(wefti_epx_t *ep)
     wefti_conn_kick(ep->conn);
 }
 
+/* What those say that end with it, where nothing was lost: whose doing it was. */
+static uint64_t explain_end(const wefti_epx_t *ep, weft_status_t why)
+{
+    const char *where = ep->link ? ep->link->where : NULL, *to = where ? " to " : "";
+    if (!where)
+        where = "";
+    if (why == WEFT_ERR_CANCELLED)
+        return wefti_detail_format("the endpoint%s%s was aborted, or its close took too long", to, where);
+    if (why != WEFT_ERR_CLOSED)
+        return 0;
+    return wefti_ep_state(ep) == WEFT_EP_PEER_CLOSED ? wefti_detail_format("the peer closed the endpoint%s%s", to, where)
+                                                     : wefti_detail_format("the endpoint%s%s was closed", to, where);
+}
+
 void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
 {
+    weft_runtime_t *rt = ep->conn->rt;
+    if (!ep->pub.why_detail)
+        ep->pub.why_detail = explain_end(ep, why);
+    uint64_t was = wefti_why(rt, ep->pub.why_detail);
     EACH_TRAFFIC(ep, t)
     t->ep_down(&ep->pub, why, discard);
     if (!ep->pub.lane) /* else it closes gracefully: payloads go on */
         wefti_payload_down(ep);
+    wefti_why(rt, was);
 }
 
 bool wefti_ep_any_sends(wefti_epx_t *ep)
@@ -209,6 +228,7 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     ep->was_up = true;
     wefti_timer_stop(ep->conn->rt, &ep->timer);
     ep->pub.why = WEFT_OK;
+    ep->pub.why_detail = 0;
     ep->pub.lane = ep->link->lane;
     wefti_ep_set_state(ep, WEFT_EP_UP);
     wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->rail->name);
@@ -339,6 +359,22 @@ static weft_status_t fail_as_it_did(const weft_ep_t *pub)
     char text[WEFTI_DETAIL_MAX];
     weft_status_t why = pub->why ? pub->why : WEFT_ERR_PEER;
     return wefti_fail(why, "%s", wefti_detail_get(pub->why_detail, text) ? text : weft_status_text(why));
+}
+
+weft_status_t wefti_ep_lost(const weft_ep_t *pub)
+{
+    const wefti_epx_t *ep = wefti_epx(pub);
+    switch (wefti_ep_state(ep)) {
+    case WEFT_EP_FAILED: /* why, only the driver can look at */
+        return ep->hooks.failed ? WEFT_OK
+                                : wefti_fail(WEFT_ERR_PEER, "the peer of the endpoint %llu is lost", (unsigned long long)pub->id);
+    case WEFT_EP_PEER_CLOSED:
+        return wefti_fail(WEFT_ERR_CLOSED, "the peer closed the endpoint %llu", (unsigned long long)pub->id);
+    case WEFT_EP_CLOSING:
+        return wefti_ep_fail_gone(pub);
+    default:
+        return WEFT_OK;
+    }
 }
 
 weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)

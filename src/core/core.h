@@ -166,6 +166,7 @@ struct weft_runtime {
     bool delivering;               /* inside wefti_progress() */
     uint8_t leave_due;             /* WEFTI_DUE_*: what is to be done before the driver leaves */
     weft_status_t told;            /* status of the operation whose watch runs */
+    uint64_t told_detail;          /* and why it failed: base/detail.h */
     uint64_t why, why_next;        /* detail of what fails now, and of the next that does: see wefti_why() */
     uint64_t ops_completed;
     uint64_t ops_at_once;          /* posted on the driver, and not counted in ops_posted */

@@ -18,9 +18,10 @@ typedef struct group {
     member_t *members;
     size_t n, left, ok, winner;
     weft_group_mode_t mode;
-    weft_status_t first, last; /* failures */
-    weft_status_t why;         /* it was asked to end */
-    bool decided;              /* the rest was cancelled */
+    weft_status_t first, last;          /* failures */
+    uint64_t first_detail, last_detail; /* and why: base/detail.h */
+    weft_status_t why;                  /* it was asked to end */
+    bool decided;                       /* the rest was cancelled */
 } group_t;
 
 static weft_status_t outcome(const group_t *g)
@@ -31,6 +32,12 @@ static weft_status_t outcome(const group_t *g)
     return g->why ? g->why : g->mode == WEFT_GROUP_ANY ? g->last : g->first;
 }
 
+/* What its outcome says: what the member said that it comes from. */
+static uint64_t outcome_detail(const group_t *g)
+{
+    return g->why ? 0 : g->mode == WEFT_GROUP_ANY ? g->last_detail : g->first_detail;
+}
+
 static void finish(weft_op_t *op)
 {
     group_t *g = wefti_op_room(op, group_t);
@@ -39,10 +46,10 @@ static void finish(weft_op_t *op)
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_free(g->members);
     g->members = NULL;
-    wefti_op_complete(op, outcome(g));
+    wefti_op_complete_why(op, outcome(g), outcome_detail(g));
 }
 
-static void count(group_t *g, size_t i, weft_status_t st)
+static void count(group_t *g, size_t i, weft_status_t st, uint64_t detail)
 {
     g->members[i].op = NULL;
     g->left--;
@@ -51,8 +58,11 @@ static void count(group_t *g, size_t i, weft_status_t st)
             g->winner = i;
     } else {
         g->last = st;
-        if (!g->first)
+        g->last_detail = detail;
+        if (!g->first) {
             g->first = st;
+            g->first_detail = detail;
+        }
     }
 }
 
@@ -70,7 +80,7 @@ static void cancel_rest(group_t *g, weft_status_t why)
             continue;
         if ((wefti_op_state(op) & WEFTI_OP_STATE) == WEFTI_OP_IDLE) {
             wefti_opx(op)->watch = NULL;
-            count(g, i, WEFT_ERR_CANCELLED);
+            count(g, i, WEFT_ERR_CANCELLED, 0);
         } else {
             wefti_op_ask(op, why); /* its watch comes from the ready list, not from in here */
         }
@@ -91,7 +101,8 @@ static void member_done(weft_op_t *op, void *arg)
     member_t *m = (member_t *)arg;
     group_t *g = wefti_op_room(m->group, group_t);
     (void)op; /* perhaps freed by now */
-    count(g, (size_t)(m - g->members), wefti_opx(m->group)->rt->told);
+    const weft_runtime_t *rt = wefti_opx(m->group)->rt;
+    count(g, (size_t)(m - g->members), rt->told, rt->told_detail);
     settle(m->group);
 }
 
@@ -118,7 +129,7 @@ static weft_status_t group_start(weft_op_t *op)
         weft_op_t *m = g->members[i].op;
         if ((wefti_op_state(m) & WEFTI_OP_STATE) == WEFTI_OP_DONE) {
             wefti_opx(m)->watch = NULL;
-            count(g, i, m->status);
+            count(g, i, m->status, wefti_opx(m)->detail);
         }
     }
     settle(op);

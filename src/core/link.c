@@ -15,6 +15,7 @@ typedef struct link {
     weft_post_fn post;
     void *user;
     weft_status_t told; /* first's */
+    uint64_t detail;    /* and why it failed: base/detail.h */
     weft_status_t why;  /* next was asked to end */
 } link_t;
 
@@ -25,6 +26,7 @@ static void first_done(weft_op_t *op, void *arg)
     (void)op; /* perhaps freed by now */
     l->first = NULL;
     l->told = wefti_opx(next)->rt->told;
+    l->detail = wefti_opx(next)->rt->told_detail;
     wefti_link_step(next);
 }
 
@@ -49,7 +51,7 @@ void wefti_link_step(weft_op_t *next)
     bool waited = false;
     x->flags &= ~(uint32_t)WEFTI_OPF_STEP;
     if (l.told || l.why || !become_linked(x, &waited)) {
-        wefti_op_complete(next, l.why ? l.why : l.told ? l.told : WEFT_ERR_CANCELLED);
+        wefti_op_complete_why(next, l.why ? l.why : l.told ? l.told : WEFT_ERR_CANCELLED, l.why ? 0 : l.detail);
         return;
     }
     /* The post counts it, its deadline and its token anew. */
@@ -93,6 +95,7 @@ static weft_status_t link_start(weft_op_t *op)
         return st;
     if ((wefti_op_state(l->first) & WEFTI_OP_STATE) == WEFTI_OP_DONE) {
         l->told = l->first->status;
+        l->detail = wefti_opx(l->first)->detail;
         l->first = NULL;
         x->flags |= WEFTI_OPF_STEP;
         wefti_list_push_back(&x->rt->ready, &x->link);

@@ -191,11 +191,13 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
         wefti_watch_fn watch = x->watch;
         void *arg = x->watch_arg, *user = op->user;
         weft_status_t told = op->status;
+        uint64_t detail = told ? x->detail : 0;
         x->watch = NULL;
         weft_op_fn fn = wefti_op_done(rt, op, 0);
         if (fn) /* it was attached. First, since the member is there only until the watcher is complete */
             fn(op, user);
         rt->told = told;
+        rt->told_detail = detail;
         watch(op, arg);
     } else if (op->queue) {
         wefti_queue_push(rt, op->queue, op);

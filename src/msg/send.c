@@ -12,7 +12,7 @@
 static void finish(weft_op_t *op, weft_status_t status)
 {
     wefti_pieces_release(&msg_send(op)->payload);
-    wefti_op_complete(op, status);
+    wefti_op_complete_why(op, status, wefti_ep_detail(msg_send(op)->ep, status));
 }
 
 static void announce_done(wefti_out_t *out, weft_status_t status)
@@ -271,7 +271,9 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
     weft_status_t st = wefti_join(rt);
     if (st)
         return st;
-    st = detach_and_send(ep, buf, len, tag, rel, rel_user, iov, iov_n, device);
+    st = wefti_ep_lost(ep);
+    if (!st)
+        st = detach_and_send(ep, buf, len, tag, rel, rel_user, iov, iov_n, device);
     wefti_part(rt);
     return st;
 }

@@ -144,12 +144,20 @@ void wefti_rma_count(const rma_acc_t *acc)
     }
 }
 
+static weft_status_t fail_as_the_remote_did(const weft_remote_t *r, weft_status_t st)
+{
+    char text[WEFTI_DETAIL_MAX];
+    if (wefti_detail_get(r->why_detail, text))
+        return wefti_fail(st, "%s; the remote can no longer be used: attach it again", text);
+    return wefti_fail(st, "the remote can no longer be used: attach it again");
+}
+
 weft_status_t wefti_rma_begin(rma_acc_t *acc)
 {
     weft_remote_t *r = acc->remote;
     weft_status_t st = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
     if (st)
-        return wefti_fail(st, "the remote can no longer be used: attach it again");
+        return fail_as_the_remote_did(r, st);
     if (r->slot && acc->what != ACC_ATTACH) {
         live(acc);
         r->rs->mapped++;

@@ -363,6 +363,7 @@ struct weft_remote {
     void (*native_close)(void *native);
     uint32_t n_native;            /* accesses that the fabric has */
     bool revoked;                 /* the owner said so, and waits for DROP */
+    uint64_t why_detail;          /* of its end with its endpoint: base/detail.h */
     wefti_list_t all_link, ep_link;
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
     wefti_list_t loose;           /* of them, those that others could overtake: rma_acc_t.loose_link */

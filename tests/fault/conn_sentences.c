@@ -55,7 +55,7 @@ TEST(operations_on_a_lost_peer_name_it_and_say_how_it_was_lost)
     }
 }
 
-TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
+static void closed_by_its_peer(weft_progress_mode_t mode)
 {
     weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
     weft_runtime_t *server, *rt, *closed;
@@ -65,7 +65,8 @@ TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
     char buf[8];
     o.progress = WEFT_PROGRESS_THREAD;
     CHECK_OK(weft_runtime_open(&o, &server));
-    CHECK_OK(weft_runtime_open(NULL, &rt));
+    o.progress = mode;
+    CHECK_OK(weft_runtime_open(&o, &rt));
     CHECK_OK(weft_runtime_open(NULL, &closed));
     CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", NULL, &l));
     CHECK_OK(weft_ep_connect(rt, weft_listener_uri(l), NULL, 20 * WEFT_SECOND, &ep));
@@ -78,8 +79,60 @@ TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
     CHECK_OK(weft_msg_recv(ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
     CHECK_EQ(weft_op_wait(&recv, 20 * WEFT_SECOND), WEFT_ERR_CLOSED);
     SAYS(&recv, "receive", "the peer closed");
+    /* and where there is no operation to say it, the call does */
+    CHECK_EQ(weft_msg_send(ep, "x", 1, 1, NULL), WEFT_ERR_CLOSED);
+    CHECK(strstr(weft_last_error(), "the peer closed"));
+    CHECK_EQ(weft_am_send(ep, 1, NULL, 0, "x", 1, NULL), WEFT_ERR_CLOSED);
+    CHECK(strstr(weft_last_error(), "the peer closed"));
     CHECK_OK(weft_runtime_close(rt));
     CHECK_OK(weft_runtime_close(server));
+}
+
+TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
+{
+    closed_by_its_peer(WEFT_PROGRESS_CALLER);
+    closed_by_its_peer(WEFT_PROGRESS_THREAD);
+}
+
+/* A large send waits for the fabric to let go of its buffer, a close for the operations, and a group for its members: they know it too. */
+TEST(what_ends_later_than_its_endpoint_says_the_same)
+{
+    static char large[8 << 20];
+    peer_t p;
+    weft_op_t msg = WEFT_OP_INIT, am = WEFT_OP_INIT, recv = WEFT_OP_INIT, group = WEFT_OP_INIT, closes = WEFT_OP_INIT,
+              *members[] = {&recv};
+    char buf[8];
+    peer_start(&p, "tcp", WEFT_SECOND, life_idle);
+    CHECK_OK(weft_msg_send(p.ep, large, sizeof large, 1, &msg));
+    CHECK_OK(weft_am_send(p.ep, 1, NULL, 0, large, sizeof large, &am));
+    CHECK_OK(weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
+    CHECK_OK(weft_group_start(p.rt, WEFT_GROUP_ALL, members, 1, &group));
+    peer_signal(&p, SIGKILL);
+    CHECK_EQ(peer_wait(&p, &msg, 20), WEFT_ERR_PEER);
+    CHECK_EQ(peer_wait(&p, &am, 20), WEFT_ERR_PEER);
+    CHECK_EQ(peer_wait(&p, &group, 20), WEFT_ERR_PEER);
+    SAYS(&msg, "send", "tcp://127.0.0.1:", "lost");
+    SAYS(&am, "send", "tcp://127.0.0.1:", "lost");
+    SAYS(&group, "group", "tcp://127.0.0.1:", "lost");
+    CHECK_OK(weft_ep_close(p.ep, &closes));
+    p.ep = NULL;
+    CHECK_EQ(peer_wait(&p, &closes, 20), WEFT_ERR_PEER);
+    SAYS(&closes, "close", "tcp://127.0.0.1:", "lost");
+    peer_end(&p);
+}
+
+TEST(what_ends_by_an_abort_says_that)
+{
+    peer_t p;
+    weft_op_t recv = WEFT_OP_INIT;
+    char buf[8];
+    peer_start(&p, "tcp", WEFT_SECOND, life_idle);
+    CHECK_OK(weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
+    CHECK_OK(weft_ep_abort(p.ep, NULL));
+    p.ep = NULL;
+    CHECK_EQ(peer_wait(&p, &recv, 20), WEFT_ERR_CANCELLED);
+    SAYS(&recv, "receive", "tcp://127.0.0.1:", "aborted");
+    peer_end(&p);
 }
 
 TEST(one_that_was_cancelled_or_came_too_late_says_so)
