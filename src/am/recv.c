@@ -127,8 +127,6 @@ weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given,
     weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_am_recv_opts_t");
     if (st)
         return st;
-    if (o.ep && o.ep->rt != rt)
-        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
     if (!o.header && o.header_cap)
         return wefti_fail(WEFT_ERR_INVALID, "the header is NULL with a capacity of %zu", o.header_cap);
     st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &cap);
@@ -139,7 +137,7 @@ weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *given,
         into.kind = o.kind ? o.kind : weft_mem_host();
         cap = o.max_len ? o.max_len : UINT64_C(1) << 30;
     }
-    st = o.ep ? wefti_ep_check(o.ep) : WEFT_OK;
+    st = wefti_ep_check_of(o.ep, rt);
     if (!st)
         st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
@@ -155,9 +153,7 @@ weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_
     static const am_into_t nowhere;
     if (!rt || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
-    if (ep && ep->rt != rt)
-        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
-    weft_status_t st = ep ? wefti_ep_check(ep) : WEFT_OK;
+    weft_status_t st = wefti_ep_check_of(ep, rt);
     if (!st)
         st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)

@@ -84,6 +84,8 @@ struct weft_ep {
 
 /* It was not freed. Whoever is not the driver may hear that it was a moment later. */
 static inline bool wefti_ep_is_there(const weft_ep_t *ep) { return wefti_is_open(&ep->handle); }
+/* For calls that name a runtime and one of its endpoints, or NULL: WEFT_ERR_INVALID, _CLOSED, with a sentence. */
+weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt);
 /* For calls that post on it: WEFT_ERR_CLOSED, with a sentence, where it was freed. */
 weft_status_t wefti_ep_fail_gone(const weft_ep_t *ep);
 static inline weft_status_t wefti_ep_check(const weft_ep_t *ep)

@@ -361,6 +361,15 @@ static weft_status_t fail_as_it_did(const weft_ep_t *pub)
     return wefti_fail(why, "%s", wefti_detail_get(pub->why_detail, text) ? text : weft_status_text(why));
 }
 
+weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt)
+{
+    if (!ep)
+        return WEFT_OK;
+    if (ep->rt != rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the endpoint is of another runtime");
+    return wefti_ep_check(ep);
+}
+
 weft_status_t wefti_ep_lost(const weft_ep_t *pub)
 {
     const wefti_epx_t *ep = wefti_epx(pub);

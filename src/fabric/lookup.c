@@ -24,6 +24,7 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/stack.h"
 #include "fabric/fabric.h"
 
 #define RESOLVER_STACK (512u << 10)
@@ -154,7 +155,7 @@ static int new_worker(void)
     if (rc)
         return rc;
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, RESOLVER_STACK);
+    wefti_stack_set(&attr, RESOLVER_STACK);
     /* The program's signals are not for this thread. */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);

@@ -50,8 +50,11 @@ static weft_status_t ask(question_t *q)
 {
     if (!q->rt)
         return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+    weft_status_t st = wefti_ep_check_of(q->ep, q->rt);
+    if (st)
+        return st;
     q->driving = wefti_driven == q->rt;
-    weft_status_t st = wefti_ask(q->rt, run, q);
+    st = wefti_ask(q->rt, run, q);
     if (!st && q->st == WEFT_ERR_CLOSED)
         return wefti_fail(WEFT_ERR_CLOSED, "the endpoint is closed");
     return st ? st : q->st;

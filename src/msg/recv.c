@@ -210,8 +210,8 @@ weft_status_t weft_msg_recv_iov(weft_runtime_t *rt, weft_ep_t *ep, const weft_io
     if (!rt || !op || (!iov && n))
         return wefti_fail(WEFT_ERR_INVALID, "a receive into pieces needs a runtime, an operation and the pieces");
     weft_status_t st = wefti_pieces_check("a receive", true, iov, n, NULL, &cap, &device);
-    if (!st && ep)
-        st = wefti_ep_check(ep);
+    if (!st)
+        st = wefti_ep_check_of(ep, rt);
     if (st)
         return st;
     if (n == 1)
@@ -232,7 +232,7 @@ weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_
 {
     if (!rt || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a receive needs a runtime and an operation");
-    weft_status_t st = ep ? wefti_ep_check(ep) : WEFT_OK;
+    weft_status_t st = wefti_ep_check_of(ep, rt);
     if (!st)
         st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)

@@ -268,6 +268,13 @@ const char *wefti_registry_uri(const weft_registry_t *registry)
     return registry->uri;
 }
 
+weft_status_t wefti_registry_check_of(const weft_registry_t *registry, const weft_runtime_t *rt)
+{
+    if (registry->rt != rt)
+        return wefti_fail(WEFT_ERR_INVALID, "the registry is of another runtime; open one on the runtime \"%s\"", rt->name);
+    return wefti_is_open(&registry->handle) ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the registry was closed");
+}
+
 weft_status_t weft_registry_state(const weft_registry_t *registry)
 {
     weft_status_t st = wefti_reg_enter(registry);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/uri.h"
+#include "registry/registry.h"
 #include "rpc/serve.h"
 
 #define LOOK_NS WEFT_SECOND
@@ -239,8 +240,7 @@ static weft_status_t publish(rpc_state_t *rs, weft_service_t *service, weft_regi
         goto err;
     p->configured = !registry;
     p->registry = registry;
-    if (p->configured)
-        st = wefti_rpc_registry_get(rs, &p->registry);
+    st = p->configured ? wefti_rpc_registry_get(rs, &p->registry) : wefti_registry_check_of(registry, rs->rt);
     if (st) {
         p->configured = false;
         goto err;

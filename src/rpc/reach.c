@@ -185,8 +185,7 @@ static weft_status_t open_reach(weft_runtime_t *rt, const char *uri, bool by_nam
     if (by_name) {
         r->registry = o->registry;
         r->configured = !o->registry;
-        if (r->configured)
-            st = wefti_rpc_registry_get(r->client->rs, &r->registry);
+        st = r->configured ? wefti_rpc_registry_get(r->client->rs, &r->registry) : wefti_registry_check_of(r->registry, rt);
         if (st)
             goto err_client;
     }

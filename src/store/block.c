@@ -11,6 +11,8 @@
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include "store/state.h"
 
+#define FIND_AGAIN 100 /* times: so often a block is not replaced between two messages */
+
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_block_t, handle);
 
 void wefti_store_block_unref(weft_block_t *block)
@@ -69,6 +71,21 @@ static void fail(store_ask_t *a, weft_status_t status)
     wefti_store_ask_end(a, status);
 }
 
+/* Between the answer and the attachment another block took the place of the one that was found: it has the name now. */
+static bool may_ask_again(store_ask_t *a)
+{
+    return a->kind == STORE_FIND && a->op && !a->sending && wefti_store_ep(a->store) && a->again++ < FIND_AGAIN;
+}
+
+static void ask_again(store_ask_t *a)
+{
+    wefti_store_block_unref(a->block);
+    a->block = NULL;
+    wefti_free(a->reach);
+    a->reach = NULL;
+    wefti_store_ask_send(a);
+}
+
 static void attached(weft_op_t *op, void *user)
 {
     store_ask_t *a = (store_ask_t *)user;
@@ -76,6 +93,10 @@ static void attached(weft_op_t *op, void *user)
     store_reach_t *r = a->reach;
     store_end(a->store->ss);
     a->state = ASK_NEW;
+    if (op->status == WEFT_ERR_STALE && may_ask_again(a)) {
+        ask_again(a);
+        return;
+    }
     if (op->status || !a->op) {
         weft_remote_drop(remote);
         fail(a, op->status);

@@ -253,6 +253,7 @@ struct store_ask {
     bool sending, owning;        /* `am`, `own` is under way */
     bool over;                   /* free it when nothing of it is under way any more */
     bool renewal;                /* the store's own */
+    uint8_t again;               /* FIND: so often it was asked again */
     void *out;                   /* the caller's: statistics, a wefti_replica_answer_t */
     weft_block_fn fn;            /* LIST */
     void *fn_user;

@@ -114,6 +114,26 @@ TEST(a_block_of_ours_can_be_given_to_everyone_whole_and_in_place_of_another)
     }
 }
 
+TEST(who_opens_a_name_while_its_block_is_replaced_gets_the_one_or_the_other)
+{
+    each_way(way) {
+        keeper_open(&k, way, NULL, 0);
+        weft_block_drop(keeper_alloc(&k, k.store, "thing", 100, true, NULL));
+        for (int i = 0; i < 20; i++) {
+            weft_op_t open = WEFT_OP_INIT, share = WEFT_OP_INIT;
+            weft_block_t *b = keeper_alloc(&k, k.store, NULL, 100, false, NULL);
+            CHECK_OK(weft_block_open(k.store, "thing", &open)); /* it is found, and gone before it is attached */
+            CHECK_OK(weft_block_share(b, "thing", true, &share));
+            CHECK_OK(keeper_wait(&k, &open));
+            CHECK_OK(keeper_wait(&k, &share));
+            weft_block_drop(weft_op_block(&open));
+            weft_block_drop(b);
+        }
+        CHECK_OK(keeper_remove(&k, k.store, "thing"));
+        keeper_close(&k);
+    }
+}
+
 TEST(an_extended_block_keeps_its_bytes_and_its_new_ones_are_zero)
 {
     each_way(way) {

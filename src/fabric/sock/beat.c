@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/stack.h"
 #include "fabric/sock/internal.h"
 
 enum { BATCH = 64, READ_MOST = 256, STACK = 256 * 1024 };
@@ -156,7 +157,7 @@ static int start_thread(void)
     int err = pthread_attr_init(&attr);
     if (err)
         return err;
-    pthread_attr_setstacksize(&attr, STACK);
+    wefti_stack_set(&attr, STACK);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     err = pthread_create(&beats.thread, &attr, run, (void *)(uintptr_t)beats.era);
