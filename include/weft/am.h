@@ -35,8 +35,9 @@ extern "C" {
  * op completes with WEFT_OK when the buffers may be reused: small messages are copied and are done when this returns; large ones
  * when the peer has taken them; op->len is the length of the payload, op->tag the id.
  * WEFT_ERR_REJECTED: the receiver rejected it; op->reason is what it said.
- * Fails:  WEFT_ERR_CLOSED, WEFT_ERR_PEER (already lost), WEFT_ERR_INVALID (a NULL with a length, id WEFT_AM_ANY_ID), WEFT_ERR_LIMIT
- * (the header is too long). */
+ * It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint ended before or ends first.
+ * Fails:  WEFT_ERR_INVALID (a NULL with a length, id WEFT_AM_ANY_ID), WEFT_ERR_LIMIT (the header is too long); with op NULL also
+ * WEFT_ERR_CLOSED, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_send(weft_ep_t *ep, uint32_t id, const void *header, size_t header_len, const void *buf,
                                                     size_t len, weft_op_t *op);
 

@@ -23,8 +23,8 @@
  * WEFT_CODE_CANCELLED; WEFT_ERR_PEER, _CLOSED, _UNREACHABLE, ... with WEFT_CODE_UNAVAILABLE; WEFT_ERR_CALL: the server or the function said no, and
  * code, message, category and value say how.
  *
- * Endings: calls with a client that was closed, by any thread or with its runtime, or with a method of it, return WEFT_ERR_CLOSED. Replies, items
- *          and streams that the program has may be used and released after that.
+ * Endings: calls with a client that was closed, by any thread or with its runtime, or with a method of it, return WEFT_ERR_CLOSED, or, while the
+ *          close is under way, complete with it. Replies, items and streams that the program has may be used and released after that.
  * Threads: any, for everything here; functions given here are called in progress. */
 #ifndef WEFT_RPC_H
 #define WEFT_RPC_H

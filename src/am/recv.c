@@ -98,7 +98,7 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_am_unpost(am_state(wefti_opx(op)->rt), op);
     op->buf = NULL;
-    wefti_op_complete(op, why);
+    wefti_ep_complete(am_recv(op)->ep, op, why);
 }
 
 static void recv_failed(weft_op_t *op, weft_status_t st)

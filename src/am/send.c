@@ -21,7 +21,10 @@
 static void finish(weft_op_t *op, weft_status_t status)
 {
     wefti_pieces_release(&am_send(op)->payload);
-    wefti_op_complete_why(op, status, wefti_ep_detail(am_send(op)->ep, status));
+    if (__builtin_expect(status, 0))
+        wefti_ep_complete(am_send(op)->ep, op, status);
+    else
+        wefti_op_complete(op, status);
 }
 
 static void announce_done(wefti_out_t *out, weft_status_t status)

@@ -40,6 +40,7 @@ static _Thread_local bool inside_sink, sink_wished;
 static _Thread_local sink_t wished_sink;
 static _Thread_local char detail[DETAIL_MAX_LEN];
 static _Thread_local weft_status_t detail_of;
+static _Thread_local bool detail_plain; /* it is the text of the status */
 
 /* Format into buf and make it one clean line: "..." where it was cut, '?' for control characters. Returns its length. */
 static size_t format_line(char *buf, size_t cap, const char *fmt, va_list args)
@@ -143,19 +144,28 @@ weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
     va_end(args);
     memcpy(detail, text, n + 1);
     detail_of = status;
+    detail_plain = false;
     errno = saved_errno;
+    return status;
+}
+
+weft_status_t wefti_fail_plain(weft_status_t status)
+{
+    detail_of = status;
+    detail_plain = true;
     return status;
 }
 
 void wefti_fail_forget(void)
 {
     detail_of = WEFT_OK;
+    detail_plain = false;
     detail[0] = '\0';
 }
 
 const char *weft_last_error(void)
 {
-    return detail;
+    return detail_plain ? weft_status_text(detail_of) : detail;
 }
 
 weft_status_t weft_last_error_status(void)

@@ -119,6 +119,8 @@ static inline uint64_t wefti_ep_detail(const weft_ep_t *ep, weft_status_t status
 weft_status_t wefti_ep_lost(const weft_ep_t *ep);
 /* What the operation that fails next says (weft_op_error): the peer's address and name, and this sentence. Driver only. */
 void wefti_ep_says(weft_ep_t *ep, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Complete one on an endpoint (NULL: on none), which says of whom it was waited for where its time is over, and how the endpoint ended. */
+void wefti_ep_complete(weft_ep_t *ep, weft_op_t *op, weft_status_t status);
 /* Why an operation on the endpoint ended, where the fabric only says that the lane is gone (WEFT_ERR_CANCELLED): the endpoint knows more. */
 static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t status)
 {

@@ -130,6 +130,7 @@ static void connect_cancel(weft_op_t *op, weft_status_t why)
             wefti_link_detach(link);
             wefti_link_drop(link);
         }
+        ep->pub.why_detail = wefti_detail_format("%s: %s", ep->dial->uris, weft_status_text(why));
         wefti_ep_give_up(ep, why);
         return;
     }

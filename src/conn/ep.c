@@ -215,8 +215,17 @@ void wefti_ep_says(weft_ep_t *pub, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    pub->rt->why_next = peer && ep->link ? wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text)
-                                         : wefti_detail_put(text);
+    if (peer && ep->link)
+        pub->rt->why_next = wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text);
+    else
+        pub->rt->why_next = wefti_detail_format("%s%s%s", ep->dial ? ep->dial->uris : "", ep->dial ? ": " : "", text);
+}
+
+void wefti_ep_complete(weft_ep_t *ep, weft_op_t *op, weft_status_t status)
+{
+    if (status == WEFT_ERR_TIMEOUT && ep)
+        wefti_ep_says(ep, "%s", weft_status_text(status));
+    wefti_op_complete_why(op, status, status && ep ? wefti_ep_detail(ep, status) : 0);
 }
 
 /* --- moving ---------------------------------------------------------------------------------------------------------------- */

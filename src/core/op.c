@@ -301,7 +301,7 @@ weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn)
     uint32_t state = wefti_op_state(op);
     for (;;) {
         if (wefti_op_state_done(state))
-            return WEFT_ERR_DONE;
+            return wefti_fail_plain(WEFT_ERR_DONE);
         if (state & WEFTI_OP_HOOKED)
             return wefti_fail(WEFT_ERR_STATE, "a callback was attached already");
         if ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED || x->kind == &wefti_link_kind)

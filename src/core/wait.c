@@ -218,7 +218,7 @@ static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime
             weft_status_t st = done(what->arg) ? WEFT_OK : wefti_closing(rt) ? WEFT_ERR_AGAIN : drive(rt, done, what->arg, left);
             wefti_leave(rt, was);
             if (st != WEFT_ERR_AGAIN)
-                return st;
+                return st == WEFT_ERR_PENDING ? wefti_fail_plain(st) : st;
         }
         if (first && timeout != WEFT_FOREVER) {
             uint64_t now = wefti_clock_ns();
@@ -228,7 +228,7 @@ static inline __attribute__((always_inline)) weft_status_t wait_for(weft_runtime
         if (st == WEFT_ERR_CLOSED)
             return wefti_fail(st, "the runtime was closed");
         if (st != WEFT_ERR_AGAIN)
-            return st;
+            return st == WEFT_ERR_PENDING ? wefti_fail_plain(st) : st;
     }
 }
 

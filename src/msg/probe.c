@@ -57,7 +57,7 @@ static weft_status_t ask(question_t *q)
     st = wefti_ask(q->rt, run, q);
     if (!st && q->st == WEFT_ERR_CLOSED)
         return wefti_fail(WEFT_ERR_CLOSED, "the endpoint is closed");
-    return st ? st : q->st;
+    return st ? st : q->st ? wefti_fail_plain(q->st) : WEFT_OK;
 }
 
 weft_status_t weft_msg_probe(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_msg_envelope_t *envelope_out)

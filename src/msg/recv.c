@@ -147,7 +147,7 @@ static void recv_cancel(weft_op_t *op, weft_status_t why)
         return;
     }
     wefti_msg_unpost(msg_state(wefti_opx(op)->rt), op);
-    wefti_op_complete(op, why);
+    wefti_ep_complete(r->ep, op, why);
 }
 
 static const wefti_op_kind_t recv_kind = {.name = "msg receive", .start = recv_start, .cancel = recv_cancel, .stops = true};

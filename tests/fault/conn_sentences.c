@@ -1,4 +1,9 @@
 /* Every operation that failed says why, with the address and the peer: not only that it did. */
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "lib/peer.h"
 #include "test.h"
 
@@ -118,6 +123,32 @@ TEST(what_ends_later_than_its_endpoint_says_the_same)
     p.ep = NULL;
     CHECK_EQ(peer_wait(&p, &closes, 20), WEFT_ERR_PEER);
     SAYS(&closes, "close", "tcp://127.0.0.1:", "lost");
+    peer_end(&p);
+}
+
+TEST(what_comes_too_late_names_whom_it_waited_for)
+{
+    peer_t p;
+    weft_op_t recv = WEFT_OP_INIT, take = WEFT_OP_INIT, connects = WEFT_OP_INIT;
+    weft_ep_t *ep;
+    char buf[8], uri[64];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* takes calls, and says nothing */
+    CHECK(!bind(silent, (struct sockaddr *)&at, n) && !listen(silent, 8) && !getsockname(silent, (struct sockaddr *)&at, &n));
+    snprintf(uri, sizeof uri, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    peer_start(&p, "tcp", WEFT_SECOND, life_idle);
+    recv.timeout_ns = take.timeout_ns = connects.timeout_ns = 20 * WEFT_MILLISECOND;
+    CHECK_OK(weft_msg_recv(p.ep, buf, sizeof buf, 1, WEFT_TAG_FULL, &recv));
+    CHECK_OK(weft_am_take(p.rt, p.ep, 1, &take));
+    CHECK_OK(weft_ep_open(p.rt, uri, NULL, &connects, &ep));
+    CHECK_EQ(peer_wait(&p, &recv, 20), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(peer_wait(&p, &take, 20), WEFT_ERR_TIMEOUT);
+    CHECK_EQ(peer_wait(&p, &connects, 20), WEFT_ERR_TIMEOUT);
+    SAYS(&recv, "receive", "tcp://127.0.0.1:", "the peer \"", "deadline");
+    SAYS(&take, "receive", "tcp://127.0.0.1:", "the peer \"", "deadline");
+    SAYS(&connects, "connect", uri, "deadline");
+    close(silent);
     peer_end(&p);
 }
 

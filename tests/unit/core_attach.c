@@ -47,7 +47,10 @@ TEST(a_callback_comes_too_late_or_has_no_place)
     weft_op_t op = {.user = &t}, never = {.user = &t}, has = {.fn = tell, .user = &t};
     CHECK_EQ(weft_op_attach(NULL, tell), WEFT_ERR_INVALID);
     CHECK_EQ(weft_op_attach(&op, NULL), WEFT_ERR_INVALID);
+    CHECK_EQ(weft_op_attach(&never, NULL), WEFT_ERR_INVALID);
     CHECK_EQ(weft_op_attach(&never, tell), WEFT_ERR_DONE);
+    CHECK_EQ(weft_last_error_status(), WEFT_ERR_DONE); /* and not what was wrong before */
+    CHECK_STR(weft_last_error(), weft_status_text(WEFT_ERR_DONE));
     CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &op));
     CHECK_EQ(weft_op_attach(&op, tell), WEFT_ERR_DONE);
     CHECK_OK(fake_post(rt, FAKE_WAITS, &has));
