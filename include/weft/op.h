@@ -91,7 +91,7 @@ struct weft_op {
 
 #define WEFT_OP_INIT {0}
 
-/* True once the operation is complete, and true for one never posted. Any thread; does not drive progress. */
+/* True once the operation is complete, and true for one never posted, or NULL. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);
 
 /* Why an operation failed, in a sentence that names what it was, the address and the peer: "connect: tcp://trainer-3:13337: the peer refused the
