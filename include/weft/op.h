@@ -140,7 +140,8 @@ typedef enum weft_group_mode {
 /* Make `group` complete as a function of its members. Members are added before or after they are posted and before
  * the group is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The
  * group never completes before all of its members have (a cancelled member still has to let go of its buffers).
- * A member belongs to the library until the group is complete: neither free it nor post it again before.
+ * A member belongs to the library until the group is complete: neither free it nor post it again before. One that is there twice
+ * is WEFT_ERR_STATE; so is one that belongs to another group or link, though the group may complete with that.
  * op->len of the group is the number of members that succeeded; with ANY, op->tag is the index of the winner. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);

@@ -168,6 +168,32 @@ TEST(bad_groups_are_refused_and_leave_nothing_behind)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+TEST(a_member_that_is_there_twice_is_refused_by_the_post_in_every_mode)
+{
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_op_t ops[40] = {{0}}, *list[40], group = WEFT_OP_INIT;
+    weft_runtime_t *rt;
+    for (int i = 0; i < 40; i++)
+        list[i] = &ops[i];
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++) {
+        opts.progress = (weft_progress_mode_t)mode;
+        CHECK_OK(weft_runtime_open(&opts, &rt));
+        for (int i = 1; i < 40; i++) {
+            list[i] = &ops[i / 3];
+            CHECK_EQ(weft_group_start(rt, WEFT_GROUP_ALL, list, 40, &group), WEFT_ERR_STATE);
+            CHECK(strstr(weft_last_error(), "twice"));
+            CHECK(weft_op_done(&group));
+            list[i] = &ops[i];
+        }
+        for (int i = 0; i < 40; i++)
+            CHECK_OK(weft_timer_start(rt, 0, &ops[i]));
+        CHECK_OK(weft_group_start(rt, WEFT_GROUP_ALL, list, 40, &group)); /* nothing was left behind */
+        CHECK_OK(weft_op_wait(&group, 10 * WEFT_SECOND));
+        CHECK_EQ(group.len, 40);
+        CHECK_OK(weft_runtime_close(rt));
+    }
+}
+
 TEST(a_member_may_be_freed_as_soon_as_it_is_done)
 {
     weft_runtime_t *rt = fake_open(0, 0);
