@@ -288,8 +288,29 @@ TEST(a_failed_first_a_failed_post_and_a_lazy_one_are_the_status_of_the_next)
         CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &first));
         CHECK_OK(weft_op_then(rt, &first, post_step, &s, &next));
         CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), lazy ? WEFT_ERR_STATE : WEFT_ERR_LIMIT);
+        CHECK(strstr(weft_op_error(&next), lazy ? "returned WEFT_OK without posting" : "it was told to fail"));
     }
     CHECK_EQ(s.calls, 2);
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+static weft_status_t post_wrongly(weft_op_t *op, void *user)
+{
+    return user ? weft_timer_start(NULL, 0, op) : WEFT_ERR_CORRUPT;
+}
+
+TEST(a_next_whose_post_was_refused_says_what_the_post_said)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    weft_op_t first = WEFT_OP_INIT, next = WEFT_OP_INIT;
+    CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &first));
+    CHECK_OK(weft_op_then(rt, &first, post_wrongly, NULL, &next));
+    CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), WEFT_ERR_CORRUPT);
+    CHECK(strstr(weft_op_error(&next), "returned WEFT_ERR_CORRUPT"));
+    CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &first));
+    CHECK_OK(weft_op_then(rt, &first, post_wrongly, rt, &next));
+    CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_op_error(&next), "NULL"));
     CHECK_OK(weft_runtime_close(rt));
 }
 
