@@ -1,7 +1,11 @@
 /* tools/main.c - the `weft` command: finds the subcommand and leaves the rest to it.
  *
- * Exit status: 0 done, 1 it could not be done, 2 it was not asked for in words we know. */
+ * Exit status: 0 done, 1 it could not be done, 2 it was not asked for in words we know. What could not be written to standard output was not done.
+ * tests/tools/tools_output.py holds us to it. */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 #include <weft/config.h>
 
 #include "common.h"
@@ -49,7 +53,20 @@ static const command_t *find_command(const char *name)
     return NULL;
 }
 
-int main(int argc, char **argv)
+/* One of these that is closed would be the next thing that is opened, and what is meant for people would be written there. What takes its place
+ * cannot be read, or written, as a closed one cannot. */
+static bool fill_standard_fds(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) {
+            tool_error("/dev/null cannot be opened for a standard descriptor that is closed: %s", strerror(errno));
+            return false;
+        }
+    }
+    return true;
+}
+
+static int run(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     const command_t *command;
@@ -76,4 +93,16 @@ int main(int argc, char **argv)
         return TOOL_OK;
     }
     return command->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    if (!fill_standard_fds())
+        return TOOL_FAILED;
+    int rc = run(argc, argv);
+    if (!rc && (fflush(stdout) || ferror(stdout) || (close(STDOUT_FILENO) && errno != EBADF))) {
+        tool_error("stdout cannot be written");
+        rc = TOOL_FAILED;
+    }
+    return rc;
 }

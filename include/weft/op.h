@@ -91,7 +91,7 @@ struct weft_op {
 
 #define WEFT_OP_INIT {0}
 
-/* True once the operation is complete, and true for one never posted. Any thread; does not drive progress. */
+/* True once the operation is complete, and true for one never posted, or NULL. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);
 
 /* Why an operation failed, in a sentence that names what it was, the address and the peer: "connect: tcp://trainer-3:13337: the peer refused the
@@ -141,7 +141,8 @@ typedef enum weft_group_mode {
  * the group is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The
  * group never completes before all of its members have (a cancelled member still has to let go of its buffers); one that was not posted
  * yet when the group is cancelled is a member no longer.
- * A member belongs to the library until the group is complete: neither free it nor post it again before.
+ * A member belongs to the library until the group is complete: neither free it nor post it again before. One that is there twice
+ * is WEFT_ERR_STATE; so is one that belongs to another group or link, though the group may complete with that.
  * op->len of the group is the number of members that succeeded; with ANY, op->tag is the index of the winner. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);

@@ -104,7 +104,7 @@ WEFT_API weft_status_t weft_runtime_arm(weft_runtime_t *rt);
 /* Nanoseconds until the next timer, 0 if one is due, WEFT_FOREVER if there is none. */
 WEFT_API uint64_t weft_runtime_next_timeout(weft_runtime_t *rt);
 
-/* The runtime's clock, nanoseconds. The same for all runtimes of a process. */
+/* The runtime's clock, nanoseconds. The same for all runtimes of a process, and NULL. */
 WEFT_API uint64_t weft_now(weft_runtime_t *rt);
 
 /* The instance name this runtime shows to peers. Valid until close. */

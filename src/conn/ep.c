@@ -447,17 +447,17 @@ weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at)
 
 weft_ep_id_t weft_ep_id(const weft_ep_t *ep)
 {
-    return ep->id;
+    return ep ? ep->id : 0;
 }
 
 weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep)
 {
-    return ep->rt;
+    return ep ? ep->rt : NULL;
 }
 
 weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep)
 {
-    return (weft_ep_state_t)atomic_load(&((weft_ep_t *)(uintptr_t)ep)->state);
+    return ep ? (weft_ep_state_t)atomic_load(&((weft_ep_t *)(uintptr_t)ep)->state) : WEFT_EP_GONE;
 }
 
 weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id)

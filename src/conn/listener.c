@@ -334,12 +334,12 @@ weft_status_t weft_listen(weft_runtime_t *rt, const char *uri, const weft_listen
 
 const char *weft_listener_uri(const weft_listener_t *l)
 {
-    return wefti_is_open(&l->handle) ? l->uri : NULL;
+    return l && wefti_is_open(&l->handle) ? l->uri : NULL;
 }
 
 uint16_t weft_listener_port(const weft_listener_t *l)
 {
-    return wefti_is_open(&l->handle) ? l->port : 0;
+    return l && wefti_is_open(&l->handle) ? l->port : 0;
 }
 
 typedef struct accept_room {

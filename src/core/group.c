@@ -6,6 +6,8 @@
  * let go. A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no longer.
  *
  * Promise: a group completes once, after its last member, whatever the order. tests/unit/core_group.c holds us to it. */
+#include <stdlib.h>
+
 #include "base/alloc.h"
 #include "core/local.h"
 
@@ -175,6 +177,26 @@ static weft_status_t check(weft_runtime_t *rt, weft_group_mode_t mode, weft_op_t
     return WEFT_OK;
 }
 
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const member_t *)a)->op, y = (uintptr_t)((const member_t *)b)->op;
+    return x < y ? -1 : x > y;
+}
+
+/* Records in the order of the members; false: one of them is there twice, which in the order of addresses are neighbours. */
+static bool fill(member_t *records, weft_op_t *const *members, size_t n, weft_op_t *group)
+{
+    bool twice = false;
+    for (size_t i = 0; i < n; i++)
+        records[i].op = members[i];
+    qsort(records, n, sizeof *records, by_address);
+    for (size_t i = 1; i < n; i++)
+        twice |= records[i].op == records[i - 1].op;
+    for (size_t i = 0; i < n; i++)
+        records[i] = (member_t){members[i], group};
+    return !twice;
+}
+
 weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode, weft_op_t *const *members, size_t n, weft_op_t *group)
 {
     weft_status_t st = check(rt, mode, members, n, group);
@@ -183,9 +205,8 @@ weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode, weft_
     member_t *records = wefti_calloc(n ? n : 1, sizeof *records);
     if (!records)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a group of %zu", n);
-    for (size_t i = 0; i < n; i++)
-        records[i] = (member_t){members[i], group};
-    st = wefti_op_prepare(rt, group, &group_kind);
+    st = fill(records, members, n, group) ? wefti_op_prepare(rt, group, &group_kind)
+                                          : wefti_fail(WEFT_ERR_STATE, "a member is in the group twice");
     if (st)
         goto err_records;
     *wefti_op_room(group, group_t) = (group_t){.members = records, .n = n, .left = n, .mode = mode};

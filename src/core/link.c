@@ -43,6 +43,16 @@ static bool become_linked(wefti_opx_t *x, bool *waited)
     return false;
 }
 
+/* What next says (weft_op_error) where the post function has not posted it, and returned st. */
+static uint64_t why_not_posted(weft_status_t st)
+{
+    if (!st)
+        return wefti_detail_put("the post function of weft_op_then() returned WEFT_OK without posting the operation");
+    if (weft_last_error_status() == st)
+        return wefti_detail_put(weft_last_error());
+    return wefti_detail_format("the post function of weft_op_then() returned %s: %s", weft_status_name(st), weft_status_text(st));
+}
+
 void wefti_link_step(weft_op_t *next)
 {
     wefti_opx_t *x = wefti_opx(next);
@@ -71,16 +81,14 @@ void wefti_link_step(weft_op_t *next)
                         weft_status_name(st));
         return;
     }
-    if (!st) {
+    if (!st)
         wefti_error("a post function of weft_op_then() returned WEFT_OK without posting the operation");
-        st = WEFT_ERR_STATE;
-    }
     if (next->queue)
         wefti_queue_count(next->queue, 1);
     atomic_fetch_add_explicit(&rt->ops_posted, 1, memory_order_relaxed);
     x->flags = 0;
     atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_release);
-    wefti_op_complete(next, st);
+    wefti_op_complete_why(next, st ? st : WEFT_ERR_STATE, why_not_posted(st));
 }
 
 static weft_status_t link_start(weft_op_t *op)

@@ -317,7 +317,7 @@ weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn)
 
 bool weft_op_done(const weft_op_t *op)
 {
-    return wefti_op_state_done(wefti_op_state(op));
+    return __builtin_expect(!op, 0) || wefti_op_state_done(wefti_op_state(op));
 }
 
 void weft_buf_free(void *buf)

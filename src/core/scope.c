@@ -1,7 +1,7 @@
 /* core/scope.c - counting what is alive, refusing newcomers, completing when the last has left.
  *
- * One word: CLOSED, ENDING, FREED, and the count in steps of ONE. Closing sets CLOSED and enters once itself; the driver leaves in its
- * stead when the close operation has started, so the count cannot reach zero before that. Whoever brings a closed scope to zero
+ * One word: CLOSED, ENDING, FREED, STARTING, and the count in steps of ONE. Closing sets CLOSED and STARTING; the driver takes STARTING away when
+ * the close operation has started, so that the scope does not end before that. Whoever leaves nothing but CLOSED
  * turns on ENDING and tells the driver, which turns it off again and completes the operation; from then on nothing of ours
  * touches the scope.
  *
@@ -10,7 +10,7 @@
  * Promise: the close completes once, after the last leave and not before. tests/unit/core_scope.c holds us to it. */
 #include "core/local.h"
 
-enum { CLOSED = 1, ENDING = 2, FREED = 4, ONE = 8 };
+enum { CLOSED = 1, ENDING = 2, FREED = 4, STARTING = 8, ONE = 16 };
 
 struct weft_scope {
     wefti_handle_t handle;
@@ -50,22 +50,27 @@ static void end(wefti_call_t *call)
     wefti_op_complete(op, WEFT_OK);
 }
 
-void weft_scope_leave(weft_scope_t *scope)
+/* Take ONE or STARTING away. */
+static void take(weft_scope_t *scope, uint64_t what)
 {
-    if (!scope || usable(scope))
-        return;
     uint64_t word = atomic_load_explicit(&scope->word, memory_order_relaxed), next;
     do {
-        if (word < ONE) {
+        if (what == ONE && word < ONE) {
             assert((word & CLOSED || wefti_gone(scope->rt)) && "a scope was left more often than entered");
             return;
         }
-        next = word - ONE;
+        next = word - what;
         if (next == CLOSED)
             next |= ENDING;
     } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, next, memory_order_acq_rel, memory_order_relaxed));
     if (next & ENDING && !wefti_call_on_driver(scope->rt, &scope->call))
         atomic_store(&scope->word, CLOSED); /* the runtime is closed, and so its close has ended */
+}
+
+void weft_scope_leave(weft_scope_t *scope)
+{
+    if (scope && !usable(scope))
+        take(scope, ONE);
 }
 
 weft_status_t weft_scope_enter(weft_scope_t *scope)
@@ -95,14 +100,14 @@ static weft_status_t close_start(weft_op_t *op)
         return st;
     scope->op = op;
     wefti_list_push_back(&scope->rt->own, &wefti_opx(op)->link);
-    weft_scope_leave(scope);
+    take(scope, STARTING);
     return WEFT_OK;
 }
 
-/* Nothing was started: it is open as before, and our own entry is over. */
+/* Nothing was started: it is open as before. */
 static void unclose(weft_scope_t *scope)
 {
-    atomic_fetch_sub(&scope->word, ONE + CLOSED);
+    atomic_fetch_sub(&scope->word, STARTING + CLOSED);
 }
 
 static void close_failed(weft_op_t *op, weft_status_t st)
@@ -139,7 +144,7 @@ weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
             return word & FREED ? wefti_fail(WEFT_ERR_CLOSED, "the scope was freed")
                                 : wefti_fail(WEFT_ERR_STATE, "the scope was closed before");
         }
-    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, (word + ONE) | CLOSED, memory_order_acq_rel,
+    } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, word | CLOSED | STARTING, memory_order_acq_rel,
                                                     memory_order_relaxed));
     wefti_op_room(op, closing_t)->scope = scope;
     st = wefti_op_go_by(rt, op, close_start);
@@ -177,9 +182,10 @@ weft_status_t weft_scope_free(weft_scope_t *scope)
     do {
         if (word & FREED)
             return wefti_fail(WEFT_ERR_CLOSED, "the scope was freed");
-        if (word & ENDING || word >= ONE)
-            return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside, or its end is on its way",
-                              (unsigned long long)(word / ONE));
+        if (word >= ONE)
+            return wefti_fail(WEFT_ERR_STATE, "the scope has %llu inside", (unsigned long long)(word / ONE));
+        if (word & (ENDING | STARTING))
+            return wefti_fail(WEFT_ERR_STATE, "the end of the scope is on its way");
     } while (
         !atomic_compare_exchange_weak_explicit(&scope->word, &word, word | FREED, memory_order_acq_rel, memory_order_acquire));
     wefti_handle_free(&handles, scope);

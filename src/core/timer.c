@@ -25,7 +25,7 @@ uint64_t wefti_now(weft_runtime_t *rt)
 uint64_t weft_now(weft_runtime_t *rt)
 {
     uint64_t now = 0;
-    if (!rt->virtual_time) /* the fabric would say the same, and may be gone */
+    if (!rt || !rt->virtual_time) /* the fabric would say the same, and may be gone */
         return wefti_clock_ns();
     if (!wefti_join(rt)) {
         now = rt->fabric->ops->now(rt->fabric);

@@ -105,8 +105,10 @@ weft_status_t weft_mem_kind_add(const weft_mem_kind_t *kind)
 weft_status_t weft_mem_kind_remove(const weft_mem_kind_t *kind)
 {
     weft_status_t st = WEFT_ERR_NOTFOUND;
+    if (!kind)
+        return wefti_fail(WEFT_ERR_INVALID, "the kind is NULL");
     pthread_rwlock_wrlock(&own_lock);
-    for (unsigned i = 0; kind && i < n_own; i++)
+    for (unsigned i = 0; i < n_own; i++)
         if (own[i] == kind) {
             memmove(&own[i], &own[i + 1], (n_own - i - 1) * sizeof own[0]);
             n_own--;

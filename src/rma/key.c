@@ -102,8 +102,8 @@ static weft_status_t decode(const void *bytes, size_t n, region_key_t *t)
                           text, n);
     memcpy(t->owner, r.at, text);
     t->owner[text] = 0;
-    if (zero || !t->claim.region || !t->claim.generation || !t->claim.len || t->claim.offset > UINT64_MAX - t->claim.len ||
-        !t->claim.rights || t->claim.rights & ~WEFT_RMA_ALL || !callable(t->owner))
+    if (zero || !t->claim.region || !t->claim.generation || t->claim.offset > UINT64_MAX - t->claim.len || !t->claim.rights ||
+        t->claim.rights & ~WEFT_RMA_ALL || !callable(t->owner))
         return wefti_fail(WEFT_ERR_INVALID, "the region key of %zu bytes says what none can say", n);
     return WEFT_OK;
 }
@@ -127,7 +127,7 @@ weft_status_t wefti_rma_key_open(const rma_state_t *rs, const void *key, size_t 
 
 /* --- the calls ------------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t make(const weft_region_t *region, const weft_region_key_opts_t *o, uint8_t *key, size_t *n_out)
+static weft_status_t make(const weft_region_t *region, const weft_region_key_opts_t *o, bool empty, uint8_t *key, size_t *n_out)
 {
     rma_state_t *rs = region->rs;
     char owner[WEFTI_REACH_MAX];
@@ -137,7 +137,7 @@ static weft_status_t make(const weft_region_t *region, const weft_region_key_opt
     if (o->offset >= all || o->len > all - o->offset)
         return wefti_fail(WEFT_ERR_RANGE, "%llu bytes from %llu on are not in a region of %llu", (unsigned long long)o->len,
                           (unsigned long long)o->offset, (unsigned long long)all);
-    c.len = o->len ? o->len : all - o->offset;
+    c.len = empty ? 0 : o->len ? o->len : all - o->offset;
     c.rights = o->rights ? o->rights : region->rights;
     if (c.rights & ~region->rights)
         return wefti_fail(WEFT_ERR_RIGHTS, "the region gives rights %#x at most, not %#x", region->rights, c.rights);
@@ -150,7 +150,7 @@ static weft_status_t make(const weft_region_t *region, const weft_region_key_opt
     return WEFT_OK;
 }
 
-weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len)
+static weft_status_t give(weft_region_t *region, const weft_region_key_opts_t *opts, bool empty, void *buf, size_t *len)
 {
     weft_region_key_opts_t o;
     uint8_t key[WEFT_REGION_KEY_MAX];
@@ -162,7 +162,7 @@ weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_
         st = wefti_rma_region_enter(region);
     if (st)
         return st;
-    st = make(region, &o, key, &n);
+    st = make(region, &o, empty, key, &n);
     wefti_rma_region_leave(region);
     if (st)
         return st;
@@ -173,6 +173,17 @@ weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_
     memcpy(buf, key, n);
     return WEFT_OK;
 }
+
+weft_status_t weft_region_key(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len)
+{
+    return give(region, opts, false, buf, len);
+}
+
+weft_status_t wefti_rma_key_empty(weft_region_t *region, const weft_region_key_opts_t *opts, void *buf, size_t *len)
+{
+    return give(region, opts, true, buf, len);
+}
+
 weft_status_t weft_region_key_read(const void *key, size_t len, weft_region_key_info_t *info_out)
 {
     weft_region_key_info_t info = WEFT_REGION_KEY_INFO_INIT;

@@ -423,14 +423,16 @@ void weft_request_release(weft_request_t *request)
 
 bool weft_request_cancelled(const weft_request_t *request)
 {
+    if (!request) /* and nobody waits for it */
+        return true;
     rpc_request_t *r = rpc_request(request);
     return r->block && atomic_load(&r->cancelled);
 }
 
 void weft_request_on_cancel(weft_request_t *request, weft_cancel_fn fn, void *user)
 {
-    rpc_request_t *r = rpc_request(request);
-    if (!r->block)
+    rpc_request_t *r = request ? rpc_request(request) : NULL;
+    if (!r || !r->block)
         return;
     weft_runtime_t *rt = r->rt;
     if (wefti_join(rt))

@@ -748,16 +748,19 @@ weft_status_t weft_call_with(weft_method_t *m, const weft_value_t *args, size_t 
 size_t weft_call_many(weft_method_t *m, const weft_call_item_t *items, size_t n, weft_status_t *why_out)
 {
     weft_runtime_t *was = NULL, *rt = m ? m->rt : NULL;
-    weft_status_t st = WEFT_OK;
+    bool there = m && (items || !n);
+    weft_status_t st = there ? WEFT_OK : wefti_fail(WEFT_ERR_INVALID, "%s NULL", m ? "the calls are" : "the method is");
     size_t i = 0;
     bool drives = rt && wefti_enter(rt, &was); /* once for all of them */
-    for (; i < n && !st; i++)
+    while (i < n && !st) {
         st = weft_call(m, items[i].args, items[i].n, items[i].reply, items[i].op);
+        i += !st;
+    }
     if (drives)
         wefti_leave(rt, was);
     if (why_out)
         *why_out = st;
-    return st ? i - 1 : i;
+    return i;
 }
 
 weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t *op)

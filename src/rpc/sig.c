@@ -406,44 +406,46 @@ void weft_sig_free(weft_sig_t *sig)
 
 const char *weft_sig_text(const weft_sig_t *sig)
 {
-    return sig->text;
+    return sig ? sig->text : "";
 }
 
 const char *weft_sig_name(const weft_sig_t *sig)
 {
-    return sig->name;
+    return sig ? sig->name : "";
 }
 
 const weft_param_t *weft_sig_params(const weft_sig_t *sig, size_t *n_out)
 {
-    *n_out = sig->n_params;
-    return sig->params;
+    if (n_out)
+        *n_out = sig ? sig->n_params : 0;
+    return sig ? sig->params : NULL;
 }
 
 const weft_param_t *weft_sig_results(const weft_sig_t *sig, size_t *n_out)
 {
-    *n_out = sig->n_results;
-    return sig->results;
+    if (n_out)
+        *n_out = sig ? sig->n_results : 0;
+    return sig ? sig->results : NULL;
 }
 
 bool weft_sig_idempotent(const weft_sig_t *sig)
 {
-    return sig->idempotent;
+    return sig && sig->idempotent;
 }
 
 bool weft_sig_oneway(const weft_sig_t *sig)
 {
-    return sig->oneway;
+    return sig && sig->oneway;
 }
 
 bool weft_sig_agree(const weft_sig_t *a, const weft_sig_t *b)
 {
-    return a->hash == b->hash && !strcmp(a->key, b->key);
+    return a && b && a->hash == b->hash && !strcmp(a->key, b->key);
 }
 
 uint64_t weft_sig_hash(const weft_sig_t *sig)
 {
-    return sig->hash;
+    return sig ? sig->hash : 0;
 }
 
 const wefti_codec_t *wefti_sig_codec(const weft_sig_t *sig, wefti_sig_part_t part)

@@ -30,6 +30,8 @@ weft_status_t weft_tensor_bytes(const weft_tensor_t *tensor, uint64_t *bytes_out
 {
     uint64_t bytes;
     bool empty = false;
+    if (!tensor || !bytes_out)
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", tensor ? "bytes_out" : "the tensor");
     weft_status_t st = element_bytes(tensor, &bytes);
     if (st)
         return st;
@@ -53,8 +55,8 @@ weft_status_t weft_tensor_bytes(const weft_tensor_t *tensor, uint64_t *bytes_out
 
 bool weft_tensor_compact(const weft_tensor_t *tensor)
 {
-    if (!tensor->strides)
-        return true;
+    if (!tensor || !tensor->strides)
+        return tensor != NULL;
     /* no element is ever looked for along a dimension of 0 or 1: what its stride is does not matter */
     for (int32_t i = 0; i < tensor->ndim; i++)
         if (!tensor->shape[i])

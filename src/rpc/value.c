@@ -303,11 +303,12 @@ static void put_value(text_t *t, const weft_value_t *v)
 
 size_t weft_value_format(const weft_value_t *value, char *buf, size_t cap)
 {
-    text_t t = {buf, cap ? cap - 1 : 0, 0};
+    text_t t = {buf, buf && cap ? cap - 1 : 0, 0};
     locale_t before = uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
-    put_value(&t, value);
+    if (value)
+        put_value(&t, value);
     uselocale(before);
-    if (cap)
+    if (buf && cap)
         buf[t.len < t.cap ? t.len : t.cap] = 0;
     return t.len;
 }

@@ -224,9 +224,9 @@ weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *
 {
     weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
     size_t n = WEFT_REGION_KEY_MAX;
-    /* nothing is written to an empty one, so that it is zero when it is extended */
-    o.rights = b->len ? rights : rights & WEFT_RMA_READ;
-    weft_status_t st = weft_region_key(b->region, &o, key, &n);
+    o.rights = rights;
+    /* an empty one has no byte that could be read or written, so that it is zero when it is extended */
+    weft_status_t st = b->len ? weft_region_key(b->region, &o, key, &n) : wefti_rma_key_empty(b->region, &o, key, &n);
     if (st)
         return st;
     reply->block = b->id;

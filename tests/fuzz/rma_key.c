@@ -17,7 +17,7 @@ static void must(int fact)
 
 static void sensible(const weft_region_key_info_t *info)
 {
-    must(info->region && info->generation && info->len && info->offset + info->len >= info->len);
+    must(info->region && info->generation && info->offset + info->len >= info->len);
     must(info->rights && !(info->rights & ~WEFT_RMA_ALL));
     must(strnlen(info->owner, sizeof info->owner) < sizeof info->owner);
     for (const char *at = info->owner; *at;) {

@@ -168,6 +168,32 @@ TEST(bad_groups_are_refused_and_leave_nothing_behind)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+TEST(a_member_that_is_there_twice_is_refused_by_the_post_in_every_mode)
+{
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_op_t ops[40] = {{0}}, *list[40], group = WEFT_OP_INIT;
+    weft_runtime_t *rt;
+    for (int i = 0; i < 40; i++)
+        list[i] = &ops[i];
+    for (int mode = WEFT_PROGRESS_CALLER; mode <= WEFT_PROGRESS_THREAD; mode++) {
+        opts.progress = (weft_progress_mode_t)mode;
+        CHECK_OK(weft_runtime_open(&opts, &rt));
+        for (int i = 1; i < 40; i++) {
+            list[i] = &ops[i / 3];
+            CHECK_EQ(weft_group_start(rt, WEFT_GROUP_ALL, list, 40, &group), WEFT_ERR_STATE);
+            CHECK(strstr(weft_last_error(), "twice"));
+            CHECK(weft_op_done(&group));
+            list[i] = &ops[i];
+        }
+        for (int i = 0; i < 40; i++)
+            CHECK_OK(weft_timer_start(rt, 0, &ops[i]));
+        CHECK_OK(weft_group_start(rt, WEFT_GROUP_ALL, list, 40, &group)); /* nothing was left behind */
+        CHECK_OK(weft_op_wait(&group, 10 * WEFT_SECOND));
+        CHECK_EQ(group.len, 40);
+        CHECK_OK(weft_runtime_close(rt));
+    }
+}
+
 TEST(a_member_may_be_freed_as_soon_as_it_is_done)
 {
     weft_runtime_t *rt = fake_open(0, 0);
@@ -262,8 +288,29 @@ TEST(a_failed_first_a_failed_post_and_a_lazy_one_are_the_status_of_the_next)
         CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &first));
         CHECK_OK(weft_op_then(rt, &first, post_step, &s, &next));
         CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), lazy ? WEFT_ERR_STATE : WEFT_ERR_LIMIT);
+        CHECK(strstr(weft_op_error(&next), lazy ? "returned WEFT_OK without posting" : "it was told to fail"));
     }
     CHECK_EQ(s.calls, 2);
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+static weft_status_t post_wrongly(weft_op_t *op, void *user)
+{
+    return user ? weft_timer_start(NULL, 0, op) : WEFT_ERR_CORRUPT;
+}
+
+TEST(a_next_whose_post_was_refused_says_what_the_post_said)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    weft_op_t first = WEFT_OP_INIT, next = WEFT_OP_INIT;
+    CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &first));
+    CHECK_OK(weft_op_then(rt, &first, post_wrongly, NULL, &next));
+    CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), WEFT_ERR_CORRUPT);
+    CHECK(strstr(weft_op_error(&next), "returned WEFT_ERR_CORRUPT"));
+    CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &first));
+    CHECK_OK(weft_op_then(rt, &first, post_wrongly, rt, &next));
+    CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), WEFT_ERR_INVALID);
+    CHECK(strstr(weft_op_error(&next), "NULL"));
     CHECK_OK(weft_runtime_close(rt));
 }
 

@@ -59,6 +59,41 @@ TEST(a_close_that_is_cancelled_or_times_out_leaves_the_scope_closed)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+static void hold(void *user)
+{
+    _Atomic int *step = user;
+    atomic_store(step, 1);
+    while (atomic_load(step) < 2)
+        usleep(100);
+}
+
+TEST(whoever_frees_a_scope_too_early_hears_how_many_are_in_it)
+{
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_op_t call = WEFT_OP_INIT, op = WEFT_OP_INIT;
+    _Atomic int step = 0;
+    weft_runtime_t *rt;
+    weft_scope_t *scope;
+    opts.progress = WEFT_PROGRESS_THREAD;
+    CHECK_OK(weft_runtime_open(&opts, &rt));
+    CHECK_OK(weft_scope_new(rt, &scope));
+    CHECK_OK(weft_scope_enter(scope));
+    CHECK_OK(weft_runtime_call(rt, hold, &step, &call));
+    while (!atomic_load(&step))
+        usleep(100);
+    CHECK_OK(weft_scope_close(scope, &op)); /* and nobody has begun with it */
+    CHECK_EQ(weft_scope_free(scope), WEFT_ERR_STATE);
+    CHECK(strstr(weft_last_error(), "has 1 inside"));
+    weft_scope_leave(scope);
+    CHECK_EQ(weft_scope_free(scope), WEFT_ERR_STATE);
+    CHECK(strstr(weft_last_error(), "on its way"));
+    atomic_store(&step, 2);
+    CHECK_OK(weft_op_wait(&op, 10 * WEFT_SECOND));
+    CHECK_OK(weft_scope_free(scope));
+    CHECK_OK(weft_op_wait(&call, 10 * WEFT_SECOND));
+    CHECK_OK(weft_runtime_close(rt));
+}
+
 TEST(a_freed_scope_says_so)
 {
     weft_runtime_t *rt = fake_open(0, 0);

@@ -161,9 +161,23 @@ TEST(an_extended_block_keeps_its_bytes_and_its_new_ones_are_zero)
     }
 }
 
+static void refuses_all(keeper_t *keeper, weft_remote_t *remote)
+{
+    weft_remote_info_t info = WEFT_REMOTE_INFO_INIT;
+    char byte = 'x';
+    CHECK_OK(weft_remote_get_info(remote, &info));
+    CHECK_EQ(info.len, 0);
+    CHECK_EQ(keeper_read(keeper, remote, 0, &byte, 1), WEFT_ERR_RANGE);
+    CHECK_EQ(keeper_write(keeper, remote, 0, &byte, 1), WEFT_ERR_RANGE);
+    CHECK_OK(keeper_read(keeper, remote, 0, &byte, 0));
+    CHECK_EQ(byte, 'x');
+}
+
 TEST(an_empty_block_is_a_name_and_is_zero_when_it_is_extended)
 {
     each_way(way) {
+        uint8_t key[WEFT_REGION_KEY_MAX];
+        size_t n = sizeof key;
         weft_op_t op = WEFT_OP_INIT;
         char in[4] = "abc";
         keeper_open(&k, way, NULL, 0);
@@ -171,8 +185,15 @@ TEST(an_empty_block_is_a_name_and_is_zero_when_it_is_extended)
         CHECK_OK(weft_block_open(k.store, "empty", &op));
         CHECK_OK(keeper_wait(&k, &op));
         CHECK_EQ(op.len, 0);
-        CHECK(keeper_write(&k, weft_block_remote(op.buf), 0, in, 1) != WEFT_OK);
+        refuses_all(&k, weft_block_remote(op.buf));
+        refuses_all(&k, weft_block_remote(b));
+        CHECK_OK(weft_block_key(b, key, &n));
         weft_block_drop(op.buf);
+        CHECK_OK(weft_remote_attach(k.pair.ep[1], key, n, NULL, &op));
+        CHECK_OK(keeper_wait(&k, &op));
+        CHECK_EQ(op.len, 0);
+        refuses_all(&k, op.buf);
+        weft_remote_drop(op.buf);
         CHECK_OK(keeper_extend(&k, b, 0));
         CHECK_OK(keeper_extend(&k, b, sizeof in));
         keeper_zero(&k, weft_block_remote(b), 0, sizeof in);

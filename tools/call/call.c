@@ -240,10 +240,6 @@ int tool_call(int argc, char **argv)
         call_link_close(&link);
         call_args_free(&made.args);
     }
-    if (!rc && run && (fflush(stdout) || ferror(stdout))) {
-        tool_error("stdout cannot be written");
-        rc = TOOL_FAILED;
-    }
     call_target_free(&target);
     free(opts.words);
     return rc;

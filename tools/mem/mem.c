@@ -60,10 +60,6 @@ int tool_mem(int argc, char **argv)
     rc = mem_options(command, argc - 1, argv + 1, &opts, &run);
     if (!rc && run)
         rc = command->run(&opts);
-    if (!rc && run && (fflush(stdout) || ferror(stdout))) {
-        tool_error("stdout cannot be written");
-        rc = TOOL_FAILED;
-    }
     mem_options_free(&opts);
     return rc;
 }
