@@ -195,7 +195,7 @@ TEST(an_unfit_kind_is_refused_with_a_sentence)
     CHECK_EQ(atomic_load(&wefti_mem_devices), 0);
     CHECK_OK(weft_mem_kind_remove(&k));
     CHECK_EQ(weft_mem_kind_remove(&k), WEFT_ERR_NOTFOUND);
-    CHECK_EQ(weft_mem_kind_remove(NULL), WEFT_ERR_NOTFOUND);
+    CHECK_EQ(weft_mem_kind_remove(NULL), WEFT_ERR_INVALID);
 }
 
 TEST(sixteen_kinds_of_its_own_and_no_more)
