@@ -12,8 +12,8 @@ Promise: whatever ends a comm (the peer is closed, killed or cut off, the reader
 CommClosedError, and never with half a message. tests/python/test_dask_comm.py and test_dask.py hold us to it.
 
 Configuration, beside what the environment says (`WEFT_*`): `distributed.comm.weft` in Dask's with `transports`, `interfaces`, `key`, `heartbeat`. A
-peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set: a worker that computes with the interpreter's lock held is
-silent, too.
+peer that is silent for `distributed.comm.timeouts.tcp` is lost, if no heartbeat is set. A worker that computes is not silent, whoever holds the
+interpreter's lock: heartbeats have a thread of their own. One that was stopped, or whose host is cut off, is.
 """
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .rma import UCXMemoryHandle  # which needs this file
 
 _FEATURES = (Feature.TAG, Feature.WAKEUP, Feature.STREAM, Feature.AM, Feature.RMA)
-SILENCE = 120.0  # seconds without a sign of life after which a peer is lost: programs that drive by hand may compute for a while
+SILENCE = 120.0  # seconds without a sign of life after which a peer is lost: UCX gives one that is stopped, or cut off, as much
 
 
 def get_current_options() -> dict[str, str]:
