@@ -38,7 +38,7 @@ static void stop(wefti_call_t *call)
 {
     thread_t *t = wefti_container_of(call, thread_t, call);
     int asked = ASKED;
-    atomic_store(&t->called, false); /* from here on whoever asks again calls again */
+    atomic_store(&t->called, false);                              /* from here on whoever asks again calls again */
     if (atomic_compare_exchange_strong(&t->asked, &asked, STOPS)) /* else whoever asked has given up */
         t->stop = true;
 }
