@@ -225,6 +225,10 @@ static void life_calls(weft_runtime_t *rt, weft_ep_t *ep)
     weft_stream_t *streams[2];
     weft_item_t item;
     weft_value_t len = weft_u64(300000), value = weft_vector(WEFT_T_U8, bytes, 300000);
+    weft_op_t served = WEFT_OP_INIT;
+    char word;
+    CHECK_OK(weft_msg_recv(ep, &word, 1, 1, WEFT_TAG_FULL, &served)); /* there is a service now */
+    CHECK_OK(weft_op_wait(&served, WEFT_FOREVER));
     CHECK_OK(weft_client_on(ep, NULL, &client));
     CHECK_OK(weft_client_method(client, FLOOD, &m[0]));
     CHECK_OK(weft_client_method(client, SINK, &m[1]));
@@ -253,6 +257,7 @@ TEST(a_caller_is_lost)
         ended_with = WEFT_OK;
         peer_start(&peer, transports[t], BOUND_NS, life_calls);
         weft_service_t *service = offer(peer.rt, true);
+        CHECK_OK(weft_msg_send(peer.ep, "x", 1, 1, NULL));
         for (double end = test_now() + 20; received < 20 && test_now() < end;)
             weft_runtime_progress(peer.rt);
         CHECK(received >= 20);
