@@ -828,6 +828,10 @@ static void tell(void)
 
 int main(int argc, char **argv)
 {
+    static const uint64_t failed[] = {
+        10037389, /* a set took a block that was unmade and made anew for the one that its writer had asked for */
+    };
     atexit(tell);
+    sim_seeds_once_failed(failed, sizeof failed / sizeof *failed);
     return sim_seeds_main(argc, argv, 2500, scenario);
 }
