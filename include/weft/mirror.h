@@ -14,6 +14,10 @@
  * write. What is not promised: a writer and a member that are lost at the same moment leave it open whether the others have everything; then
  * a new writer needs all members back, or `force`, which is an operator's word that those missing are dead and not merely out of reach.
  *
+ * A mirror is there when its making has completed. If its maker is lost before that, readers may find it, empty, and a new writer needs all of its
+ * servers. What is left of it when one of them is dead may be nothing that `force` opens (WEFT_ERR_STALE): remove it with weft_store_remove(), and
+ * make it anew.
+ *
  * A call on a mirror that was closed returns WEFT_ERR_CLOSED.
  *
  * Threads: any, for everything here. */

@@ -151,7 +151,8 @@ static void answered(weft_mirror_t *m)
         memcpy(r->members[r->n_members++], mb->server, WEFT_STORE_ID);
     }
     if (missing && (!m->force || !mir_config(rec.epoch))) { /* what was never whole has nothing to be saved */
-        wefti_info("mirror %s: %u of its %u members do not answer", m->name, missing, rec.n_members);
+        wefti_info("mirror %s: %u of its %u members do not answer%s", m->name, missing, rec.n_members,
+                   mir_config(rec.epoch) ? "" : ", and its making was never complete");
         wefti_mirror_die(m, WEFT_ERR_STALE);
         return;
     }

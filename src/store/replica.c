@@ -199,7 +199,7 @@ static void on_set(store_held_t *b, const store_asker_t *to, const store_request
 {
     store_replica_t *r = b->replica;
     bool refilling = q->rec.flags & WEFTI_REPLICA_REFILLING;
-    if (r->rec.epoch != q->epoch) {
+    if (r->rec.epoch != q->epoch || r->rec.origin != q->rec.origin) { /* each mirror counts its epochs from 1 on */
         reply(b, to, WEFT_ERR_STALE, 0);
         return;
     }

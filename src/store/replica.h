@@ -43,8 +43,8 @@ enum {
 typedef struct wefti_replica {
     uint64_t epoch;
     uint64_t len;                /* of the mirror: the writer's, kept, not looked at */
-    uint64_t origin;             /* which mirror of that name: made up by who makes it; kept, not looked at. Two may be made at once, on servers
-                                    that are not all the same */
+    uint64_t origin;             /* which mirror of that name: made up by who makes it; a set does not change it. Two may be made at once, on
+                                    servers that are not all the same; one may be unmade, and another made in its place */
     uint64_t lease_ns;           /* WEFTI_REPLICA_LEASE_MIN to _MAX */
     uint32_t flags;              /* WEFTI_REPLICA_* */
     uint32_t n_members;          /* 0 to WEFT_MIRROR_MAX */
@@ -70,12 +70,12 @@ weft_status_t wefti_replica_unmake(weft_store_t *store, const char *name, uint64
                                    wefti_replica_answer_t *out, weft_op_t *op);
 /* Its record, and a key to read with while it is served. */
 weft_status_t wefti_replica_get(weft_store_t *store, const char *name, wefti_replica_answer_t *out, weft_op_t *op);
-/* If its epoch is `expected`: become its writer, with a new record whose epoch is higher. Everything given out for it before is stale, and no
- * access made with that is under way any more, when op completes; the key has all rights. `stamp`: from an earlier answer of this server
- * about this name, less than lease_ns old; with WEFTI_REPLICA_REFILLING in rec->flags it is not looked at, and there is no lease: however late
- * such a set arrives, it lets nobody read. WEFT_ERR_STALE (+rec): the epoch is not `expected`, nothing was changed; or another set came while
- * this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server, nothing was changed: again with out->stamp.
- * WEFT_ERR_INVALID: rec is not valid. */
+/* If its epoch is `expected`, and its origin that of rec: become its writer, with a new record whose epoch is higher. Everything given out for
+ * it before is stale, and no access made with that is under way any more, when op completes; the key has all rights. `stamp`: from an earlier
+ * answer of this server about this name, less than lease_ns old; with WEFTI_REPLICA_REFILLING in rec->flags it is not looked at, and there is no
+ * lease: however late such a set arrives, it lets nobody read. WEFT_ERR_STALE (+rec): the epoch is not `expected`, or the origin is another:
+ * nothing was changed; or another set came while this one waited. WEFT_ERR_AGAIN (+rec): the stamp is too old or no stamp of this server,
+ * nothing was changed: again with out->stamp. WEFT_ERR_INVALID: rec is not valid. */
 weft_status_t wefti_replica_set(weft_store_t *store, const char *name, uint64_t expected, const wefti_replica_t *rec, uint64_t stamp,
                                 wefti_replica_answer_t *out, weft_op_t *op);
 /* The writer is still there. No key. WEFT_ERR_STALE (+rec): the epoch or the writer is another, or the lease is over: it stays over until a set;

@@ -3,7 +3,7 @@
  * Three servers and three clients. Clients make, open, read, write, add, close and take over two mirrors, with deadlines and cancellations; servers
  * and clients are killed and come back with empty memory, are stopped and go on; any two hosts are cut off from each other, one way or both,
  * lanes break, memory runs out. tests/lib/history.h judges what reads return; besides, every operation ends once, and when all is well again
- * whoever opens a mirror finds every write that was acknowledged, as long as one member lives that has it.
+ * whoever opens a mirror that was made finds every write that was acknowledged, as long as one member lives that has it.
  *
  * `force` is an operator's word that those who do not answer are dead: here it is given when they are, and all others can be reached.
  *
@@ -62,7 +62,8 @@ static struct {
     act_t *acts[ACTS];
     int n_acts, n_live;
     history_t *history[MIRRORS];
-    bool had[MIRRORS]; /* it was opened once: it is there */
+    bool had[MIRRORS];  /* it was opened once: a reader can as soon as one server has the first configuration */
+    bool made[MIRRORS]; /* ... by a writer: its making is complete */
     /* the members of the newest configuration that anyone has set: which server, in which of its lives */
     uint8_t members[MIRRORS][WEFT_MIRROR_MAX][WEFT_STORE_ID];
     int n_members[MIRRORS];
@@ -226,6 +227,7 @@ static void done(weft_op_t *op, void *user)
             sim_bad(&net, "a mirror of %d bytes has %llu", LEN, (unsigned long long)op->len);
         h->m = op->buf;
         s.had[a->mirror] = true;
+        s.made[a->mirror] |= h->writer;
         break;
     case CLOSE:
         let_go(h);
@@ -713,6 +715,14 @@ static void compare_copies(const weft_mirror_t *m)
     }
 }
 
+static bool member_died(int mirror)
+{
+    for (int i = 0; i < s.n_members[mirror]; i++)
+        if (is_dead(s.members[mirror][i]))
+            return true;
+    return false;
+}
+
 /* All is well again. Everything that was acknowledged is there, and the mirror works. */
 static void final_look(int c, int mirror)
 {
@@ -720,6 +730,8 @@ static void final_look(int c, int mirror)
     if (!s.had[mirror])
         return;
     operate(c, mirror);
+    if (!h->m && !s.made[mirror] && member_died(mirror))
+        return; /* nobody was ever its writer, and what is left of it was not served: not even `force` opens that */
     if (!h->m)
         sim_bad(&net, "mirror %d, of which %d members were left, does not open", mirror, s.n_members[mirror]);
     compare_copies(h->m);
@@ -828,6 +840,11 @@ static void tell(void)
 
 int main(int argc, char **argv)
 {
+    static const uint64_t failed[] = {
+        10037389,           /* a set took a block that was unmade and made anew for the one that its writer had asked for */
+        10013823, 10108897, /* one of two members had the first configuration when its maker was lost, and that member later */
+    };
     atexit(tell);
+    sim_seeds_once_failed(failed, sizeof failed / sizeof *failed);
     return sim_seeds_main(argc, argv, 2500, scenario);
 }

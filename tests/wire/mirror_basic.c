@@ -235,6 +235,35 @@ TEST(what_cannot_be_is_refused)
     close_all();
 }
 
+/* Its maker got as far as one of two servers. */
+TEST(what_is_left_of_a_making_is_opened_by_nobody_and_can_be_removed)
+{
+    weft_mirror_t *m = NULL;
+    weft_op_t op = WEFT_OP_INIT;
+    wefti_replica_answer_t out;
+    wefti_replica_t rec = {.epoch = 1, .len = LEN, .origin = 1, .lease_ns = WEFT_SECOND, .n_members = 2, .writer = {1}};
+    open_all("shm");
+    memcpy(rec.members[0], p.store[0]->server, WEFT_STORE_ID);
+    memset(rec.members[1], 0xdd, WEFT_STORE_ID);
+    CHECK_OK(wefti_replica_make(p.store[0], "a mirror", mir_bytes(LEN, false), &rec, &out, &op));
+    CHECK_OK(ended(&op));
+    for (int force = 0; force < 2; force++) {
+        weft_mirror_opts_t o = WEFT_MIRROR_OPTS_INIT;
+        o.name = "a mirror";
+        o.stores = p.store;
+        o.n_stores = 2;
+        o.write = true;
+        o.force = force;
+        CHECK_OK(weft_mirror_open(p.client, &o, &op));
+        CHECK_EQ(ended(&op), WEFT_ERR_STALE);
+    }
+    CHECK_EQ(try_open(2, LEN, true, false, &m), WEFT_ERR_STATE);
+    CHECK_OK(weft_store_remove(p.store[0], "a mirror", &op));
+    CHECK_OK(ended(&op));
+    close_mirror(open_mirror(2, LEN, true, false));
+    close_all();
+}
+
 TEST(a_closed_mirror_is_read_and_opened_again)
 {
     open_all("tcp");

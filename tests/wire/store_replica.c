@@ -62,6 +62,30 @@ static weft_remote_t *attach(void)
     return (weft_remote_t *)op.buf;
 }
 
+/* Who has asked, and comes back when one was unmade and another made in its place, finds the same epoch there. */
+TEST(a_set_is_for_the_mirror_that_was_asked_for)
+{
+    each_way(way) {
+        keeper_open(&k, way, NULL, 0);
+        weft_op_t op = WEFT_OP_INIT;
+        wefti_replica_t first = record(1, 1), other = record(1, 2), next = record(2, 3);
+        first.origin = next.origin = 11;
+        other.origin = 22;
+        CHECK_OK(done(wefti_replica_make(k.store, "m", 8192, &first, &out, &op), &op));
+        CHECK_OK(done(wefti_replica_unmake(k.store, "m", 1, first.writer, &out, &op), &op));
+        CHECK_OK(done(wefti_replica_make(k.store, "m", 8192, &other, &out, &op), &op));
+        for (uint32_t flags = 0; flags <= WEFTI_REPLICA_REFILLING; flags += WEFTI_REPLICA_REFILLING) {
+            next.flags = flags;
+            CHECK_EQ(done(wefti_replica_set(k.store, "m", 1, &next, out.stamp, &out, &op), &op), WEFT_ERR_STALE);
+            CHECK_EQ(out.rec.origin, 22);
+            CHECK_EQ(out.rec.epoch, 1);
+        }
+        next.origin = 22;
+        CHECK_OK(done(wefti_replica_set(k.store, "m", 1, &next, out.stamp, &out, &op), &op));
+        keeper_close(&k);
+    }
+}
+
 TEST(a_record_is_made_set_read_and_sealed)
 {
     each_way(way) {
