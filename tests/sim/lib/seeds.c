@@ -17,6 +17,8 @@
 bool sim_tell;
 static const char *program = "program";
 static volatile uint64_t current;
+static const uint64_t *once_failed;
+static size_t n_once_failed;
 
 void sim_seed_failed(uint64_t seed, const char *what)
 {
@@ -59,6 +61,12 @@ static void run(sim_scenario_fn scenario, uint64_t seed, bool twice)
         printf("seed %" PRIu64 " hash %016" PRIx64 "\n", seed, hash);
 }
 
+void sim_seeds_once_failed(const uint64_t *seeds, size_t n)
+{
+    once_failed = seeds;
+    n_once_failed = n;
+}
+
 static uint64_t number(const char *text)
 {
     char *end;
@@ -84,6 +92,7 @@ int sim_seeds_main(int argc, char **argv, unsigned seeds, sim_scenario_fn scenar
         } else if (!strcmp(argv[i], "--seed") && more) {
             first = number(argv[++i]);
             n = 1;
+            n_once_failed = 0;
             sim_tell = true;
         } else if (!strcmp(argv[i], "--tell")) {
             sim_tell = true;
@@ -100,6 +109,9 @@ int sim_seeds_main(int argc, char **argv, unsigned seeds, sim_scenario_fn scenar
     signal(SIGSEGV, on_signal);
     signal(SIGBUS, on_signal);
 #endif
+    alarm(SEED_SECONDS);
+    for (size_t i = 0; i < n_once_failed; i++)
+        run(scenario, once_failed[i], false);
     for (uint64_t i = 0; i < n; i++) {
         if (i % 256 == 0)
             alarm(SEED_SECONDS);
