@@ -365,6 +365,8 @@ static void switch_handler(int node)
         letters.handled[node][id] = !on;
         if (m.peace)
             sim_bad(&m.net, "id %u gets no handler: %s", id, weft_last_error());
+    } else if (!on) {
+        letters.unhandled[node][id] = m.stamp;
     }
 }
 
@@ -763,6 +765,7 @@ static uint64_t scenario(uint64_t seed)
 int main(int argc, char **argv)
 {
     static const uint64_t failed[] = {
+        10040183, /* a receive passed over what waited for a handler, which was then taken away: the model called that a wrong order */
         10084336, /* time went on while a runtime had work: a cancelled timer was late, */
         10086417, /* and so was an abort */
     };
