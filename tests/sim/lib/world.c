@@ -152,7 +152,8 @@ bool sim_net_run_until(sim_net_t *net, uint64_t until, bool (*done)(void *user),
             net->each_round(net->user);
         if (done && done(user))
             return true;
-        uint64_t now = sim_now(net), next = any ? now : next_time(net);
+        uint64_t now = sim_now(net), next = any ? now : next_time(net), due = net->due ? net->due(net->user) : UINT64_MAX;
+        next = due < next ? due : next;
         if (next <= now) {
             if (++idle > TURNS_MAX)
                 sim_bad(net, "turns without end: a timer that is due does not run, or work that does not get less");
