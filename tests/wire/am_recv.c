@@ -284,6 +284,32 @@ TEST(what_a_handler_leaves_behind_goes_to_the_receives_that_wait)
     }
 }
 
+TEST(a_receive_passes_over_what_waits_for_a_handler_and_the_next_has_it_when_that_is_gone)
+{
+    for (unsigned k = 0; k < 2; k++) { /* driven by the caller: between two calls nothing happens */
+        box_t *box = box_new(BOX_PULLS);
+        uint64_t got[2] = {0, 0};
+        weft_op_t recv[2] = {WEFT_OP_INIT, WEFT_OP_INIT}, send = WEFT_OP_INIT;
+        weft_am_recv_opts_t want[2] = {want_id(WEFT_AM_ANY_ID, NULL, 0, &got[0], 8),
+                                       want_id(WEFT_AM_ANY_ID, NULL, 0, &got[1], 8)};
+        pair_open(&pair, &pair_ways[k], NULL);
+        for (uint64_t i = 1; i <= 2; i++) { /* ids 7 and 8 */
+            CHECK_OK(weft_am_send(pair.ep[1], 6 + (uint32_t)i, NULL, 0, &i, sizeof i, &send));
+            CHECK_OK(pair_wait(&pair, &send, 5));
+        }
+        pair_run(&pair, 0.01);
+        CHECK_OK(weft_am_handle(pair.rt[0], 7, box_handler, box, NULL)); /* gets it from progress, which does not come */
+        CHECK_OK(weft_am_recv(pair.rt[0], &want[0], &recv[0]));
+        CHECK_OK(weft_am_handle(pair.rt[0], 7, NULL, NULL, NULL));
+        CHECK_OK(weft_am_recv(pair.rt[0], &want[1], &recv[1]));
+        CHECK_OK(pair_wait(&pair, &recv[0], 5));
+        CHECK_OK(pair_wait(&pair, &recv[1], 5));
+        CHECK(got[0] == 2 && got[1] == 1 && atomic_load(&box->n) == 0);
+        pair_close(&pair);
+        box_free(box);
+    }
+}
+
 TEST(a_message_can_be_taken_header_first)
 {
     static const size_t lens[] = {0, 8, 4000, 8000, 100000};

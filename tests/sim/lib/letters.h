@@ -49,6 +49,7 @@ typedef struct letters {
     uint64_t hold_ns;         /* WEFT_AM_HOLD */
     weft_pool_t *pool[SIM_NODES_MAX]; /* or NULL */
     bool handled[SIM_NODES_MAX][LETTER_IDS];
+    uint32_t unhandled[SIM_NODES_MAX][LETTER_IDS]; /* the last operation that was posted before the handler was taken away */
     bool vague[SIM_NODES_MAX]; /* a receive of that node ended early, with a message on its way that nobody knows */
 } letters_t;
 

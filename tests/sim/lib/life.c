@@ -156,6 +156,7 @@ void life_close(end_t *e, bool force)
     /* from here on nothing may use it, callbacks during the call included */
     e->ep = NULL;
     e->closed = true;
+    e->closed_at = sim_now(&m.net);
     if (force)
         m.links[e->link].hurt = true;
     weft_status_t st = force ? weft_ep_abort(ep, a ? &a->op : NULL) : weft_ep_close(ep, a ? &a->op : NULL);
@@ -267,6 +268,12 @@ static void each_round(void *user)
         if (e->drain && e->ep && !e->draining && !e->drained && sim_node_runs(&m.net.nodes[e->node]))
             program->drain(e);
     }
+}
+
+static uint64_t due(void *user)
+{
+    (void)user;
+    return program->due ? program->due() : UINT64_MAX;
 }
 
 /* --- actors
@@ -383,6 +390,7 @@ static void set_up(uint64_t seed)
     m.net.n = 2;
     m.completed = completed;
     m.net.each_round = each_round;
+    m.net.due = due;
     while (m.net.n < 4 && CHANCE(40)) {
         char name[8] = {'h', (char)('0' + m.net.n), 0};
         m.net.nodes[m.net.n].index = m.net.n;

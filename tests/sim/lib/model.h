@@ -34,7 +34,8 @@ typedef struct end {
     int link, side, node;
     weft_ep_t *ep;            /* NULL once close or abort was called */
     weft_ep_id_t id;
-    bool closed;              /* close or abort was called here */
+    bool closed;              /* close or abort was called here, */
+    uint64_t closed_at;       /* then */
     bool gone;                /* and its operation is complete: nothing may come any more */
     bool drain;               /* keep receiving until it ends */
     bool drained;             /* a draining receive ended with an error: nothing is left */

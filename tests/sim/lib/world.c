@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "core/core.h"
 #include "open.h"
 #include "seeds.h"
 
@@ -120,13 +121,22 @@ static bool turns(sim_net_t *net)
     return any;
 }
 
-/* When something happens next: a packet or a timer. */
+/* Work that only waits for its runtime's next turn: a program posts between turns as well, and weft_runtime_next_timeout() speaks of
+ * timers alone. A loop would hear of it from weft_runtime_arm(), and not sleep. */
+static bool has_work(const weft_runtime_t *rt)
+{
+    return !wefti_list_empty(&rt->ready) || !wefti_mpsc_empty(&rt->inbox);
+}
+
+/* When something happens next: a packet, a timer, a turn. */
 static uint64_t next_time(sim_net_t *net)
 {
     uint64_t next = wefti_sim_next(net->w), now = sim_now(net);
     for (int i = 0; i < net->n; i++) {
         if (!sim_node_runs(&net->nodes[i]) || i == net->closing)
             continue;
+        if (has_work(net->nodes[i].rt))
+            return now;
         uint64_t t = weft_runtime_next_timeout(net->nodes[i].rt);
         if (t != WEFT_FOREVER && now + t < next)
             next = now + t;
@@ -142,7 +152,8 @@ bool sim_net_run_until(sim_net_t *net, uint64_t until, bool (*done)(void *user),
             net->each_round(net->user);
         if (done && done(user))
             return true;
-        uint64_t now = sim_now(net), next = any ? now : next_time(net);
+        uint64_t now = sim_now(net), next = any ? now : next_time(net), due = net->due ? net->due(net->user) : UINT64_MAX;
+        next = due < next ? due : next;
         if (next <= now) {
             if (++idle > TURNS_MAX)
                 sim_bad(net, "turns without end: a timer that is due does not run, or work that does not get less");

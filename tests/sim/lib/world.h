@@ -28,6 +28,7 @@ typedef struct sim_net {
     sim_node_t nodes[SIM_NODES_MAX];
     int n;
     void (*each_round)(void *user); /* called between turns; may post */
+    uint64_t (*due)(void *user);    /* when the program wants the next of them at the latest; NULL: it waits for what happens */
     void *user;
     int closing;              /* the node whose runtime is being closed, or -1 */
     uint32_t alloc_fails_ppm; /* in the library, while it is set */
