@@ -379,6 +379,11 @@ weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt)
     return wefti_ep_check(ep);
 }
 
+static weft_status_t fail_peer_closed(const weft_ep_t *pub)
+{
+    return wefti_fail(WEFT_ERR_CLOSED, "the peer closed the endpoint %llu", (unsigned long long)pub->id);
+}
+
 weft_status_t wefti_ep_lost(const weft_ep_t *pub)
 {
     const wefti_epx_t *ep = wefti_epx(pub);
@@ -387,7 +392,7 @@ weft_status_t wefti_ep_lost(const weft_ep_t *pub)
         return ep->hooks.failed ? WEFT_OK
                                 : wefti_fail(WEFT_ERR_PEER, "the peer of the endpoint %llu is lost", (unsigned long long)pub->id);
     case WEFT_EP_PEER_CLOSED:
-        return wefti_fail(WEFT_ERR_CLOSED, "the peer closed the endpoint %llu", (unsigned long long)pub->id);
+        return fail_peer_closed(pub);
     case WEFT_EP_CLOSING:
         return wefti_ep_fail_gone(pub);
     default:
@@ -406,7 +411,7 @@ weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
     case WEFT_EP_FAILED: /* whoever reacts to the failure by posting again must not be faster than the hook that may save it */
         return ep->asking && ep->hooks.failed ? WEFT_OK : fail_as_it_did(pub);
     case WEFT_EP_PEER_CLOSED:
-        return wefti_fail(WEFT_ERR_CLOSED, "the peer closed the endpoint %llu", (unsigned long long)pub->id);
+        return fail_peer_closed(pub);
     default:
         return wefti_ep_fail_gone(pub);
     }

@@ -136,7 +136,8 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
     if (a->kind == STORE_OPEN && !can_store(ep)) {
-        wefti_ep_says(ep, "its library serves no memory; it is too old");
+        if (a->op) /* else nobody hears it, and the next failure would say it */
+            wefti_ep_says(ep, "its library serves no memory; it is too old");
         return WEFT_ERR_UNSUPPORTED;
     }
     weft_status_t st = wefti_slots_add(&e->asked, a, &a->id);

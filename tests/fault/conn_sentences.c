@@ -93,6 +93,32 @@ static void closed_by_its_peer(weft_progress_mode_t mode)
     CHECK_OK(weft_runtime_close(server));
 }
 
+/* Where there is no operation to say it, the call says that the peer is lost, whoever drives. */
+TEST(what_nobody_waits_for_is_refused_on_a_lost_peer)
+{
+    for (int thread = 0; thread < 2; thread++) {
+        weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
+        weft_runtime_t *server, *rt;
+        weft_listener_t *l;
+        weft_ep_t *ep, *theirs;
+        o.progress = WEFT_PROGRESS_THREAD;
+        CHECK_OK(weft_runtime_open(&o, &server));
+        o.progress = thread ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER;
+        CHECK_OK(weft_runtime_open(&o, &rt));
+        CHECK_OK(weft_listen(server, "tcp://127.0.0.1:0", NULL, &l));
+        CHECK_OK(weft_ep_connect(rt, weft_listener_uri(l), NULL, 20 * WEFT_SECOND, &ep));
+        CHECK_OK(weft_listener_accept_wait(l, 20 * WEFT_SECOND, &theirs));
+        CHECK_OK(weft_ep_abort(theirs, NULL));
+        TEST_UNTIL((weft_runtime_progress(rt), weft_ep_get_state(ep) == WEFT_EP_FAILED), 20);
+        CHECK_EQ(weft_msg_send(ep, "x", 1, 1, NULL), WEFT_ERR_PEER);
+        CHECK(strstr(weft_last_error(), "lost"));
+        CHECK_EQ(weft_am_send(ep, 1, NULL, 0, "x", 1, NULL), WEFT_ERR_PEER);
+        CHECK(strstr(weft_last_error(), "lost"));
+        CHECK_OK(weft_runtime_close(rt));
+        CHECK_OK(weft_runtime_close(server));
+    }
+}
+
 TEST(one_on_an_endpoint_that_its_peer_closed_says_that_and_nothing_older)
 {
     closed_by_its_peer(WEFT_PROGRESS_CALLER);
