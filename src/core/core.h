@@ -176,6 +176,7 @@ struct weft_runtime {
     /* touched by other threads, also by those that come too late: a post that fails, a push that was the last */
     _Alignas(64) wefti_mpsc_t inbox;
     _Atomic uint32_t sleeping;     /* the driver is about to sleep or asleep in the kernel */
+    _Atomic int32_t handed_in;     /* in the inbox, or about to be. For a moment below zero, where a thread came too late */
     _Atomic uint64_t ops_posted;
 
     /* core's own, the driver's */

@@ -7,14 +7,19 @@
  * once more (both orders are sequentially consistent, so one of the two sees the other). In the same way a thread that waits for
  * its turn to drive is either seen by the driver that leaves, or sees that nobody drives.
  *
+ * Threads that hand in faster than the driver takes out are slowed down: with CROWD in the inbox, each push takes a millisecond at most
+ * before it is done. It never waits for the driver, which may be in a callback that waits for that very thread. Else the inbox would grow
+ * as long as it is drained, and the driver would never come out of it.
+ *
  * Promise: what was pushed runs on the driver, once, without anyone calling again (but where threads hand in without end, and then stop all at
  * once: the next progress or wait). tests/unit/core_inbox.c and core_wait.c hold
  * us to it. */
 #include <limits.h>
+#include <time.h>
 
 #include "core/local.h"
 
-enum { LEAVE_MOST = 16 };
+enum { LEAVE_MOST = 16, TIMERS_EVERY = 256, CROWD = 8192, NAPS = 10, NAP_NS = 100000 };
 
 _Thread_local weft_runtime_t *wefti_driven;
 
@@ -31,11 +36,28 @@ static void wake_driver(weft_runtime_t *rt)
     wefti_part(rt);
 }
 
+/* Let the driver catch up. A thread that drives a runtime itself may be the one that this driver waits for. */
+static void slow_down(weft_runtime_t *rt)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    for (int i = 0; i < NAPS && !wefti_driven && atomic_load(&rt->driver); i++) {
+        if (atomic_load_explicit(&rt->handed_in, memory_order_relaxed) < CROWD)
+            return;
+        nanosleep(&nap, NULL);
+    }
+}
+
 bool wefti_inbox_push(weft_runtime_t *rt, weft_op_t *node)
 {
     weft_runtime_t *was;
-    if (wefti_gone(rt) || wefti_mpsc_push(&rt->inbox, &wefti_opx(node)->handed) == WEFTI_MPSC_CLOSED)
+    if (wefti_gone(rt))
         return false;
+    if (__builtin_expect(atomic_fetch_add_explicit(&rt->handed_in, 1, memory_order_relaxed) >= CROWD, 0))
+        slow_down(rt);
+    if (wefti_mpsc_push(&rt->inbox, &wefti_opx(node)->handed) == WEFTI_MPSC_CLOSED) {
+        atomic_fetch_sub_explicit(&rt->handed_in, 1, memory_order_relaxed);
+        return false;
+    }
     /* The node may be done and gone from here on, and the runtime closed. */
     if (wefti_driven == rt)
         return true; /* drained in the next progress, or on leaving */
@@ -205,7 +227,11 @@ unsigned wefti_inbox_drain(weft_runtime_t *rt)
     for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rt->inbox), *next; at; at = next, n++) {
         next = wefti_mpsc_next(at);
         run(rt, wefti_op_of_handed(at));
+        if (n % TIMERS_EVERY == TIMERS_EVERY - 1 && wefti_ticked(rt))
+            wefti_timers_run(rt);
     }
+    if (n)
+        atomic_fetch_sub_explicit(&rt->handed_in, (int32_t)n, memory_order_relaxed);
     return n;
 }
 

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 
+#include "base/clock.h"
+#include "core/local.h"
 #include "fake_fabric.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -189,5 +191,101 @@ TEST(a_burst_of_posts_wakes_a_sleeping_thread_once_per_sleep)
     weft_runtime_get_stats(rt, &after);
     CHECK(wakes >= 1 && wakes <= after.sleeps - before.sleeps + 1);
     CHECK_EQ(after.rescued_wakeups, 0);
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+/* --- more than the driver can do ------------------------------------------------------------------------------------------------- */
+
+enum { PUSHERS = 3, CALL_US = 5, TURNS = 30, HELD_MOST = 3 * 8192 };
+
+static _Atomic bool enough;
+static _Atomic int held, held_most; /* calls that lie in the inbox; at most */
+
+static void spin_us(uint64_t us)
+{
+    for (uint64_t end = wefti_clock_ns() + us * 1000; wefti_clock_ns() < end;)
+        ;
+}
+
+static void do_slowly(wefti_call_t *call)
+{
+    spin_us(CALL_US);
+    atomic_fetch_sub(&held, 1);
+    free(wefti_container_of(call, counted_t, call));
+}
+
+static void *hand_in_without_end(void *arg)
+{
+    while (!atomic_load(&enough)) {
+        counted_t *c = calloc(1, sizeof *c);
+        c->call.fn = do_slowly;
+        int now = atomic_fetch_add(&held, 1) + 1;
+        if (now > atomic_load(&held_most))
+            atomic_store(&held_most, now);
+        CHECK(wefti_call_on_driver(arg, &c->call));
+    }
+    return NULL;
+}
+
+/* Without a bound each round of the driver leaves more behind than it took, and it never comes out again. */
+static void check_that_it_comes_out(weft_progress_mode_t mode)
+{
+    weft_runtime_t *rt = fake_open(mode, 0);
+    pthread_t ids[PUSHERS];
+    for (int i = 0; i < PUSHERS; i++)
+        CHECK(!pthread_create(&ids[i], NULL, hand_in_without_end, rt));
+    for (int i = 0; i < TURNS; i++) {
+        weft_runtime_progress(rt);
+        usleep(1000);
+    }
+    atomic_store(&enough, true);
+    for (int i = 0; i < PUSHERS; i++)
+        pthread_join(ids[i], NULL);
+    CHECK_OK(weft_runtime_close(rt));
+    CHECK_EQ(held, 0);
+    CHECK(held_most < HELD_MOST);
+}
+
+TEST(threads_that_hand_in_without_end_do_not_keep_whoever_progresses)
+{
+    check_that_it_comes_out(WEFT_PROGRESS_CALLER);
+}
+
+TEST(threads_that_hand_in_without_end_do_not_fill_the_inbox_of_a_runtime_thread)
+{
+    check_that_it_comes_out(WEFT_PROGRESS_THREAD);
+}
+
+typedef struct early {
+    wefti_timer_t timer;
+    int held; /* when it fired */
+} early_t;
+
+static void note_how_many(wefti_timer_t *t)
+{
+    wefti_container_of(t, early_t, timer)->held = atomic_load(&held);
+}
+
+static void *hand_in_much(void *rt)
+{
+    for (int i = 0; i < 4096; i++) {
+        counted_t *c = calloc(1, sizeof *c);
+        c->call.fn = do_slowly;
+        atomic_fetch_add(&held, 1);
+        CHECK(wefti_call_on_driver(rt, &c->call));
+    }
+    return NULL;
+}
+
+TEST(a_timer_fires_while_a_long_inbox_is_worked_off)
+{
+    weft_runtime_t *rt = fake_open(0, 0), *was;
+    early_t early = {.timer.fn = note_how_many};
+    CHECK(wefti_enter(rt, &was));
+    run_threads(hand_in_much, rt, 1);
+    CHECK_OK(wefti_timer_at(rt, &early.timer, wefti_now(rt) + WEFT_MILLISECOND));
+    wefti_leave(rt, was);
+    CHECK_EQ(held, 0);
+    CHECK(early.held > 0);
     CHECK_OK(weft_runtime_close(rt));
 }
