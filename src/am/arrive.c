@@ -64,7 +64,8 @@ static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *
     port->fn(&m->pub, port->user);
     if (!m->moved)
         wefti_am_finish(m);
-    wefti_free(more);
+    if (__builtin_expect(more != NULL, 0))
+        wefti_free(more);
 }
 
 /* m is on our caller's stack. */

@@ -359,6 +359,17 @@ static inline bool wefti_may_pass_inbox(const weft_runtime_t *rt, const weft_run
     return was == rt || wefti_mpsc_seems_empty(&rt->inbox);
 }
 
+/* For posts that prepare on the driver: become it, if nothing that was posted before is still in the inbox. If true, wefti_leave() soon. */
+static inline bool wefti_enter_to_post(weft_runtime_t *rt, weft_runtime_t **was)
+{
+    if (!wefti_enter(rt, was))
+        return false;
+    if (__builtin_expect(wefti_may_pass_inbox(rt, *was), 1))
+        return true;
+    wefti_leave(rt, *was);
+    return false;
+}
+
 /* A prepared operation could not be started, on the driver: what the caller did wrong and a lack of memory are returned, and the operation
  * is as before the post. What depends on the peer or on time completes it, with kind->failed, and WEFT_OK is returned: a program that looks
  * at the operation sees every such failure there, whenever it happened. */

@@ -163,7 +163,7 @@ static void into_one(weft_op_t *op, void *buf, size_t cap, bool alloc)
     r->device = wefti_mem_device_of(buf, NULL);
 }
 
-static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
+static void fill(weft_op_t *op, weft_ep_t *ep, uint64_t tag, uint64_t mask)
 {
     msg_recv_t *r = msg_recv(op);
     op->tag = tag;
@@ -171,16 +171,33 @@ static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint6
     r->ep = ep;
     r->owner_link.next = NULL;
     r->mask = mask;
+}
+
+static weft_status_t post(weft_runtime_t *rt, weft_ep_t *ep, uint64_t tag, uint64_t mask, weft_op_t *op)
+{
+    fill(op, ep, tag, mask);
     return wefti_op_go(rt, op);
 }
 
 static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size_t cap, uint64_t tag, uint64_t mask,
                               weft_op_t *op)
 {
+    weft_runtime_t *was;
+    weft_status_t st;
     if (__builtin_expect(!op || (!buf && cap), 0))
         return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu",
                           cap);
-    weft_status_t st = wefti_op_prepare(rt, op, &recv_kind);
+    if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
+        st = wefti_op_prepare_here(rt, op, &recv_kind);
+        if (__builtin_expect(!st, 1)) {
+            into_one(op, buf, cap, false);
+            fill(op, ep, tag, mask);
+            st = wefti_op_start(op, recv_start);
+        }
+        wefti_leave(rt, was);
+        return st;
+    }
+    st = wefti_op_prepare(rt, op, &recv_kind);
     if (st)
         return st;
     into_one(op, buf, cap, false);

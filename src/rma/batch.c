@@ -47,6 +47,19 @@ void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status)
     one_less(b);
 }
 
+/* Items one after the other are mostly of one remote: what is done for the remote is done once for all of them. */
+static inline bool first_of_remote(const weft_rma_item_t *items, size_t i)
+{
+    return !i || items[i].remote != items[i - 1].remote;
+}
+
+/* It has begun, or has no chance to. */
+static inline void item_came(const weft_rma_item_t *items, size_t n, size_t i)
+{
+    if (i + 1 == n || items[i + 1].remote != items[i].remote)
+        wefti_rma_came(items[i].remote);
+}
+
 static weft_status_t item_check(weft_runtime_t *rt, const weft_rma_item_t *it, size_t i)
 {
     if (!it->remote || it->remote->rt != rt || (it->what != WEFT_RMA_DO_READ && it->what != WEFT_RMA_DO_WRITE) ||
@@ -88,7 +101,6 @@ static weft_status_t item_fits(weft_rma_item_t *it)
 static void item_begin(rma_batch_t *b, size_t i)
 {
     weft_rma_item_t *it = &b->items[i];
-    weft_remote_t *r = it->remote;
     rma_acc_t *acc = &b->acc[i - b->first];
     *acc = (rma_acc_t){.remote = it->remote,
                        .batch = b,
@@ -102,7 +114,7 @@ static void item_begin(rma_batch_t *b, size_t i)
         st = wefti_rma_begin(acc);
     if (st)
         wefti_rma_batch_ended(acc, st);
-    wefti_rma_came(r);
+    item_came(b->items, b->n, i);
 }
 
 static weft_status_t batch_start(weft_op_t *op)
@@ -114,7 +126,7 @@ static weft_status_t batch_start(weft_op_t *op)
     rma_state_t *rs = items[0].remote->rs;
     while (first < n && done < RMA_AT_ONCE && (item_fits(&items[first]) || at_once(&items[first]))) {
         done += items[first].status ? 0 : items[first].len;
-        wefti_rma_came(items[first++].remote);
+        item_came(items, n, first++);
     }
     if (first == n) {
         finish(op, items, n, WEFT_OK);
@@ -124,7 +136,7 @@ static weft_status_t batch_start(weft_op_t *op)
     if (!b) {
         for (; first < n; first++) {
             items[first].status = WEFT_ERR_NOMEM;
-            wefti_rma_came(items[first].remote);
+            item_came(items, n, first);
         }
         finish(op, items, n, WEFT_OK);
         return WEFT_OK;
@@ -172,7 +184,7 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
     if (st)
         return st;
     size_t coming = 0;
-    while (coming < n && !(st = wefti_rma_coming(items[coming].remote)))
+    while (coming < n && !(first_of_remote(items, coming) && (st = wefti_rma_coming(items[coming].remote))))
         coming++;
     if (st) {
         wefti_op_unprepare(op);
@@ -181,14 +193,15 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
     *wefti_op_room(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
     op->from = items[0].remote->owner;
     for (size_t i = 0; i < n; i++) /* a fence that is called from now on is not before it, whenever the driver begins */
-        items[i].status = atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
+        items[i].status = first_of_remote(items, i) && atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
     st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (!st)
         return WEFT_OK;
 
 err_coming:
-    while (coming)
-        wefti_rma_comes_not(items[--coming].remote);
+    while (coming-- > 0)
+        if (first_of_remote(items, coming))
+            wefti_rma_comes_not(items[coming].remote);
     return st;
 }
 

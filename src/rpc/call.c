@@ -121,7 +121,13 @@ static void fill_reply(weft_op_t *op, weft_status_t status, const char *message)
 
 void wefti_rpc_call_end(weft_op_t *op, weft_status_t status, const char *message)
 {
-    fill_reply(op, status, message);
+    const rpc_call_t *c = rpc_call(op);
+    if (__builtin_expect(status || message || !c->reply, 0)) {
+        fill_reply(op, status, message);
+    } else { /* the rest of it was filled when it was posted */
+        c->reply->tries = c->tries;
+        c->reply->ran = (weft_ran_t)c->ran;
+    }
     wefti_rpc_finish(op, status);
 }
 
@@ -712,18 +718,14 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
     if (!op)
         return wefti_rpc_call_detached(m, args, n);
     weft_runtime_t *was, *rt = m->rt;
-    if (__builtin_expect(wefti_enter(rt, &was), 1)) {
-        bool pass = wefti_may_pass_inbox(rt, was);
-        if (__builtin_expect(pass, 1)) {
-            st = wefti_op_prepare_here(rt, op, &call_kind);
-            if (__builtin_expect(!st, 1)) {
-                fill(op, m, args, n, opts, known, reply, kind);
-                st = wefti_op_start(op, start);
-            }
+    if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
+        st = wefti_op_prepare_here(rt, op, &call_kind);
+        if (__builtin_expect(!st, 1)) {
+            fill(op, m, args, n, opts, known, reply, kind);
+            st = wefti_op_start(op, start);
         }
         wefti_leave(rt, was);
-        if (pass)
-            return st;
+        return st;
     }
     st = prepare(m, op);
     if (__builtin_expect(st != WEFT_OK, 0))
