@@ -48,7 +48,7 @@ def puts(weft, n, tls):
         with open(path, "wb") as f:
             f.truncate(1 << 30)
         uri = f"unix://@weft-alive-mem-{os.getpid()}"
-        with subprocess.Popen([weft, "mem", "serve", "--listen", uri, "--size", "6G"], env=env, stdout=subprocess.DEVNULL) as server:
+        with subprocess.Popen([weft, "mem", "serve", "--listen", uri, "--size", "3G"], env=env, stdout=subprocess.DEVNULL) as server:
             try:
                 def put(name):
                     return subprocess.run([weft, "mem", "put", path, name, "--server", uri, "--replace"], env=env, capture_output=True, text=True)

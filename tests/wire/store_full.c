@@ -10,11 +10,16 @@
 
 static keeper_t k;
 
-static void open_with(const pair_way_t *way, uint64_t bytes)
+static void open_with_lease(const pair_way_t *way, uint64_t bytes, uint64_t lease_ns)
 {
     weft_store_server_opts_t o = WEFT_STORE_SERVER_OPTS_INIT;
     o.bytes = bytes;
-    keeper_open(&k, way, &o, 0);
+    keeper_open(&k, way, &o, lease_ns);
+}
+
+static void open_with(const pair_way_t *way, uint64_t bytes)
+{
+    open_with_lease(way, bytes, 0);
 }
 
 /* A block with bytes in it: one without costs nothing to give back. */
@@ -140,6 +145,23 @@ TEST(one_that_is_cancelled_or_whose_client_leaves_while_it_waits_leaves_nothing)
         if (!st)
             weft_block_drop(weft_op_block(&op));
         PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == 0 && keeper_stats(&k).clients == 0, 20);
+        keeper_close(&k);
+    }
+}
+
+TEST(one_whose_client_is_lost_while_it_waits_leaves_nothing)
+{
+    each_way(way) {
+        weft_op_t op;
+        open_with_lease(way, LARGE, 300 * WEFT_MILLISECOND);
+        CHECK_OK(weft_block_free(full_block(), NULL));
+        post_alloc(&op, LARGE);
+        pair_drive(&k.pair); /* it is at the server */
+        CHECK_OK(weft_ep_abort(k.pair.ep[1], NULL));
+        k.pair.ep[1] = NULL;
+        weft_status_t st = keeper_wait(&k, &op);
+        CHECK_EQ(st, WEFT_ERR_CANCELLED);
+        PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == 0 && keeper_stats(&k).blocks == 0, 20);
         keeper_close(&k);
     }
 }
