@@ -11,7 +11,10 @@
  *                         until the kernel wakes it. Callbacks run on it. An idle runtime uses no CPU.
  *   WEFT_PROGRESS_LOOP    a foreign event loop drives: poll weft_runtime_fd(), call weft_runtime_progress() until it
  *                         returns 0, then weft_runtime_arm(); if that says WEFT_ERR_AGAIN, progress again. Poll no longer
- *                         than weft_runtime_next_timeout(). */
+ *                         than weft_runtime_next_timeout().
+ *
+ * Other threads hand what they post to the thread that drives. If they post faster than it can follow, they are slowed down: with more
+ * than 8,192 posts waiting, each further one takes up to a millisecond. */
 #ifndef WEFT_RUNTIME_H
 #define WEFT_RUNTIME_H
 

@@ -31,6 +31,8 @@ static inline bool wefti_mpsc_empty(const wefti_mpsc_t *q)
     const wefti_mpsc_node_t *n = atomic_load(&q->newest);
     return !n || n == &wefti_mpsc_mark;
 }
+/* The same for a list that may look as if it had something when it is closed: one comparison less. */
+static inline bool wefti_mpsc_empty_and_open(const wefti_mpsc_t *q) { return !atomic_load(&q->newest); }
 /* The same without order, for a look on the way of a message: may be true for a moment after a push of another thread. A closed list
  * looks as if it had something. */
 static inline bool wefti_mpsc_seems_empty(const wefti_mpsc_t *q)

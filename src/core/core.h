@@ -256,7 +256,7 @@ static inline void wefti_leave(weft_runtime_t *rt, weft_runtime_t *was)
     wefti_driven = was;
     /* seq_cst so that an inbox push that saw `driver` taken is seen here, or its pusher sees it free; the same with a waiter */
     atomic_store(&rt->driver, 0);
-    if (__builtin_expect(!wefti_mpsc_empty(&rt->inbox) || atomic_load(&rt->waiters), 0))
+    if (__builtin_expect(!wefti_mpsc_empty_and_open(&rt->inbox) || atomic_load(&rt->waiters), 0))
         wefti_leave_slow(rt);
 }
 /* The runtime is of no use to the caller: it is closed, or this is a forked child. */
