@@ -12,9 +12,10 @@
 #include "lib/nomem.h"
 #include "test.h"
 
-enum { LARGE = 70000, KINDS = 5 };
+enum { LARGE = 70000, KINDS = 5, MADE = 2, MANY = 40 };
 static const char *const sigs[KINDS] = {"now(v: [u8]) -> [u8]", "later(v: [u8]) -> [u8]", "thread(v: [u8]) -> [u8]",
                                         "lend(v: [u8]) -> [u8]", "fetch(v: [u8]) -> u64"};
+static const char *const made_sigs[MADE] = {"made() -> [u8]", "made_later() -> [u8]"};
 
 static weft_service_t *service;
 static weft_client_t *client;
@@ -108,6 +109,22 @@ static void fetch(weft_request_t *request, void *user)
     }
 }
 
+/* Much for little: with a small window the answers to several calls wait for their turn. */
+static void made(weft_request_t *request, void *user)
+{
+    weft_value_t v = weft_vector(WEFT_T_U8, bytes, LARGE);
+    (void)user;
+    weft_request_reply(request, &v, 1);
+}
+
+static void made_later(weft_request_t *request, void *user)
+{
+    weft_request_t *kept = weft_request_keep(request);
+    if (kept)
+        made(kept, user);
+    weft_request_release(kept);
+}
+
 /* --- both ----------------------------------------------------------------------------------------------------------------- */
 
 static void open_all(const char *transports)
@@ -123,6 +140,8 @@ static void open_all(const char *transports)
         f.fetch = i == 4;
         CHECK_OK(weft_service_add(service, sigs[i], fns[i], NULL, &f));
     }
+    CHECK_OK(weft_service_add(service, made_sigs[0], made, NULL, NULL));
+    CHECK_OK(weft_service_add(service, made_sigs[1], made_later, NULL, NULL));
     CHECK_OK(weft_client_on(couple.ep, NULL, &client));
 }
 
@@ -206,4 +225,59 @@ TEST(memory_runs_out_at_each_place)
         CHECK(failures > 20);
         close_all();
     }
+}
+
+/* Many calls at once; none is forgotten. Every one of them is well: true. */
+static bool many(weft_method_t *const *methods)
+{
+    static weft_op_t ops[MANY];
+    static weft_reply_t replies[MANY];
+    bool posted[MANY], well = true;
+    for (unsigned i = 0; i < MANY; i++) {
+        ops[i] = (weft_op_t)WEFT_OP_INIT;
+        replies[i] = (weft_reply_t)WEFT_REPLY_INIT;
+        posted[i] = !weft_call(methods[i % MADE], NULL, 0, &replies[i], &ops[i]);
+        well = well && posted[i];
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        if (!posted[i])
+            continue;
+        if (couple_finish(&ops[i]))
+            well = false;
+        else
+            CHECK(replies[i].values[0].view.n == LARGE && !memcmp(replies[i].values[0].view.data, bytes, LARGE));
+        weft_reply_release(&replies[i]);
+    }
+    return well;
+}
+
+static void methods_of(weft_method_t **methods_out)
+{
+    for (unsigned i = 0; i < MADE; i++)
+        CHECK_OK(weft_client_method(client, made_sigs[i], &methods_out[i]));
+    CHECK(many(methods_out));
+}
+
+TEST(memory_runs_out_while_answers_wait_for_the_window)
+{
+    weft_method_t *methods[MADE];
+    unsigned failures = 0;
+    CHECK_EQ(setenv("WEFT_AM_MESSAGES", "16", 1), 0);
+    open_all("tcp");
+    methods_of(methods);
+    for (long at = 0, all = 0; !all; at++) {
+        CHECK(at < 5000);
+        nomem_at(at, 1);
+        bool well = many(methods);
+        all = nomem_still_ahead();
+        nomem_off();
+        failures += !well;
+        if (weft_ep_get_state(couple.ep) != WEFT_EP_UP) {
+            close_all();
+            open_all("tcp");
+            methods_of(methods);
+        }
+    }
+    CHECK(failures > 20);
+    close_all();
 }
