@@ -12,7 +12,7 @@
 #include "lib/nomem.h"
 #include "test.h"
 
-enum { LARGE = 70000, KINDS = 5, MADE = 2, MANY = 40 };
+enum { LARGE = 70000, KINDS = 5, MADE = 2, MANY = 40, WINDOW = 16, NOBODYS_ID = 7 };
 static const char *const sigs[KINDS] = {"now(v: [u8]) -> [u8]", "later(v: [u8]) -> [u8]", "thread(v: [u8]) -> [u8]",
                                         "lend(v: [u8]) -> [u8]", "fetch(v: [u8]) -> u64"};
 static const char *const made_sigs[MADE] = {"made() -> [u8]", "made_later() -> [u8]"};
@@ -125,6 +125,26 @@ static void made_later(weft_request_t *request, void *user)
     weft_request_release(kept);
 }
 
+/* It answers nobody, and ends when it is told that nobody waits. */
+static unsigned n_waiting;
+
+static void told(weft_request_t *request, void *user)
+{
+    (void)user;
+    n_waiting--;
+    weft_request_release(request);
+}
+
+static void wait_for_end(weft_request_t *request, void *user)
+{
+    weft_request_t *kept = weft_request_keep(request);
+    (void)user;
+    if (!kept)
+        return;
+    n_waiting++;
+    weft_request_on_cancel(kept, told, NULL);
+}
+
 /* --- both ----------------------------------------------------------------------------------------------------------------- */
 
 static void open_all(const char *transports)
@@ -142,6 +162,7 @@ static void open_all(const char *transports)
     }
     CHECK_OK(weft_service_add(service, made_sigs[0], made, NULL, NULL));
     CHECK_OK(weft_service_add(service, made_sigs[1], made_later, NULL, NULL));
+    CHECK_OK(weft_service_add(service, "wait() -> void", wait_for_end, NULL, NULL));
     CHECK_OK(weft_client_on(couple.ep, NULL, &client));
 }
 
@@ -280,4 +301,45 @@ TEST(memory_runs_out_while_answers_wait_for_the_window)
     }
     CHECK(failures > 20);
     close_all();
+}
+
+/* Call a function that waits, fill the window with what nobody receives, and let memory run out while the call is cancelled. */
+static bool cancel_without_memory(long at)
+{
+    static weft_op_t sends[2 * WINDOW];
+    weft_op_t call = WEFT_OP_INIT;
+    weft_reply_t reply = WEFT_REPLY_INIT;
+    weft_method_t *method;
+    CHECK_OK(weft_client_method(client, "wait() -> void", &method));
+    CHECK_OK(weft_call(method, NULL, 0, &reply, &call));
+    for (double end = test_now() + 20; !n_waiting && test_now() < end;)
+        couple_drive();
+    CHECK_EQ(n_waiting, 1);
+    for (unsigned i = 0; i < 2 * WINDOW; i++) {
+        sends[i] = (weft_op_t)WEFT_OP_INIT;
+        CHECK_OK(weft_am_send(couple.ep, NOBODYS_ID, "", 1, NULL, 0, &sends[i]));
+    }
+    nomem_at(at, 1);
+    weft_op_cancel(&call);
+    CHECK_EQ(couple_finish(&call), WEFT_ERR_CANCELLED);
+    bool all = nomem_still_ahead();
+    nomem_off();
+    weft_reply_release(&reply);
+    for (double end = test_now() + 20; n_waiting && test_now() < end;)
+        couple_drive();
+    CHECK_EQ(n_waiting, 0);
+    weft_ep_abort(couple.ep, NULL); /* and with it what waits for the window */
+    for (unsigned i = 0; i < 2 * WINDOW; i++)
+        (void)couple_finish(&sends[i]);
+    return all;
+}
+
+TEST(a_function_hears_of_a_cancel_that_there_was_no_memory_for)
+{
+    CHECK_EQ(setenv("WEFT_AM_MESSAGES", "16", 1), 0);
+    for (long at = 0, all = 0; !all; at++) {
+        open_all("tcp");
+        all = cancel_without_memory(at);
+        close_all();
+    }
 }
