@@ -199,17 +199,18 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, int *how)
     am_ep_t *e = am_ep(ep);
     am_send_t *s = am_send(op);
     const wefti_flow_t *f = &e->flow;
-    uint64_t len = op->len;
+    uint64_t len = op->len, cost = AM_COST + s->header_len + len;
     if (!ep->lane)
         return WEFT_ERR_AGAIN;
     size_t head = sizeof(am_head_t) + (s->flags & F_CONFIRM ? 8u : 0u);
-    bool whole = head + am_pad(s->header_len) + len <= e->record_max; /* it fits one record, header and all */
+    bool fits = !len || cost <= AM_EAGER_COST; /* else a window may never have room for all of it */
+    bool whole = fits && head + am_pad(s->header_len) + len <= e->record_max; /* it fits one record, header and all */
     bool parts = !whole && (s->header_len > AM_HEADER_INLINE || !len);
-    bool eager = parts ? head + len <= e->record_max : whole;
+    bool eager = parts ? fits && head + len <= e->record_max : whole;
     /* The last of the window is for announcements and urgent ones, and for others when the peer says that it is all there is. */
-    if (eager && !s->urgent && !wefti_flow_can(f, AM_COST + s->header_len + len, false)) {
+    if (eager && !s->urgent && !wefti_flow_can(f, cost, false)) {
         bool announce = f->held_up && len && !(s->flags & F_CONFIRM);
-        if (!announce && !(f->held_up && wefti_flow_can(f, AM_COST + s->header_len + len, true)))
+        if (!announce && !(f->held_up && wefti_flow_can(f, cost, true)))
             goto starved;
         if (announce) {
             eager = false;

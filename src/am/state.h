@@ -55,6 +55,8 @@ typedef struct am_answer {
 
 #define AM_HEADER_INLINE 1920u /* of an announcement: what fits beside am_announce_t, as wefti_out_announce() wants it */
 #define AM_COST 256u           /* what a message that stays costs its receiver beside its bytes; both sides count with it */
+#define AM_EAGER_COST 12288u   /* what one with a payload may cost and go whole: the least window there is (16 KiB), less its last quarter */
+_Static_assert(AM_COST + WEFT_AM_HEADER_MAX <= AM_EAGER_COST, "a message without a payload, and an announcement, fit every window");
 
 static inline uint32_t am_pad(uint32_t n) { return (n + 7u) & ~7u; }
 

@@ -7,8 +7,8 @@
  * An answer that has to wait for the peer's window holds on to what asked for it: the message, where there is only that, or the
  * request. So a peer that does not take its answers is not read from any more, and a service's limits count what waits.
  *
- * Promise: of all who answer one wins, and the others are told so; nothing is sent after that. tests/wire/rpc_service.c,
- * tests/wire/rpc_threads.c. */
+ * Promise: of all who answer one wins, and the others are told so; nothing is sent after that, but a failure where the results cannot leave: no
+ * caller that is there waits for nothing. tests/wire/rpc_service.c, tests/wire/rpc_threads.c, tests/fault/rpc_service_nomem.c. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -83,30 +83,61 @@ static void no_memory(rpc_msg_t *msg, uint64_t call)
     wefti_rpc_failure(msg, call, &no);
 }
 
-/* Send it; where there is no memory for results, their caller hears so, and the status is WEFT_ERR_NOMEM. What has none (a
- * failure, which says whether the function ran; a BOUND, whose number is no call's) is not replaced: it would not get
- * smaller, and say something else. */
+/* Results cannot leave, though their caller is there: what it hears instead. false: this status says that nobody is there. */
+static bool instead(weft_status_t st, rpc_no_t *no_out)
+{
+    *no_out = (rpc_no_t){.code = WEFT_CODE_RESOURCE_EXHAUSTED, .message = "there is no memory for the reply"};
+    if (st == WEFT_ERR_SYSTEM)
+        *no_out = (rpc_no_t){.code = WEFT_CODE_INTERNAL,
+                             .category = WEFT_CATEGORY_WEFT,
+                             .value = st,
+                             .message = "the memory of the function's results cannot be read"};
+    else if (st == WEFT_ERR_CANCELLED)
+        *no_out = (rpc_no_t){.code = WEFT_CODE_CANCELLED, .message = "the server took its reply back"};
+    return st == WEFT_ERR_NOMEM || st == WEFT_ERR_SYSTEM || st == WEFT_ERR_CANCELLED;
+}
+
+/* Whoever waits for an answer that there is no memory for must not do so for ever. */
+static void unanswerable(weft_ep_t *ep, weft_status_t st)
+{
+    if (st == WEFT_ERR_NOMEM)
+        wefti_ep_protocol_error(ep, "no memory for a reply");
+}
+
+/* Send it; where results cannot leave (there is no memory for them), their caller hears so, and the status says why. What has none (a failure,
+ * which says whether the function ran; a BOUND, whose number is no call's) is not replaced: it would not get smaller, and say something else. */
 static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out)
 {
     rpc_head_t head;
-    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out), again = WEFT_ERR_NOMEM;
-    if (__builtin_expect(st != WEFT_ERR_NOMEM, 1))
+    rpc_no_t no;
+    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out), again = st;
+    if (__builtin_expect(!st || !instead(st, &no), 1))
         return st;
     memcpy(&head, msg->header, sizeof head);
     if (rpc_kind(&head) != RPC_BOUND && !failed(msg)) {
-        no_memory(msg, head.call);
+        wefti_rpc_failure(msg, head.call, &no);
         again = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, 0, done, user, out_out);
     }
-    if (again == WEFT_ERR_NOMEM)
-        wefti_ep_protocol_error(ep, "no memory for a reply"); /* whoever waits for it must not do so for ever */
-    return again ? again : WEFT_ERR_NOMEM;
+    unanswerable(ep, again);
+    return again ? again : st;
+}
+
+void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why)
+{
+    rpc_msg_t msg;
+    rpc_out_t *out;
+    rpc_no_t no;
+    if (!instead(why, &no))
+        return;
+    wefti_rpc_failure(&msg, call, &no);
+    unanswerable(ep, wefti_rpc_send(ep, RPC_AM_TO_CLIENT, &msg, 0, NULL, NULL, &out));
 }
 
 /* --- of what is no block -------------------------------------------------------------------------------------------------- */
 
 static void sent_back(void *user, weft_status_t st)
 {
-    (void)st; /* else the peer is gone */
+    (void)st; /* its caller was told, or the peer is gone */
     weft_am_release((weft_am_t *)user);
 }
 
@@ -185,14 +216,6 @@ static void sent(void *user, weft_status_t st)
     r->answer_op = NULL;
     if (op)
         wefti_op_complete(op, st);
-    if (st == WEFT_ERR_CANCELLED && r->ep) { /* taken back by the program: its caller waits for something */
-        rpc_msg_t msg;
-        rpc_out_t *out;
-        rpc_no_t no = {.code = WEFT_CODE_CANCELLED, .message = "the server took its reply back"};
-        wefti_rpc_failure(&msg, r->call, &no);
-        if (!wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, &msg, 0, NULL, NULL, &out) && out)
-            wefti_rpc_out_forget(out);
-    }
     wefti_rpc_request_over(r); /* not freed: we refer to it */
     wefti_rpc_request_unref(r);
 }
@@ -440,12 +463,13 @@ static weft_status_t from_stack(rpc_request_t *r, rpc_msg_t *msg, weft_op_t *op)
     rpc_count(&r->fn->service->stats.answered, 1);
     weft_status_t st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, 0, from_sent, op, &f->out);
     if (st) {
+        rpc_no_t no;
         wefti_op_unprepare(op);
-        if (st != WEFT_ERR_NOMEM)
+        if (!instead(st, &no))
             return WEFT_ERR_CANCELLED;
-        no_memory(msg, r->call);
+        wefti_rpc_failure(msg, r->call, &no);
         (void)send_back(r->am, false, msg);
-        return st;
+        return st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED;
     }
     if (f->out) {
         (void)wefti_op_track(op);

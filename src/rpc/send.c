@@ -75,12 +75,25 @@ static void out_free(rpc_out_t *out)
     wefti_free(out);
 }
 
+/* What waited and then could not leave (there was no memory to announce its payload, or it was taken back) had nobody but us: where it was a reply,
+ * its caller is told. */
+static void look_for_caller(const rpc_out_t *out)
+{
+    rpc_head_t head;
+    weft_ep_t *ep = weft_ep_find(out->rs->rt, out->op.from);
+    memcpy(&head, out->header, sizeof head);
+    if (ep && ep->lane && (rpc_kind(&head) == RPC_REPLY || rpc_kind(&head) == RPC_REPLY_EXT))
+        wefti_rpc_reply_unsent(ep, head.call, out->op.status);
+}
+
 static void out_done(weft_op_t *op, void *user)
 {
     rpc_out_t *out = (rpc_out_t *)user;
     weft_status_t st = op->status;
     rpc_out_fn done = out->done;
     void *done_user = out->user;
+    if (__builtin_expect(st != WEFT_OK, 0))
+        look_for_caller(out);
     rpc_end(out->rs);
     out_free(out);
     if (done)

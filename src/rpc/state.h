@@ -141,6 +141,8 @@ void wefti_rpc_out_cancel(rpc_out_t *out); /* done() comes with WEFT_ERR_CANCELL
 void wefti_rpc_out_forget(rpc_out_t *out); /* it goes on, and done() is not called */
 void wefti_rpc_out_user(rpc_out_t *out, void *user); /* what done() gets */
 bool wefti_rpc_out_unsent(const rpc_out_t *out); /* certainly nothing of it left */
+/* answer.c: a reply that waited ended with this, and its endpoint is up: where that is no word of the caller's, it hears that nothing comes. */
+void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why);
 
 /* --- share.c: what one peer makes a service hold. The driver's, but what says otherwise ------------------------------------------------------ */
 

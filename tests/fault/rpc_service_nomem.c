@@ -12,9 +12,10 @@
 #include "lib/nomem.h"
 #include "test.h"
 
-enum { LARGE = 70000, KINDS = 5 };
+enum { LARGE = 70000, KINDS = 5, MADE = 2, MANY = 40, WINDOW = 16, NOBODYS_ID = 7 };
 static const char *const sigs[KINDS] = {"now(v: [u8]) -> [u8]", "later(v: [u8]) -> [u8]", "thread(v: [u8]) -> [u8]",
                                         "lend(v: [u8]) -> [u8]", "fetch(v: [u8]) -> u64"};
+static const char *const made_sigs[MADE] = {"made() -> [u8]", "made_later() -> [u8]"};
 
 static weft_service_t *service;
 static weft_client_t *client;
@@ -108,6 +109,42 @@ static void fetch(weft_request_t *request, void *user)
     }
 }
 
+/* Much for little: with a small window the answers to several calls wait for their turn. */
+static void made(weft_request_t *request, void *user)
+{
+    weft_value_t v = weft_vector(WEFT_T_U8, bytes, LARGE);
+    (void)user;
+    weft_request_reply(request, &v, 1);
+}
+
+static void made_later(weft_request_t *request, void *user)
+{
+    weft_request_t *kept = weft_request_keep(request);
+    if (kept)
+        made(kept, user);
+    weft_request_release(kept);
+}
+
+/* It answers nobody, and ends when it is told that nobody waits. */
+static unsigned n_waiting;
+
+static void told(weft_request_t *request, void *user)
+{
+    (void)user;
+    n_waiting--;
+    weft_request_release(request);
+}
+
+static void wait_for_end(weft_request_t *request, void *user)
+{
+    weft_request_t *kept = weft_request_keep(request);
+    (void)user;
+    if (!kept)
+        return;
+    n_waiting++;
+    weft_request_on_cancel(kept, told, NULL);
+}
+
 /* --- both ----------------------------------------------------------------------------------------------------------------- */
 
 static void open_all(const char *transports)
@@ -123,6 +160,9 @@ static void open_all(const char *transports)
         f.fetch = i == 4;
         CHECK_OK(weft_service_add(service, sigs[i], fns[i], NULL, &f));
     }
+    CHECK_OK(weft_service_add(service, made_sigs[0], made, NULL, NULL));
+    CHECK_OK(weft_service_add(service, made_sigs[1], made_later, NULL, NULL));
+    CHECK_OK(weft_service_add(service, "wait() -> void", wait_for_end, NULL, NULL));
     CHECK_OK(weft_client_on(couple.ep, NULL, &client));
 }
 
@@ -204,6 +244,102 @@ TEST(memory_runs_out_at_each_place)
             CHECK(at < 5000);
         }
         CHECK(failures > 20);
+        close_all();
+    }
+}
+
+/* Many calls at once; none is forgotten. Every one of them is well: true. */
+static bool many(weft_method_t *const *methods)
+{
+    static weft_op_t ops[MANY];
+    static weft_reply_t replies[MANY];
+    bool posted[MANY], well = true;
+    for (unsigned i = 0; i < MANY; i++) {
+        ops[i] = (weft_op_t)WEFT_OP_INIT;
+        replies[i] = (weft_reply_t)WEFT_REPLY_INIT;
+        posted[i] = !weft_call(methods[i % MADE], NULL, 0, &replies[i], &ops[i]);
+        well = well && posted[i];
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        if (!posted[i])
+            continue;
+        if (couple_finish(&ops[i]))
+            well = false;
+        else
+            CHECK(replies[i].values[0].view.n == LARGE && !memcmp(replies[i].values[0].view.data, bytes, LARGE));
+        weft_reply_release(&replies[i]);
+    }
+    return well;
+}
+
+static void methods_of(weft_method_t **methods_out)
+{
+    for (unsigned i = 0; i < MADE; i++)
+        CHECK_OK(weft_client_method(client, made_sigs[i], &methods_out[i]));
+    CHECK(many(methods_out));
+}
+
+TEST(memory_runs_out_while_answers_wait_for_the_window)
+{
+    weft_method_t *methods[MADE];
+    unsigned failures = 0;
+    CHECK_EQ(setenv("WEFT_AM_MESSAGES", "16", 1), 0);
+    open_all("tcp");
+    methods_of(methods);
+    for (long at = 0, all = 0; !all; at++) {
+        CHECK(at < 5000);
+        nomem_at(at, 1);
+        bool well = many(methods);
+        all = nomem_still_ahead();
+        nomem_off();
+        failures += !well;
+        if (weft_ep_get_state(couple.ep) != WEFT_EP_UP) {
+            close_all();
+            open_all("tcp");
+            methods_of(methods);
+        }
+    }
+    CHECK(failures > 20);
+    close_all();
+}
+
+/* Call a function that waits, fill the window with what nobody receives, and let memory run out while the call is cancelled. */
+static bool cancel_without_memory(long at)
+{
+    static weft_op_t sends[2 * WINDOW];
+    weft_op_t call = WEFT_OP_INIT;
+    weft_reply_t reply = WEFT_REPLY_INIT;
+    weft_method_t *method;
+    CHECK_OK(weft_client_method(client, "wait() -> void", &method));
+    CHECK_OK(weft_call(method, NULL, 0, &reply, &call));
+    for (double end = test_now() + 20; !n_waiting && test_now() < end;)
+        couple_drive();
+    CHECK_EQ(n_waiting, 1);
+    for (unsigned i = 0; i < 2 * WINDOW; i++) {
+        sends[i] = (weft_op_t)WEFT_OP_INIT;
+        CHECK_OK(weft_am_send(couple.ep, NOBODYS_ID, "", 1, NULL, 0, &sends[i]));
+    }
+    nomem_at(at, 1);
+    weft_op_cancel(&call);
+    CHECK_EQ(couple_finish(&call), WEFT_ERR_CANCELLED);
+    bool all = nomem_still_ahead();
+    nomem_off();
+    weft_reply_release(&reply);
+    for (double end = test_now() + 20; n_waiting && test_now() < end;)
+        couple_drive();
+    CHECK_EQ(n_waiting, 0);
+    weft_ep_abort(couple.ep, NULL); /* and with it what waits for the window */
+    for (unsigned i = 0; i < 2 * WINDOW; i++)
+        (void)couple_finish(&sends[i]);
+    return all;
+}
+
+TEST(a_function_hears_of_a_cancel_that_there_was_no_memory_for)
+{
+    CHECK_EQ(setenv("WEFT_AM_MESSAGES", "16", 1), 0);
+    for (long at = 0, all = 0; !all; at++) {
+        open_all("tcp");
+        all = cancel_without_memory(at);
         close_all();
     }
 }

@@ -136,6 +136,48 @@ TEST(what_is_kept_counts_against_the_window_until_it_is_released)
     }
 }
 
+/* Send one of these lengths to a handler, and wait until both sides are done with it. */
+static void send_to_handler(box_t *box, size_t header_len, size_t len, bool confirm)
+{
+    weft_am_send_opts_t opts = WEFT_AM_SEND_OPTS_INIT;
+    weft_op_t send = WEFT_OP_INIT;
+    unsigned before = atomic_load(&box->n);
+    uint8_t *in = (uint8_t *)malloc(len + 1);
+    opts.id = 4;
+    opts.header = box_header(4, header_len);
+    opts.header_len = header_len;
+    opts.buf = box_payload(4, len);
+    opts.len = len;
+    opts.confirm = confirm;
+    box_set(box, BOX_PULLS, in, len, 0);
+    CHECK_OK(weft_am_send_with(pair.ep[1], &opts, &send));
+    CHECK_OK(pair_wait(&pair, &send, 10));
+    PAIR_UNTIL(&pair, atomic_load(&box->n) > before, 10);
+    CHECK_EQ(box->header_right, header_len);
+    if (len && !box->last.data) {
+        CHECK_OK(pair_wait(&pair, &box->pull, 10));
+        CHECK_EQ(pattern_check(in, len, 4), len);
+    }
+    free((void *)(uintptr_t)opts.header);
+    free((void *)(uintptr_t)opts.buf);
+    free(in);
+}
+
+TEST(a_long_header_and_a_payload_go_through_the_smallest_window)
+{
+    static const size_t headers[] = {0, 1900, 4000, 8192}, lens[] = {0, 100, 3800, 5000, 7995, 8190, 8300};
+    window("16k", "16");
+    each_way(way) {
+        box_t *box = box_new(BOX_PULLS);
+        pair_open(&pair, way, NULL);
+        box_handle(&pair, 0, 4, box);
+        for (unsigned i = 0; i < 4 * 7 * 2; i++)
+            send_to_handler(box, headers[i / 2 % 4], lens[i / 8], i & 1);
+        pair_close(&pair);
+        box_free(box);
+    }
+}
+
 TEST(no_wait_says_again_when_the_window_is_full_and_starts_nothing)
 {
     window("64k", "16");
