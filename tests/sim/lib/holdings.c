@@ -190,6 +190,7 @@ static void revoke(holding_t *h)
         about->holding = (int)(h - holdings);
         about->generation = h->generation;
         a->bound = 2 * m.heartbeat_ns + m.slack_ns + m.pull_ns;
+        a->by_beats = true;
     }
     wefti_sim_note(m.net.w, h->node, "revokes: region", (uint64_t)(h - holdings), h->generation);
     h->generation++; /* in a callback of the call it is so already */
@@ -213,6 +214,7 @@ static void give_up(holding_t *h)
         about_t *about = a->more = calloc(1, sizeof *about);
         about->holding = (int)(h - holdings);
         a->bound = 2 * m.heartbeat_ns + m.slack_ns + m.pull_ns;
+        a->by_beats = true;
     }
     wefti_sim_note(m.net.w, h->node, "frees: region", (uint64_t)(h - holdings), 0);
     h->region = NULL;

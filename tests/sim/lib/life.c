@@ -202,8 +202,10 @@ void life_patience(act_t *a, bool is_send)
 {
     if (CHANCE(15)) {
         a->op.timeout_ns = 1 + BELOW(CHANCE(50) ? 500 * WEFT_MICROSECOND : 50 * WEFT_MILLISECOND);
-        if (!is_send)
+        if (!is_send) {
             a->bound = a->op.timeout_ns + m.slack_ns + m.pull_ns + m.heartbeat_ns;
+            a->by_beats = true;
+        }
     }
     if (CHANCE(8))
         a->op.token = m.tokens[a->node];

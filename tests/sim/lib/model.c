@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fabric/pulse.h"
 #include "fakedev.h"
 #include "heap_count.h"
 #include "seeds.h"
@@ -224,9 +225,31 @@ uint64_t model_taken(const model_t *m, const end_t *sender)
 /* --- completions
  * ------------------------------------------------------------------------------------------------------------- */
 
+static uint64_t stopped_since(const model_t *m, const act_t *a, int node)
+{
+    return sim_net_stopped(&m->net, node) - a->stopped_before[node];
+}
+
+/* Whoever was stopped counts the silence of the other side anew when it goes on, twice at most (fabric/pulse.h). Where a link is cut one way
+ * it is the only one that hears nothing: so much longer may it take until heartbeats decide. */
+static uint64_t counted_anew(const model_t *m, const act_t *a)
+{
+    const end_t *e = a->end >= 0 ? &m->ends[a->end] : NULL;
+    uint64_t most = 0;
+    for (int i = 0; a->by_beats && i < m->net.n; i++) {
+        if (e && i != a->node && i != m->links[e->link].node[!e->side])
+            continue;
+        unsigned stops = m->net.nodes[i].stops - a->stops_before[i];
+        uint64_t ns = (stops < WEFTI_PULSE_EXCUSES ? stops : WEFTI_PULSE_EXCUSES) * m->heartbeat_ns;
+        ns += i == a->node ? 0 : stopped_since(m, a, i);
+        most = ns > most ? ns : most;
+    }
+    return most;
+}
+
 static void check_time(model_t *m, const act_t *a)
 {
-    uint64_t took = sim_now(&m->net) - a->posted_at, stopped = sim_net_stopped(&m->net, a->node) - a->stopped_before;
+    uint64_t took = sim_now(&m->net) - a->posted_at, stopped = stopped_since(m, a, a->node) + counted_anew(m, a);
     if (a->bound && took > a->bound + stopped && m->net.nodes[a->node].rt && !m->net.nodes[a->node].dead)
         sim_bad(&m->net, "an operation of kind %d on node %d takes %.3f ms; it may take %.3f", a->kind, a->node,
                 (double)took * 1e-6, (double)(a->bound + stopped) * 1e-6);
@@ -361,7 +384,10 @@ act_t *model_act(model_t *m, act_kind_t kind, int node, int end)
     a->waits_for_peer = kind == ACT_SEND || kind == ACT_RECV;
     a->stamp = ++m->stamp;
     a->posted_at = sim_now(&m->net);
-    a->stopped_before = sim_net_stopped(&m->net, node);
+    for (int i = 0; i < m->net.n; i++) {
+        a->stopped_before[i] = sim_net_stopped(&m->net, i);
+        a->stops_before[i] = m->net.nodes[i].stops;
+    }
     /* an accept is told at once: what its endpoint brings may be received before a queue is looked at */
     switch (kind == ACT_ACCEPT || kind >= ACT_TOLD ? 2 : sim_below(&m->net, 4)) {
     case 0:

@@ -71,7 +71,10 @@ typedef struct act {
     bool device;              /* buf is fakedev's memory */
     weft_iov_t iov[4];
     size_t iov_n;
-    uint64_t posted_at, stopped_before, bound; /* bound 0: may take for ever */
+    uint64_t posted_at, bound; /* bound 0: may take for ever */
+    bool by_beats;            /* the bound is one of heartbeats: a transfer that began ends when a side finds the other lost */
+    uint64_t stopped_before[SIM_NODES_MAX];
+    unsigned stops_before[SIM_NODES_MAX];
     uint32_t stamp;           /* order of posting */
     uint64_t taken_before;    /* a close: messages of its end that the peer had received when it was posted */
     void *more;               /* the scenario's; freed with the act */

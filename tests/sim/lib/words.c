@@ -199,26 +199,46 @@ static bool is_large(const access_t *a)
     return a->n > WEFT_RMA_WHOLE / 8;
 }
 
-/* What a large access moves is moved in pieces that end anywhere: a word may be of two writes, or of one and what was there before. */
+/* It may be seen in part: a large write, which goes in pieces that end anywhere and come in any order; or one to mapped memory from a device
+ * that failed midway. The owner writes at one moment. */
+static bool comes_in_pieces(const access_t *w)
+{
+    return w->remote != WORDS_OWNER && (is_large(w) || (!w->checked && w->how == WORDS_MAYBE));
+}
+
+/* Every byte of v is that of `whole`, or of one of the n words. */
+static bool is_mix(uint64_t v, uint64_t whole, const uint64_t *pieces, uint32_t n)
+{
+    for (unsigned bits = 0; bits < 64; bits += 8) {
+        uint64_t byte = UINT64_C(0xff) << bits;
+        bool found = !((v ^ whole) & byte);
+        for (uint32_t k = 0; k < n && !found; k++)
+            found = !((v ^ pieces[k]) & byte);
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+/* What a large access moves is moved in pieces that end anywhere: each byte of a word may be another large write's. But what is looked at in
+ * one moment has bytes of at most one whole write, or of what was there first: a whole one leaves nothing of those before it. */
 static bool is_torn(const access_t *r, uint32_t i)
 {
-    uint64_t may[WORDS_TORN] = {0}, v = r->words[i];
-    uint32_t n = 1, at = r->first + i;
-    bool large = is_large(r);
-    for (uint32_t k = 1; k < n_writes && n < WORDS_TORN; k++) {
+    uint64_t whole[WORDS_TORN] = {0}, pieces[WORDS_TORN] = {0}, v = r->words[i];
+    uint32_t n_whole = 1, n_pieces = 0, at = r->first + i;
+    bool in_pieces = is_large(r) && !r->at_once;
+    for (uint32_t k = 1; k < n_writes && n_whole < WORDS_TORN && n_pieces < WORDS_TORN; k++) {
         const access_t *w = &writes[k];
         if (w->region != r->region || !is_of(w, at) || w->how == WORDS_NOTHING || w->start > r->end)
             continue;
-        may[n++] = word_of(k, r->region, at);
-        large = large || is_large(w) || (!w->checked && w->how == WORDS_MAYBE); /* mapped, from a device that failed midway */
+        if (in_pieces || comes_in_pieces(w))
+            pieces[n_pieces++] = word_of(k, r->region, at);
+        else
+            whole[n_whole++] = word_of(k, r->region, at);
     }
-    for (uint32_t a = 0; large && a < n; a++)
-        for (uint32_t b = 0; b < n; b++)
-            for (unsigned bits = 8; bits < 64; bits += 8) {
-                uint64_t low = (UINT64_C(1) << bits) - 1;
-                if (a != b && v == ((may[a] & low) | (may[b] & ~low)))
-                    return true;
-            }
+    for (uint32_t k = 0; k < n_whole; k++)
+        if (is_mix(v, whole[k], pieces, n_pieces))
+            return true;
     return false;
 }
 

@@ -198,6 +198,7 @@ void sim_net_resume(sim_net_t *net, int node)
         return;
     n->stopped_ns += sim_now(net) - n->paused_at;
     n->paused_at = 0;
+    n->stops++;
     wefti_sim_resume(n->f);
 }
 

@@ -20,6 +20,7 @@ typedef struct sim_node {
     bool dead;
     uint64_t paused_at;    /* 0: it runs */
     uint64_t stopped_ns;   /* time it has spent stopped, earlier pauses */
+    unsigned stops;        /* how often it went on after one */
 } sim_node_t;
 
 typedef struct sim_net {
