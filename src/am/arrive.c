@@ -42,30 +42,50 @@ static void wait_here(am_msg_t *m)
 
 #define COPY_MAX 8320u /* of a record that our own sender writes: am.c has its length; what is longer is copied to a block */
 
-/* To a handler of the library's own: bytes that stay as they are. In a function of its own, so that others pay for no such stack. */
-static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *port)
+/* The parts of a message, where they are not to change: its header and what of its payload is here. */
+static inline void take_parts(am_msg_t *m, uint8_t *to, size_t data_n)
 {
-    _Alignas(64) uint8_t here[COPY_MAX], *copy = here, *more = NULL;
-    size_t at = am_pad(m->pub.header_len), n = at + (m->at == AT_HERE ? m->pub.len : 0);
-    if (__builtin_expect(n > sizeof here, 0)) {
-        copy = more = (uint8_t *)wefti_malloc(n);
-        if (!copy) {
-            wefti_ep_protocol_error(m->ep, "no memory for a copy of a message to the library");
-            wefti_am_finish(m);
-            return;
-        }
-    }
-    if (m->pub.header_len)
-        wefti_wild_take(copy, wefti_wild(m->pub.header), m->pub.header_len);
-    if (n > at)
-        wefti_wild_take(copy + at, wefti_wild(m->pub.data), n - at);
-    m->pub.header = m->pub.header_len ? copy : NULL;
-    m->pub.data = n > at ? copy + at : NULL;
+    uint32_t header_n = m->pub.header_len;
+    if (header_n)
+        wefti_wild_take(to, wefti_wild(m->pub.header), header_n);
+    m->pub.header = header_n ? to : NULL;
+    to += am_pad(header_n);
+    if (data_n)
+        wefti_wild_take(to, wefti_wild(m->pub.data), data_n);
+    m->pub.data = data_n ? to : NULL;
+}
+
+static inline void handle(am_msg_t *m, const am_port_t *port)
+{
     port->fn(&m->pub, port->user);
     if (!m->moved)
         wefti_am_finish(m);
-    if (__builtin_expect(more != NULL, 0))
-        wefti_free(more);
+}
+
+static __attribute__((noinline)) void handle_large_copy(am_msg_t *m, const am_port_t *port, size_t n, size_t data_n)
+{
+    uint8_t *copy = (uint8_t *)wefti_malloc(n);
+    if (!copy) {
+        wefti_ep_protocol_error(m->ep, "no memory for a copy of a message to the library");
+        wefti_am_finish(m);
+        return;
+    }
+    take_parts(m, copy, data_n);
+    handle(m, port);
+    wefti_free(copy);
+}
+
+/* To a handler of the library's own: bytes that stay as they are. In a function of its own, so that others pay for no such stack. */
+static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *port)
+{
+    _Alignas(64) uint8_t here[COPY_MAX];
+    size_t data_n = m->at == AT_HERE ? m->pub.len : 0, n = am_pad(m->pub.header_len) + data_n;
+    if (__builtin_expect(n > sizeof here, 0)) {
+        handle_large_copy(m, port, n, data_n);
+        return;
+    }
+    take_parts(m, here, data_n);
+    handle(m, port);
 }
 
 /* m is on our caller's stack. */
@@ -78,9 +98,7 @@ static void deliver(am_msg_t *m)
             handle_copy(m, port);
             return;
         }
-        port->fn(&m->pub, port->user);
-        if (!m->moved)
-            wefti_am_finish(m);
+        handle(m, port);
         return;
     }
     if (!port || !port->fn) {

@@ -104,14 +104,15 @@ static void unanswerable(weft_ep_t *ep, weft_status_t st)
         wefti_ep_protocol_error(ep, "no memory for a reply");
 }
 
-/* Send it; where results cannot leave (there is no memory for them), their caller hears so, and the status says why. What has none (a failure,
- * which says whether the function ran; a BOUND, whose number is no call's) is not replaced: it would not get smaller, and say something else. */
-static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out)
+/* It could not be sent. What has no results (a failure, which says whether the function ran; a BOUND, whose number is no call's) is not replaced:
+ * it would not get smaller, and say something else. */
+static __attribute__((noinline)) weft_status_t send_instead(weft_ep_t *ep, rpc_msg_t *msg, weft_status_t st, rpc_out_fn done,
+                                                            void *user, rpc_out_t **out_out)
 {
     rpc_head_t head;
     rpc_no_t no;
-    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out), again = st;
-    if (__builtin_expect(!st || !instead(st, &no), 1))
+    weft_status_t again = st;
+    if (!instead(st, &no))
         return st;
     memcpy(&head, msg->header, sizeof head);
     if (rpc_kind(&head) != RPC_BOUND && !failed(msg)) {
@@ -120,6 +121,13 @@ static weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_f
     }
     unanswerable(ep, again);
     return again ? again : st;
+}
+
+/* Send it; where results cannot leave (there is no memory for them), their caller hears so, and the status says why. */
+static inline weft_status_t send(weft_ep_t *ep, rpc_msg_t *msg, unsigned how, rpc_out_fn done, void *user, rpc_out_t **out_out)
+{
+    weft_status_t st = wefti_rpc_send(ep, RPC_AM_TO_CLIENT, msg, how, done, user, out_out);
+    return __builtin_expect(!st, 1) ? st : send_instead(ep, msg, st, done, user, out_out);
 }
 
 void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why)
