@@ -1,6 +1,6 @@
 /* One message past 4 GiB: lengths are 64-bit all the way.
- * ctest: long */
-#define TEST_SECONDS 240
+ * ctest: long timeout=1700 */
+#define TEST_SECONDS 800
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 
@@ -25,8 +25,8 @@ static void one_huge(const pair_way_t *way)
     pair_open(&pair, way, NULL);
     CHECK_OK(weft_msg_recv(pair.ep[0], in, len, 1, WEFT_TAG_FULL, &recv));
     CHECK_OK(weft_msg_send(pair.ep[1], out, len, 1, &send));
-    CHECK_OK(pair_wait(&pair, &recv, 100));
-    CHECK_OK(pair_wait(&pair, &send, 100));
+    CHECK_OK(pair_wait(&pair, &recv, 350));
+    CHECK_OK(pair_wait(&pair, &send, 350));
     CHECK_EQ(recv.len, len);
     for (size_t at = 0; at < len; at += 4096)
         CHECK_EQ(*(uint64_t *)(void *)(in + at), at ^ 0x5555);
