@@ -3,7 +3,8 @@
  *     opened --> begun: its address is dialled, or its service watched --close--> closing: connections go --> the client is let go of
  *
  * What the registry says becomes targets (target.c), which are connected to. An instance whose address changed went and came. A
- * registry out of reach says nothing, so what is known stays. What it says and there is no memory for is asked again later.
+ * registry out of reach says nothing, so what is known stays. What there is no memory for, of what it says or of an address, is
+ * looked for again later.
  *
  * Promise: a client that is closed touches nothing after its hold is given back. tests/wire/rpc_discovery.c,
  * tests/fault/rpc_registry_lost.c, rpc_discovery_nomem.c. */
@@ -19,10 +20,19 @@ enum { INSTANCES = 16 };
 
 /* --- the registry ----------------------------------------------------------------------------------------------------------- */
 
+/* Where nobody is known, and never will be, calls must not wait. */
 static void look_again(reach_t *r)
 {
-    if (wefti_timer_at(r->rt, &r->look_timer, wefti_now(r->rt) + LOOK_AGAIN_NS))
+    if (!wefti_timer_at(r->rt, &r->look_timer, wefti_now(r->rt) + LOOK_AGAIN_NS))
+        return;
+    if (!wefti_list_empty(&r->targets)) {
         wefti_warn("no memory to look into the registry again: not all instances of %s are known", r->client->service);
+        return;
+    }
+    wefti_error("no memory to look for %s: this client is of no use, open another",
+                r->registry ? r->client->service : r->address);
+    r->client->lost = WEFT_ERR_NOMEM;
+    wefti_rpc_client_kick(r->client);
 }
 
 static target_t *find(reach_t *r, const char *instance)
@@ -105,6 +115,13 @@ static void looked(weft_op_t *op, void *user)
 static void look_due(wefti_timer_t *timer)
 {
     reach_t *r = wefti_container_of(timer, reach_t, look_timer);
+    if (!r->registry) {
+        if (wefti_rpc_target_new(r, "", r->address, 0))
+            wefti_rpc_reach_fill(r);
+        else
+            look_again(r);
+        return;
+    }
     if (r->looking) {
         look_again(r);
         return;
@@ -128,14 +145,8 @@ static void look_due(wefti_timer_t *timer)
 static void begin(wefti_call_t *call)
 {
     reach_t *r = wefti_container_of(call, reach_t, call);
-    if (!wefti_rpc_client_join(r->client))
-        return;
-    if (r->registry)
+    if (wefti_rpc_client_join(r->client))
         look_due(&r->look_timer);
-    else if (wefti_rpc_target_new(r, "", r->address, 0))
-        wefti_rpc_reach_fill(r);
-    else
-        wefti_error("no memory to connect to %s: calls of this client will wait for their deadlines", r->address);
 }
 
 static weft_status_t check_address(const char *uri)

@@ -265,7 +265,7 @@ struct weft_client {
     uint32_t calls;              /* that are not complete */
     uint32_t holds;              /* reach.c, and what is under way for it */
     bool joined, closing;
-    weft_status_t lost;          /* over an endpoint of the program's that is gone: why */
+    weft_status_t lost;          /* over an endpoint of the program's that is gone, or without memory to look for servers: why */
     weft_op_t *close_op;
     weft_client_stats_t stats;   /* written by the driver, read by anyone */
     wefti_call_t join_call;

@@ -9,7 +9,8 @@
  *
  * Promise: items have the numbers 0, 1, 2 ... without a gap, in the order they were posted. Should one that has its number fail
  * to leave (a device that does not give its bytes, memory that runs out), nothing follows it, and an END says to the other side
- * how many there should have been. tests/wire/rpc_stream.c. */
+ * how many there should have been; so it does of a value or an end that was posted without an operation. Without memory for that
+ * the connection ends. tests/wire/rpc_stream.c, tests/fault/rpc_stream_nomem.c. */
 #include "rpc/stream.h"
 
 typedef struct stream_send {
@@ -83,14 +84,19 @@ static weft_status_t put_end(weft_stream_t *s, rpc_out_fn done, void *user, rpc_
     return st;
 }
 
-/* Something with a number did not leave. */
+/* Something with a number did not leave, or what nobody here waits for. */
 static void broken(weft_stream_t *s, weft_status_t status)
 {
     rpc_out_t *out = NULL;
+    weft_status_t st = WEFT_OK;
     if (s->out.status || s->over)
         return;
-    if (s->ep && !s->out.end_sent && !put_end(s, NULL, NULL, &out) && out)
+    if (s->ep && !s->out.end_sent)
+        st = put_end(s, NULL, NULL, &out);
+    if (out)
         wefti_rpc_out_forget(out);
+    if (st == WEFT_ERR_NOMEM) /* the other side would wait, maybe for ever */
+        wefti_ep_protocol_error(s->ep, "no memory to end a stream");
     wefti_stream_out_fail(s, status);
 }
 
@@ -145,6 +151,21 @@ static weft_status_t put(weft_op_t *op, bool at_once)
     return WEFT_OK;
 }
 
+/* It was its turn, and it cannot be sent. Where the program hears nothing of it (it gave no operation), the other side has to: that a value is
+ * missing, or that there are no more. */
+static void failed(weft_op_t *op, weft_status_t st)
+{
+    stream_send_t *w = stream_send(op);
+    weft_stream_t *s = w->s;
+    if (w->end)
+        atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
+    if (w->packed && !s->out.status && !s->over)
+        s->out.items++;
+    if (w->packed || op == &s->out.end_op)
+        broken(s, st);
+    wefti_op_complete(op, st);
+}
+
 static void look_drained(weft_stream_t *s)
 {
     void (*drained)(void *user) = s->out.drained;
@@ -154,7 +175,7 @@ static void look_drained(weft_stream_t *s)
     drained(s->out.drained_user);
 }
 
-void wefti_stream_out_kick(weft_stream_t *s)
+static void send_waiting(weft_stream_t *s)
 {
     wefti_list_t *l;
     while ((l = wefti_list_first(&s->out.waiting))) {
@@ -164,9 +185,16 @@ void wefti_stream_out_kick(weft_stream_t *s)
         wefti_list_remove(l);
         weft_status_t st = put(op, false);
         if (st)
-            wefti_op_complete(op, st);
+            failed(op, st);
     }
     look_drained(s);
+}
+
+void wefti_stream_out_kick(weft_stream_t *s)
+{
+    stream_ref(s); /* an answer that waited for the last of them may be the end of it */
+    send_waiting(s);
+    wefti_stream_unref(s);
 }
 
 /* --- posting ------------------------------------------------------------------------------------------------------- */
@@ -212,14 +240,6 @@ static void cancel(weft_op_t *op, weft_status_t why)
         atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
     wefti_op_complete(op, why);
     wefti_stream_out_kick(s); /* an end needs no credit */
-}
-
-static void failed(weft_op_t *op, weft_status_t st)
-{
-    stream_send_t *w = stream_send(op);
-    if (w->end)
-        atomic_store_explicit(&w->s->out.ended, 0, memory_order_relaxed);
-    wefti_op_complete(op, st);
 }
 
 static const wefti_op_kind_t send_kind = {.name = "stream send", .start = start_inbox, .cancel = cancel, .failed = failed};

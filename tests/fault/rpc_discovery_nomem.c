@@ -154,3 +154,37 @@ TEST(a_client_that_lost_its_server_finds_the_next_one_with_little_memory)
     CHECK_OK(weft_runtime_close(client_rt));
     CHECK_OK(weft_runtime_close(server_rt));
 }
+
+/* A client at an address, opened with little memory: it says so, or it connects sooner or later. */
+static bool life_at_an_address(long at, long n)
+{
+    weft_client_t *client = NULL;
+    weft_op_t op = WEFT_OP_INIT;
+    nomem_at(at, n);
+    weft_status_t st = weft_client_open(client_rt, weft_listener_uri(listener), NULL, &client);
+    for (int i = 0; i < 3; i++)
+        drive();
+    bool enough = nomem_still_ahead();
+    nomem_off();
+    if (st)
+        return false;
+    st = call(client, 15 * WEFT_SECOND);
+    CHECK(!st || (st == WEFT_ERR_NOMEM && n > 1)); /* and never that nobody came in time */
+    CHECK_OK(done(weft_client_close(client, &op), &op));
+    return enough;
+}
+
+TEST(a_client_at_an_address_connects_with_little_memory)
+{
+    weft_service_t *service;
+    weft_op_t op = WEFT_OP_INIT;
+    open_all();
+    CHECK_OK(weft_service_open(server_rt, "scarce", NULL, &service));
+    CHECK_OK(weft_service_add(service, "get() -> u32 idempotent", answer, NULL, NULL));
+    for (long n = 1; n <= 4; n++)
+        for (long at = 0; !life_at_an_address(at, n); at++)
+            CHECK(at < 100);
+    CHECK_OK(done(weft_service_close(service, &op), &op));
+    CHECK_OK(weft_runtime_close(client_rt));
+    CHECK_OK(weft_runtime_close(server_rt));
+}

@@ -185,3 +185,99 @@ TEST(memory_runs_out_at_each_place)
         close_all();
     }
 }
+
+/* --- an end that nobody waits for ---------------------------------------------------------------------------------- */
+
+#define SINK "sink(values: stream u64) -> u64"
+enum { CREDIT = 64, CROWD = 5000, CROWD_ID = 77 };
+
+static weft_status_t sink_saw;
+
+static void swallowed(weft_op_t *op, void *user)
+{
+    echoing_t *e = (echoing_t *)user;
+    weft_status_t st = op->status;
+    weft_value_t value = weft_u64(1);
+    if (!st && op->len)
+        st = weft_stream_recv(e->request->stream, &e->item, &e->recv);
+    else if (!st)
+        st = weft_request_reply(e->request, &value, 1) ? WEFT_ERR_CLOSED : WEFT_ERR_DONE;
+    if (!st)
+        return;
+    sink_saw = st;
+    if (st != WEFT_ERR_DONE)
+        weft_request_fail(e->request, WEFT_CODE_RESOURCE_EXHAUSTED, "its stream failed");
+    weft_request_release(e->request);
+    free(e);
+    running--;
+}
+
+static void sink(weft_request_t *request, void *user)
+{
+    (void)user;
+    echoing_t *e = (echoing_t *)calloc(1, sizeof *e);
+    e->request = weft_request_keep(request);
+    CHECK(e->request);
+    e->recv.fn = swallowed;
+    e->recv.user = e;
+    running++;
+    CHECK_OK(weft_stream_recv(e->request->stream, &e->item, &e->recv));
+}
+
+static void ignored(weft_am_t *am, void *user)
+{
+    (void)am, (void)user;
+}
+
+/* The end waits behind a value that waits for credit. When that comes there is no room in the window, and `times` allocations fail. */
+static weft_status_t end_without_memory(weft_method_t *method, long times)
+{
+    static weft_op_t crowd[CROWD], sends[CREDIT + 1];
+    weft_op_t op = WEFT_OP_INIT;
+    weft_reply_t reply = WEFT_REPLY_INIT;
+    weft_stream_t *stream;
+    weft_value_t value = weft_u64(7);
+    memset(sends, 0, sizeof sends);
+    memset(crowd, 0, sizeof crowd);
+    CHECK_OK(weft_call_stream(method, NULL, 0, NULL, &reply, &op, &stream));
+    for (unsigned i = 0; i <= CREDIT; i++)
+        CHECK_OK(weft_stream_send(stream, &value, &sends[i]));
+    CHECK(!weft_op_done(&sends[CREDIT]));
+    CHECK_OK(weft_stream_end(stream, NULL));
+    for (unsigned i = 0; i < 100; i++)
+        weft_runtime_progress(couple.rt[0]); /* it takes them, and gives credit */
+    for (unsigned i = 0; i < CROWD; i++)
+        CHECK_OK(weft_am_send(couple.ep, CROWD_ID, NULL, 0, "x", 1, &crowd[i]));
+    CHECK(!weft_op_done(&crowd[CROWD - 1]));
+    if (times)
+        nomem_at(0, times);
+    weft_runtime_progress(couple.rt[1]);
+    nomem_off();
+    weft_status_t st = couple_finish(&op);
+    for (unsigned i = 0; i < CROWD; i++)
+        (void)couple_finish(&crowd[i]);
+    CHECK_EQ(couple_finish(&sends[CREDIT]) != WEFT_OK, times > 0);
+    weft_reply_release(&reply);
+    weft_stream_release(stream);
+    return st;
+}
+
+TEST(an_end_that_nobody_waits_for_is_not_lost)
+{
+    for (long times = 0; times < 5; times++) {
+        weft_method_t *method;
+        weft_op_t checked = WEFT_OP_INIT;
+        open_all("shm");
+        CHECK_OK(weft_service_add(service, SINK, sink, NULL, NULL));
+        CHECK_OK(weft_am_handle(couple.rt[0], CROWD_ID, ignored, NULL, NULL));
+        CHECK_OK(weft_client_method(client, SINK, &method));
+        CHECK_OK(weft_method_check(method, NULL, &checked));
+        CHECK_OK(couple_finish(&checked));
+        weft_status_t st = end_without_memory(method, times);
+        for (double end = test_now() + 20; running && test_now() < end;)
+            couple_drive();
+        CHECK_EQ(running, 0);
+        CHECK(st == WEFT_OK ? sink_saw == WEFT_ERR_DONE : times > 2 && sink_saw == WEFT_ERR_CANCELLED);
+        close_all();
+    }
+}

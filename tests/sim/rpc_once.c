@@ -59,9 +59,9 @@ static void open_client(client_t *c)
     c->ep_lost = false;
     if (c->by_uri) {
         char uri[300];
-        bool both = CHANCE(70);
-        snprintf(uri, sizeof uri, "%s%s%s", weft_listener_uri(listeners[0]), both ? "," : "",
-                 both ? weft_listener_uri(listeners[1]) : "");
+        c->both = CHANCE(70);
+        snprintf(uri, sizeof uri, "%s%s%s", weft_listener_uri(listeners[0]), c->both ? "," : "",
+                 c->both ? weft_listener_uri(listeners[1]) : "");
         o.reconnect_ns = 5 * WEFT_MILLISECOND;
         st = weft_client_open(rt, uri, &o, &c->client);
     } else {
@@ -270,6 +270,22 @@ static void stream_go_on(call_t *c)
     }
 }
 
+/* What was not sent or received for lack of memory is asked for once more, now that there is some. A stream that cannot go on is
+ * given up: its function may wait for it. */
+static void stream_again(call_t *c)
+{
+    if (!c->live || !c->stream_status || !c->stream || c->parted || w.net.nodes[c->c->node].dead)
+        return;
+    c->stream_status = WEFT_OK;
+    c->stream_over = false;
+    c->at -= c->kind == TOTAL;
+    stream_go_on(c);
+    if (!c->stream_over)
+        return;
+    c->cancelled = true;
+    weft_op_cancel(&c->op);
+}
+
 static void stream_done(weft_op_t *op, void *user)
 {
     call_t *c = user;
@@ -472,10 +488,11 @@ static void each_round(void *user)
         calamity();
 }
 
-/* It has no end of its own: its function does not answer, or waits for a stream that nobody reads or writes. */
+/* It has no end of its own: its function does not answer, or waits for a stream that nobody reads or writes; or it waits for a
+ * server, and the only one is dead. */
 static bool may_last(const call_t *c)
 {
-    return c->how == NEVER || c->parted;
+    return c->how == NEVER || c->parted || (c->c->by_uri && !c->c->both && w.net.nodes[0].dead);
 }
 
 static void say_what_lasts(void)
@@ -574,6 +591,8 @@ static void end_faults(void)
     for (int i = 0; i < SERVERS; i++)
         if (!w.net.nodes[i].dead && w.now_open[i] < 0)
             serving_open(i);
+    for (int i = 0; i < w.n_calls; i++)
+        stream_again(w.calls[i]);
 }
 
 static uint64_t scenario(uint64_t seed)
@@ -592,7 +611,7 @@ static uint64_t scenario(uint64_t seed)
     /* Everyone can reach everyone again, and nobody does anything: all of it ends, but what waits for an answer that never
      * comes. */
     end_faults();
-    if (!sim_net_run_until(&w.net, now() + PLENTY, all_done, NULL) && w.peace)
+    if (!sim_net_run_until(&w.net, now() + PLENTY, all_done, NULL))
         say_what_lasts();
     for (int i = 0; i < w.n_calls; i++)
         if (w.calls[i]->live) {
@@ -649,6 +668,7 @@ int main(int argc, char **argv)
     static const uint64_t failed[] = {
         20051809, /* a reply waited for the window, and there was no memory when its turn came: its caller heard nothing */
         20410514, /* there was no memory to say that a call was cancelled: its function waited for nobody */
+        40005287, /* there was no memory to dial a client's address: its calls waited for ever */
     };
     sim_seeds_once_failed(failed, sizeof failed / sizeof *failed);
     return sim_seeds_main(argc, argv, 10000, scenario);

@@ -67,7 +67,7 @@ typedef struct held {
 
 struct client {
     int node;
-    bool by_uri;
+    bool by_uri, both; /* both: its uri names the two servers, and else the first */
     weft_ep_t *ep;
     bool ep_lost;
     weft_client_t *client;
