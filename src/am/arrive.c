@@ -37,7 +37,7 @@ static void wait_here(am_msg_t *m)
         wefti_am_let_go(block);
     else
         wefti_am_finish(m);
-    wefti_ep_protocol_error(m->ep, "no memory to keep a message until it is asked for");
+    wefti_ep_cannot(m->ep, "no memory to keep a message until it is asked for");
 }
 
 #define COPY_MAX 8320u /* of a record that our own sender writes: am.c has its length; what is longer is copied to a block */
@@ -66,7 +66,7 @@ static __attribute__((noinline)) void handle_large_copy(am_msg_t *m, const am_po
 {
     uint8_t *copy = (uint8_t *)wefti_malloc(n);
     if (!copy) {
-        wefti_ep_protocol_error(m->ep, "no memory for a copy of a message to the library");
+        wefti_ep_cannot(m->ep, "no memory for a copy of a message to the library");
         wefti_am_finish(m);
         return;
     }
@@ -282,7 +282,7 @@ static void head_part(weft_ep_t *ep, const wefti_wild_t *rec, size_t n)
         return;
     }
     if (!e->parts && !(e->parts = (uint8_t *)wefti_malloc(WEFT_AM_HEADER_MAX))) {
-        wefti_ep_protocol_error(ep, "no memory for a long header");
+        wefti_ep_cannot(ep, "no memory for a long header");
         return;
     }
     wefti_wild_take(e->parts + e->parts_len, wefti_wild_skip(rec, sizeof word), bytes);

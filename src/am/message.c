@@ -208,7 +208,7 @@ static void answer(weft_ep_t *ep, uint8_t flags, uint64_t about, uint32_t reason
     } else if (in) {
         wefti_in_refuse(in, false); /* without the reason, which is better than not at all */
     } else {
-        wefti_ep_protocol_error(ep, "no memory for the answer to a message");
+        wefti_ep_cannot(ep, "no memory for the answer to a message");
     }
 }
 

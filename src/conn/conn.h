@@ -138,6 +138,9 @@ void wefti_ep_drained(weft_ep_t *ep);
 /* From traffic: the peer broke the protocol (says what, for the log). Fails the endpoint with WEFT_ERR_PROTOCOL, later in this
  * progress. */
 void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
+/* From traffic: what the peer waits for cannot be sent or kept here (says what, for the log and for operations). The same, but the peer is not
+ * to blame. The text stays where it is. */
+void wefti_ep_cannot(weft_ep_t *ep, const char *what);
 
 /* Walk all endpoints of the runtime: start with *at = 0; NULL at the end. */
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);

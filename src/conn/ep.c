@@ -342,7 +342,7 @@ void wefti_ep_step(wefti_epx_t *ep)
     if (ep->doom && ep->link && ep->link->state == WEFTI_LINK_UP) {
         weft_status_t doom = ep->doom;
         ep->doom = WEFT_OK;
-        wefti_link_lost(ep->link, doom, "the peer broke the protocol");
+        wefti_link_lost(ep->link, doom, ep->doom_text);
     }
     if (ep->tell && --ep->tell == 0)
         wefti_close_tell(ep);
@@ -424,15 +424,27 @@ void wefti_ep_drained(weft_ep_t *pub)
         wefti_ep_kick(ep);
 }
 
-void wefti_ep_protocol_error(weft_ep_t *pub, const char *what)
+static bool doom(wefti_epx_t *ep, const char *text)
 {
-    wefti_epx_t *ep = wefti_epx(pub);
     if (!ep->link || ep->link->state != WEFTI_LINK_UP || ep->doom)
-        return;
-    wefti_warn("%s broke the protocol: %s", ep->link->where, what);
+        return false;
     ep->doom = WEFT_ERR_PROTOCOL;
+    ep->doom_text = text;
     ep->link->deliver = false;
     wefti_ep_kick(ep);
+    return true;
+}
+
+void wefti_ep_protocol_error(weft_ep_t *ep, const char *what)
+{
+    if (doom(wefti_epx(ep), "the peer broke the protocol"))
+        wefti_warn("%s broke the protocol: %s", wefti_epx(ep)->link->where, what);
+}
+
+void wefti_ep_cannot(weft_ep_t *ep, const char *what)
+{
+    if (doom(wefti_epx(ep), what))
+        wefti_warn("the connection with %s is given up: %s", wefti_epx(ep)->link->where, what);
 }
 
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at)

@@ -244,6 +244,7 @@ struct wefti_epx {
     uint64_t close_len;
     uint8_t cookie[WEFTI_COOKIE_SIZE];
     weft_status_t close_status, doom;      /* doom: fail with this at the next work */
+    const char *doom_text;
     uint8_t close_stage;
     bool has_cookie;
     bool starting;     /* opened on another thread; the driver has not begun */

@@ -71,7 +71,7 @@ static void hold(weft_ep_t *ep, uint64_t tag, const void *bytes, uint64_t len, w
     if (!msg) {
         if (in)
             wefti_in_refuse(in, false);
-        wefti_ep_protocol_error(ep, "no memory to keep a message until it is asked for");
+        wefti_ep_cannot(ep, "no memory to keep a message until it is asked for");
         return;
     }
     msg->ep = ep;

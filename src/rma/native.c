@@ -179,7 +179,7 @@ void wefti_rma_native_quiet(weft_remote_t *r)
     r->grant = 0; /* what is still pending is stale to the owner */
     wefti_rma_native_close(r);
     if (!wefti_rma_drop_send(r->ep, grant))
-        wefti_ep_protocol_error(r->ep, "no memory to say that a region is no longer used");
+        wefti_ep_cannot(r->ep, "no memory to say that a region is no longer used");
 }
 
 /* --- the user's side: an access ----------------------------------------------------------------------------------------------------- */

@@ -41,7 +41,7 @@ static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
     }
     owed_t *owed = (owed_t *)wefti_malloc(sizeof *owed + n);
     if (!owed) {
-        wefti_ep_protocol_error(ep, "no memory for an answer about remote memory");
+        wefti_ep_cannot(ep, "no memory for an answer about remote memory");
         return NULL;
     }
     owed->read = read;

@@ -101,7 +101,7 @@ static bool instead(weft_status_t st, rpc_no_t *no_out)
 static void unanswerable(weft_ep_t *ep, weft_status_t st)
 {
     if (st == WEFT_ERR_NOMEM)
-        wefti_ep_protocol_error(ep, "no memory for a reply");
+        wefti_ep_cannot(ep, "no memory for a reply");
 }
 
 /* It could not be sent. What has no results (a failure, which says whether the function ran; a BOUND, whose number is no call's) is not replaced:

@@ -210,7 +210,7 @@ static void tell_server(weft_op_t *op)
     rpc_msg_init(&msg, rpc_head(RPC_CANCEL, c->id));
     /* without memory for it the function would go on for nobody, maybe for ever: it hears that its caller is gone */
     if (wefti_rpc_send(c->server->ep, RPC_AM_TO_SERVER, &msg, RPC_SEND_URGENT, NULL, NULL, &out) == WEFT_ERR_NOMEM)
-        wefti_ep_protocol_error(c->server->ep, "no memory to cancel a call");
+        wefti_ep_cannot(c->server->ep, "no memory to cancel a call");
 }
 
 /* What goes between the head and the arguments. */

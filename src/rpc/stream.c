@@ -70,8 +70,10 @@ void wefti_stream_connect(weft_stream_t *s, weft_ep_t *ep, uint64_t call, void *
     s->ep = ep;
     s->call = call;
     s->owner = owner;
-    if (ep)
-        wefti_stream_out_kick(s);
+    if (!ep)
+        return;
+    s->peer = ep->id;
+    wefti_stream_out_kick(s);
 }
 
 bool wefti_stream_used(const weft_stream_t *s)

@@ -56,6 +56,7 @@ struct weft_stream {
     weft_runtime_t *rt;
     rpc_state_t *rs;             /* the driver's: the program may have the stream longer than there is a runtime */
     weft_ep_t *ep;               /* NULL: the request is not sent, or it is over */
+    weft_ep_id_t peer;           /* the last such endpoint */
     uint64_t call;
     void *owner;                 /* the operation of the call, or the request; NULL: over */
     uint32_t to_peer;            /* id of active messages */

@@ -96,8 +96,16 @@ static void broken(weft_stream_t *s, weft_status_t status)
     if (out)
         wefti_rpc_out_forget(out);
     if (st == WEFT_ERR_NOMEM) /* the other side would wait, maybe for ever */
-        wefti_ep_protocol_error(s->ep, "no memory to end a stream");
+        wefti_ep_cannot(s->ep, "no memory to end a stream");
     wefti_stream_out_fail(s, status);
+}
+
+/* The answer ends the stream at the client, which does not count values: it must not take a stream with one missing for a whole one. */
+static void missing_before_answer(weft_stream_t *s)
+{
+    weft_ep_t *ep = s->at_server && stream_answered(s->why) ? weft_ep_find(s->rt, s->peer) : NULL;
+    if (ep && ep->lane)
+        wefti_ep_cannot(ep, "a value of a stream cannot be sent, and its call was answered");
 }
 
 static void flown(void *user, weft_status_t status)
@@ -107,6 +115,8 @@ static void flown(void *user, weft_status_t status)
     wefti_list_remove(&wefti_opx(op)->link);
     if (s->over && (status == WEFT_ERR_CANCELLED || status == WEFT_ERR_REJECTED))
         status = over_status(s); /* our doing, or the other side's, which knew it before we did */
+    else if (s->over && status)
+        missing_before_answer(s);
     else if (status && status != WEFT_ERR_REJECTED)
         broken(s, status);
     wefti_op_complete(op, status);

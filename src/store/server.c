@@ -70,7 +70,7 @@ void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *
     no_longer_owed(ss, to);
     /* A client that is not answered would wait for ever: without memory it loses the connection instead. Other errors say that it has already. */
     if (st == WEFT_ERR_NOMEM && weft_am_send(ep, STORE_AM_REPLY, bytes, n, NULL, 0, NULL))
-        wefti_ep_protocol_error(ep, "there is no memory to answer a request to the store");
+        wefti_ep_cannot(ep, "there is no memory to answer a request to the store");
 }
 
 /* --- requests ------------------------------------------------------------------------------------------------------------------ */

@@ -281,3 +281,104 @@ TEST(an_end_that_nobody_waits_for_is_not_lost)
         close_all();
     }
 }
+
+/* --- values that wait while their call is answered ----------------------------------------------------------------------- */
+
+#define POUR "pour() -> stream string"
+enum { POURS = 8, VALUES = 5 };
+
+static weft_op_t pouring[POURS][VALUES];
+static unsigned pours;
+
+static void pour(weft_request_t *request, void *user)
+{
+    weft_value_t value = weft_text(text, LARGE);
+    weft_status_t st = WEFT_OK;
+    (void)user;
+    CHECK(pours < POURS);
+    for (unsigned i = 0; i < VALUES && !st; i++) {
+        pouring[pours][i] = (weft_op_t)WEFT_OP_INIT;
+        st = weft_stream_send(request->stream, &value, &pouring[pours][i]);
+    }
+    pours++;
+    if (st)
+        weft_request_fail(request, WEFT_CODE_RESOURCE_EXHAUSTED, "its stream failed");
+    else
+        weft_request_reply(request, NULL, 0);
+}
+
+/* How many values came; -1: the stream or its call failed, and says so. */
+static int drink(weft_stream_t *stream, weft_op_t *op)
+{
+    weft_op_t recv = WEFT_OP_INIT;
+    weft_item_t item;
+    int n = 0;
+    for (;; n++) {
+        weft_status_t st = weft_stream_recv(stream, &item, &recv);
+        if (!st)
+            st = couple_finish(&recv);
+        if (st)
+            weft_op_cancel(op);
+        if (st || !recv.len)
+            return couple_finish(op) || st ? -1 : n;
+        CHECK_EQ(item.value.view.n, LARGE);
+        weft_item_release(&item);
+    }
+}
+
+/* Several at once, so that values wait for the window. All of them came: true. */
+static bool pour_all(weft_method_t *method)
+{
+    static weft_op_t ops[POURS];
+    static weft_reply_t replies[POURS];
+    weft_stream_t *streams[POURS] = {NULL};
+    bool whole = true;
+    pours = 0;
+    for (unsigned i = 0; i < POURS; i++) {
+        ops[i] = (weft_op_t)WEFT_OP_INIT;
+        replies[i] = (weft_reply_t)WEFT_REPLY_INIT;
+        if (weft_call_stream(method, NULL, 0, NULL, &replies[i], &ops[i], &streams[i]))
+            streams[i] = NULL;
+    }
+    for (unsigned i = 0; i < POURS; i++) {
+        int n = streams[i] ? drink(streams[i], &ops[i]) : -1;
+        CHECK(n < 0 || n == VALUES);
+        whole = whole && n == VALUES;
+        weft_reply_release(&replies[i]);
+        weft_stream_release(streams[i]);
+    }
+    for (unsigned i = 0; i < pours * VALUES; i++)
+        (void)couple_finish(&pouring[i / VALUES][i % VALUES]);
+    return whole;
+}
+
+static weft_method_t *open_pour(void)
+{
+    weft_method_t *method;
+    open_all("tcp");
+    CHECK_OK(weft_service_add(service, POUR, pour, NULL, NULL));
+    CHECK_OK(weft_client_method(client, POUR, &method));
+    CHECK(pour_all(method));
+    return method;
+}
+
+TEST(a_stream_that_lacks_a_value_is_not_taken_for_a_whole_one)
+{
+    unsigned failures = 0;
+    memset(text, 'm', sizeof text);
+    CHECK_EQ(setenv("WEFT_AM_MESSAGES", "16", 1), 0);
+    weft_method_t *method = open_pour();
+    for (long at = 0, all = 0; !all; at++) {
+        CHECK(at < 5000);
+        nomem_at(at, 1);
+        failures += !pour_all(method);
+        all = nomem_still_ahead();
+        nomem_off();
+        if (weft_ep_get_state(couple.ep) != WEFT_EP_UP) {
+            close_all();
+            method = open_pour();
+        }
+    }
+    CHECK(failures > 20);
+    close_all();
+}
