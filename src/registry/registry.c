@@ -79,11 +79,13 @@ static const wefti_op_kind_t tell_kind = {.name = "registry", .start = tell_star
 static void called(wefti_call_t *call)
 {
     weft_registry_t *r = wefti_container_of(call, weft_registry_t, call);
-    if (r->rt->closing || wefti_op_prepare(r->rt, &r->tell, &tell_kind)) {
-        told(&r->tell, r); /* the runtime closes: this is its last progress */
-    } else {
+    if (!wefti_closing(r->rt) && !wefti_op_prepare(r->rt, &r->tell, &tell_kind)) {
         wefti_op_begin(&r->tell);
         wefti_op_complete(&r->tell, WEFT_OK);
+    } else if (wefti_reg_is_own_thread(r)) {
+        r->late = true; /* it calls again: see call_driver() */
+    } else {
+        told(&r->tell, r); /* the runtime closes: this is its last progress */
     }
 }
 

@@ -195,6 +195,7 @@ struct weft_registry {
     bool look;               /* a watch wants to be told what there is, although it may be no news */
     bool telling;            /* the driver was called and did not come yet */
     bool calling, orphan;    /* the thread calls the driver now; the runtime is gone */
+    bool late;               /* the thread's: its call found the runtime about to close, and is made again */
     bool shut;               /* the thread takes no more requests */
 
     /* the thread's */
@@ -219,6 +220,7 @@ static inline reg_state_t *reg_state(weft_runtime_t *rt) { return (reg_state_t *
 
 /* WEFT_ERR_LIMIT: no thread. */
 weft_status_t wefti_reg_thread_start(weft_registry_t *registry);
+bool wefti_reg_is_own_thread(const weft_registry_t *registry); /* is this its thread? */
 /* Hand a request to the thread; false: it takes none any more. Any thread. */
 bool wefti_reg_thread_do(weft_registry_t *registry, reg_request_t *q);
 /* A watch was begun: look soon, and say what there is. Any thread. */

@@ -19,6 +19,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -72,9 +73,18 @@ void wefti_reg_thread_look(weft_registry_t *r)
     wake_unlock(r);
 }
 
-/* There is something for the driver: `lock` is held, and let go. */
+static _Thread_local const weft_registry_t *runs; /* whose thread this is */
+
+bool wefti_reg_is_own_thread(const weft_registry_t *r)
+{
+    return runs == r;
+}
+
+/* There is something for the driver: `lock` is held, and let go. Where nobody drives it is this thread for a moment, and a runtime that is about
+ * to close has its closer's do it: the last of what there is to tell ends with a wait for this thread. */
 static void call_driver(weft_registry_t *r)
 {
+    const struct timespec nap = {.tv_nsec = 1000000};
     bool call = !r->telling && !r->orphan;
     if (call)
         r->telling = r->calling = true;
@@ -82,6 +92,11 @@ static void call_driver(weft_registry_t *r)
     if (!call)
         return;
     wefti_call_on_driver(r->rt, &r->call);
+    while (r->late) {
+        r->late = false;
+        nanosleep(&nap, NULL);
+        wefti_call_on_driver(r->rt, &r->call);
+    }
     pthread_mutex_lock(&r->lock);
     r->calling = false;
     pthread_cond_broadcast(&r->called);
@@ -326,6 +341,7 @@ static void *run(void *arg)
     weft_registry_t *r = (weft_registry_t *)arg;
     uint64_t due = 0, gap = GAP_NS, looked = 0;
     bool wanted = false, changed = false;
+    runs = r;
     while (!serve_all(r, &wanted)) {
         bool watched = atomic_load_explicit(&r->watching, memory_order_relaxed) != 0,
              any = watched || !wefti_list_empty(&r->ours);

@@ -1,4 +1,5 @@
 /* tests/matrix/lib/row_mem.c - rows of weft/mem.h. */
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -114,7 +115,12 @@ ROW(weft_pool_new, ON_RUNTIME)
 
 ROW(weft_pool_free, NEEDS_POOL | FREES)
 {
+    static _Atomic unsigned putting; /* another thread may have taken what is out, and not given it back yet */
+    atomic_fetch_add(&putting, 1);
     weft_pool_put(s->pool, atomic_exchange(&s->pooled, NULL));
+    atomic_fetch_sub(&putting, 1);
+    while (atomic_load(&putting))
+        sched_yield();
     turn_status(t, weft_pool_free(s->pool));
 }
 
