@@ -3,23 +3,25 @@
  * What anyone on a network could use is not opened by accident: without a key a server listens on this machine only, unless told
  * otherwise. tests/tools/tools_mem.py and tests/tools/tools_serve.py hold it. */
 #include <string.h>
+#include <strings.h>
 
 #include "session.h"
 
 static bool begins(const char *s, const char *with)
 {
-    return !strncmp(s, with, strlen(with));
+    return !strncasecmp(s, with, strlen(with));
 }
 
-/* Only this machine can connect there, as far as the text tells: a name that has to be looked up could be anywhere. */
-static bool is_local(const char *uri)
+/* Other machines could connect there, as far as the text tells: a name that has to be looked up could be anywhere. What is no address
+ * at all is left to weft_listen(), which says so. */
+static bool is_open_to_others(const char *uri)
 {
-    return begins(uri, "unix://") || begins(uri, "tcp://127.") || begins(uri, "tcp://[::1]") || begins(uri, "tcp://localhost:");
+    return begins(uri, "tcp://") && !begins(uri, "tcp://127.") && !begins(uri, "tcp://[::1]") && !begins(uri, "tcp://localhost:");
 }
 
 static const char *first_open_to_others(const char *uris)
 {
-    while (is_local(uris)) {
+    while (!is_open_to_others(uris)) {
         const char *comma = strchr(uris, ',');
         if (!comma)
             return NULL;

@@ -40,9 +40,9 @@ TEST(processes_with_other_keys_or_none_are_refused_and_one_with_the_key_is_not)
     static const char *keys[] = {"the right key, long enough", "the wrong key, long enough", NULL};
     static const weft_status_t expected[] = {WEFT_OK, WEFT_ERR_AUTH, WEFT_ERR_AUTH};
     char uri[256] = "";
-    int fds[2];
+    int fds[2], go[2]; /* who is connected stays until it is told to go: the listener may be late to take it */
     pid_t kids[3];
-    CHECK(!pipe(fds));
+    CHECK(!pipe(fds) && !pipe(go));
     for (int i = 0; i < 3; i++) {
         kids[i] = fork();
         if (kids[i] == 0) {
@@ -52,7 +52,9 @@ TEST(processes_with_other_keys_or_none_are_refused_and_one_with_the_key_is_not)
             CHECK(read(fds[0], uri, sizeof uri) == sizeof uri);
             weft_runtime_t *mine = open_keyed(keys[i], NULL);
             CHECK_OK(weft_ep_open(mine, uri, NULL, &op, &ep));
-            _exit(weft_op_wait(&op, 10 * WEFT_SECOND) == expected[i] ? 0 : 1);
+            weft_status_t st = weft_op_wait(&op, 10 * WEFT_SECOND);
+            CHECK(st || read(go[0], uri, 1) == 1);
+            _exit(st == expected[i] ? 0 : 1);
         }
     }
     weft_listener_t *l;
@@ -60,6 +62,10 @@ TEST(processes_with_other_keys_or_none_are_refused_and_one_with_the_key_is_not)
     snprintf(uri, sizeof uri, "%s", weft_listener_uri(l));
     for (int i = 0; i < 3; i++)
         CHECK(write(fds[1], uri, sizeof uri) == sizeof uri);
+    double end = test_now() + 10;
+    while (!n_accept && test_now() < end)
+        weft_runtime_progress(rt);
+    CHECK(write(go[1], "", 1) == 1);
     for (int i = 0; i < 3; i++) {
         int status = 1;
         while (waitpid(kids[i], &status, WNOHANG) == 0)

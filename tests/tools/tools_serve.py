@@ -121,7 +121,8 @@ def a_second_signal_ends_it_at_once():
 
 
 def a_key_is_needed_where_others_can_connect():
-    refused("--listen", "tcp://0.0.0.0:0", says=["tcp://0.0.0.0:0", "--key-file", "--no-key-needed", "call every function"])
+    for uri in ("tcp://0.0.0.0:0", "TCP://0.0.0.0:0", "unix://@weft-test-x,tcp://0.0.0.0:0"):
+        refused("--listen", uri, says=[uri.split(",")[-1], "--key-file", "--no-key-needed", "call every function"])
     with weft.scratch() as folder:
         server, said = weft.serve_calls("--listen", "tcp://0.0.0.0:0", "--no-key-needed", env=registry(folder))
         weft.end(server)
@@ -136,7 +137,7 @@ def what_is_wrong_is_said():
     refused("--heartbeat", "1ns", says=["--heartbeat"])
     with weft.scratch() as folder:
         env = registry(folder)
-        for args, words in ((("--name", "a b"), ["a b"]), (("--name", "weft.x"), ["weft.x"]), (("--listen", "pigeon://x"), ["pigeon"]),
+        for args, words in ((("--name", "a b"), ["a b"]), (("--name", "weft.x"), ["weft.x"]), (("--listen", "pigeon://x"), ["\"pigeon\" is not tcp or unix"]),
                             (("--registry", "pigeons://coop"), ["pigeons"])):
             done = weft.run("serve", *args, env=env)
             assert done.returncode in (1, 2) and all(w in done.stderr for w in words), (args, done)
