@@ -133,7 +133,9 @@ static weft_status_t pull_start(weft_op_t *op)
     am_pull_t *p = am_pull(op);
     am_msg_t *m = p->msg;
     am_into_t into = p->into;
-    weft_status_t st = unfit(m);
+    weft_status_t st = wefti_op_may_start(op);
+    if (!st)
+        st = unfit(m);
     op->from = m->pub.from;
     op->tag = m->pub.id;
     if (!st && !into.alloc && op->len < m->pub.len)
@@ -156,7 +158,9 @@ static weft_status_t view_start(weft_op_t *op)
 {
     am_pull_t *p = am_pull(op);
     am_msg_t *m = p->msg;
-    weft_status_t st = unfit(m);
+    weft_status_t st = wefti_op_may_start(op);
+    if (!st)
+        st = unfit(m);
     op->from = m->pub.from;
     op->tag = m->pub.id;
     op->len = m->pub.len;

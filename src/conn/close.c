@@ -320,7 +320,7 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
     if (wefti_conn_enter(rt, &was)) {
         st = close_now(ep, op, force);
         if (st && op)
-            wefti_op_unprepare(op);
+            st = wefti_op_take_back(op, st);
         wefti_leave(rt, was);
         return st;
     }

@@ -437,7 +437,7 @@ weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
     if (wefti_conn_enter(rt, &was)) {
         st = close_now(l, op);
         if (st && op)
-            wefti_op_unprepare(op);
+            st = wefti_op_take_back(op, st);
         wefti_leave(rt, was);
         return st;
     }

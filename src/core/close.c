@@ -39,7 +39,8 @@ static bool all_idle(weft_runtime_t *rt)
     for (int i = WEFTI_ROOM_N; i-- > 0;)
         if (rt->rooms[i] && rt->rooms[i]->idle && !rt->rooms[i]->idle(rt))
             return false;
-    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && wefti_mpsc_close(&rt->inbox);
+    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && !atomic_load(&rt->cancelling) &&
+           wefti_mpsc_close(&rt->inbox);
 }
 
 void wefti_shutdown(weft_runtime_t *rt)

@@ -22,8 +22,9 @@
  * Only the driver moves it from POSTED on, except POSTED -> ASKED. Bits beside the state say who else holds it: INBOX (it sits in
  * the inbox, to be started or cancelled; completion waits in READY until the inbox has let go of it), QUEUED (it is in its
  * completion queue), WAITED (a thread sleeps until it is done, and must be woken), HOOKED (a callback was attached after the post);
- * STOPPED, with IDLE, says that it was cancelled before its first post. After the store of DONE, and the pop from its
- * queue, the library does not touch the operation again; its owner may free it or post it anew.
+ * STOPPED, with IDLE or LINKED, says that it was cancelled before its post; GROUPED, with IDLE, that it is a member of a group and not posted
+ * yet. After the store of DONE, and the pop from its queue, the library does not touch the operation again; its owner may free it or post
+ * it anew.
  * tests/unit/core_op.c and tests/sim hold us to exactly one walk per post. */
 #ifndef WEFTI_CORE_H
 #define WEFTI_CORE_H
@@ -48,7 +49,8 @@
 enum {
     WEFTI_OP_IDLE = 0, WEFTI_OP_POSTED = 1, WEFTI_OP_READY = 2, WEFTI_OP_DONE = 3, WEFTI_OP_ASKED = 4, WEFTI_OP_LINKED = 5,
     WEFTI_OP_STATE = 7, /* mask of the above */
-    WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32, WEFTI_OP_HOOKED = 64, WEFTI_OP_STOPPED = 128
+    WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32, WEFTI_OP_HOOKED = 64, WEFTI_OP_STOPPED = 128,
+    WEFTI_OP_GROUPED = 256
 };
 
 /* What a room says about the operations it starts: static const, one per kind of operation. */
@@ -147,6 +149,7 @@ struct weft_runtime {
     /* These outlive the runtime: a thread that comes too late may touch them in its memory's next life. */
     _Atomic uint32_t inside;       /* threads inside, beside the driver: close waits for them */
     _Atomic uint32_t done_seq;     /* futex: bumped when a WAITED operation is done and when the driver is handed on */
+    _Atomic uint32_t cancelling;   /* threads between asking an operation to end and handing it in: the inbox is not closed before */
     _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one of them was told to take the driver */
     _Atomic bool virtual_time;     /* the fabric has no fd to sleep on: its clock is read every time */
     char name[128];
@@ -314,17 +317,20 @@ static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, con
     return WEFT_OK;
 }
 
-/* It is under way from here on: `state` is POSTED, or POSTED | INBOX. Before its first post it may be cancelled at any time, and that sticks. */
+/* It is under way from here on: `state` is POSTED, or POSTED | INBOX. Before that it may be cancelled at any time, and that sticks, unless it was
+ * posted before and is DONE. */
 static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
 {
     wefti_opx_t *x = wefti_opx(op);
     uint32_t was = atomic_load_explicit(&x->state, memory_order_relaxed);
-    if (was == WEFTI_OP_IDLE &&
-        atomic_compare_exchange_strong_explicit(&x->state, &was, state, memory_order_release, memory_order_relaxed))
+    if (was == WEFTI_OP_DONE) { /* whoever cancels it sees what its room filled in */
+        atomic_store_explicit(&x->state, state, memory_order_release);
         return;
-    if (was & WEFTI_OP_STOPPED)
+    }
+    while (!atomic_compare_exchange_weak_explicit(&x->state, &was, state, memory_order_release, memory_order_relaxed))
+        ;
+    if (__builtin_expect(was & WEFTI_OP_STOPPED, 0))
         x->flags |= WEFTI_OPF_STOPPED;
-    atomic_store_explicit(&x->state, state, memory_order_release); /* whoever cancels it sees what its room filled in */
 }
 /* For rooms that neither start it nor hand it to the inbox, but know of it themselves. */
 static inline void wefti_op_begin(weft_op_t *op) { wefti_op_begin_as(op, WEFTI_OP_POSTED); }
@@ -340,6 +346,8 @@ static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, 
 
 /* Undo prepare: the post fails after all. False: someone cancelled it meanwhile, so it has to complete. */
 bool wefti_op_unprepare(weft_op_t *op);
+/* The same on the driver, for one that was begun: what the post returns. st, or WEFT_OK if it has to complete, which it does with st. */
+weft_status_t wefti_op_take_back(weft_op_t *op, weft_status_t st);
 
 /* Prepare on the driver, where counting needs no atomic. */
 static inline weft_status_t wefti_op_prepare_here(weft_runtime_t *rt, weft_op_t *op, const wefti_op_kind_t *kind)
@@ -382,6 +390,13 @@ static inline bool wefti_op_stopped(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     return x->flags & WEFTI_OPF_STOPPED || atomic_load_explicit(&x->state, memory_order_relaxed) & WEFTI_OP_STOPPED;
+}
+/* For a start() of a kind whose operations do not all stop: WEFT_ERR_CANCELLED if this one was cancelled before it was started. */
+static inline weft_status_t wefti_op_may_start(weft_op_t *op)
+{
+    if (__builtin_expect((atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed) & WEFTI_OP_STATE) == WEFTI_OP_ASKED, 0))
+        return wefti_fail(WEFT_ERR_CANCELLED, "it was cancelled before it was started");
+    return WEFT_OK;
 }
 /* Start a prepared operation, on the driver. The result is the post's. */
 static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
@@ -432,18 +447,6 @@ static inline void wefti_op_complete(weft_op_t *op, weft_status_t status)
         wefti_op_complete_slow(op);
 }
 
-/* The same for one that completes inside the very call that posts it, so that no other thread can know of it yet. */
-static inline void wefti_op_complete_at_once(weft_op_t *op, weft_status_t status)
-{
-    wefti_opx_t *x = wefti_opx(op);
-    op->status = status;
-    x->rt->ops_completed++;
-    if (__builtin_expect(op->fn || op->queue || x->watch || x->flags || status, 0))
-        wefti_op_complete_slow(op);
-    else
-        atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
-}
-
 /* What operations that fail from now on say (weft_op_error), until it is set back to what it was: `uint64_t was = wefti_why(rt, detail);
  * ...; wefti_why(rt, was);`. Driver only. */
 static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)
@@ -462,7 +465,7 @@ static inline void wefti_op_complete_why(weft_op_t *op, weft_status_t status, ui
 }
 
 /* The way of a small message, which is sent within the call that posts it: if the operation can be posted and nobody is to be told,
- * none of the above is needed, only to say that it is done. */
+ * none of the above is needed, only to say that it is done. A member of a group is GROUPED until it is posted, so that it never goes this way. */
 static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);

@@ -5,6 +5,9 @@
  * the completion its owner may free it. What is left when the fate is decided is cancelled, and the group completes when all have
  * let go. A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no longer.
  *
+ * A member that is posted after weft_group_start() returned could complete before the driver has started the group, without a look at its watch:
+ * some posts need no driver. So it is GROUPED, by the thread that starts the group, and its post takes the way over the driver, behind the group.
+ *
  * Promise: a group completes once, after its last member, whatever the order. tests/unit/core_group.c holds us to it. */
 #include <stdlib.h>
 
@@ -73,6 +76,11 @@ static bool is_decided(const group_t *g)
     return g->mode == WEFT_GROUP_ANY ? g->ok > 0 : g->mode == WEFT_GROUP_ALL_OR_NONE && g->first;
 }
 
+static void ungroup(weft_op_t *op)
+{
+    atomic_fetch_and_explicit(&wefti_opx(op)->state, ~(uint32_t)WEFTI_OP_GROUPED, memory_order_acq_rel);
+}
+
 static void cancel_rest(group_t *g, weft_status_t why)
 {
     g->decided = true;
@@ -82,6 +90,7 @@ static void cancel_rest(group_t *g, weft_status_t why)
             continue;
         if ((wefti_op_state(op) & WEFTI_OP_STATE) == WEFTI_OP_IDLE) {
             wefti_opx(op)->watch = NULL;
+            ungroup(op);
             count(g, i, WEFT_ERR_CANCELLED, 0);
         } else {
             wefti_op_ask(op, why); /* its watch comes from the ready list, not from in here */
@@ -106,6 +115,15 @@ static void member_done(weft_op_t *op, void *arg)
     const weft_runtime_t *rt = wefti_opx(m->group)->rt;
     count(g, (size_t)(m - g->members), rt->told, rt->told_detail);
     settle(m->group);
+}
+
+/* It was not started: the first n members are nobody's. */
+static void let_go(group_t *g, size_t n)
+{
+    while (n--)
+        ungroup(g->members[n].op);
+    wefti_free(g->members);
+    g->members = NULL;
 }
 
 static weft_status_t group_start(weft_op_t *op)
@@ -140,8 +158,7 @@ static weft_status_t group_start(weft_op_t *op)
 err_watch:
     while (watched--)
         wefti_opx(g->members[watched].op)->watch = NULL;
-    wefti_free(g->members);
-    g->members = NULL;
+    let_go(g, g->n);
     return st;
 }
 
@@ -197,6 +214,25 @@ static bool fill(member_t *records, weft_op_t *const *members, size_t n, weft_op
     return !twice;
 }
 
+/* The members that were not posted yet are marked. WEFT_ERR_STATE: one was already, and none is. */
+static weft_status_t mark(group_t *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        wefti_opx_t *x = wefti_opx(g->members[i].op);
+        uint32_t state = atomic_load_explicit(&x->state, memory_order_acquire);
+        while ((state & WEFTI_OP_STATE) == WEFTI_OP_IDLE) {
+            if (state & WEFTI_OP_GROUPED) {
+                let_go(g, i);
+                return wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group already", i);
+            }
+            if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_GROUPED, memory_order_acq_rel,
+                                                      memory_order_acquire))
+                break;
+        }
+    }
+    return WEFT_OK;
+}
+
 weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode, weft_op_t *const *members, size_t n, weft_op_t *group)
 {
     weft_status_t st = check(rt, mode, members, n, group);
@@ -209,8 +245,17 @@ weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode, weft_
                                           : wefti_fail(WEFT_ERR_STATE, "a member is in the group twice");
     if (st)
         goto err_records;
-    *wefti_op_room(group, group_t) = (group_t){.members = records, .n = n, .left = n, .mode = mode};
-    return wefti_op_go(rt, group); /* frees the records on failure */
+    group_t *g = wefti_op_room(group, group_t);
+    *g = (group_t){.members = records, .n = n, .left = n, .mode = mode};
+    st = mark(g);
+    if (st) {
+        wefti_op_unprepare(group);
+        return st;
+    }
+    st = wefti_op_go(rt, group);
+    if (st && g->members) /* the runtime was closed before it came to the driver */
+        let_go(g, n);
+    return st;
 
 err_records:
     wefti_free(records);

@@ -81,8 +81,7 @@ weft_status_t wefti_op_inbox(weft_op_t *op)
         return WEFT_OK;
     /* whoever cancels it now leaves it to the inbox, which will never have it: it can be taken back */
     x->flags &= ~(uint32_t)WEFTI_OPF_INBOX_START;
-    atomic_store_explicit(&x->state, WEFTI_OP_POSTED, memory_order_relaxed);
-    wefti_op_unprepare(op);
+    wefti_op_unpost(op);
     weft_token_drop(token);
     return wefti_fail_gone(rt);
 }
@@ -134,8 +133,13 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
     question_t q = {.call.fn = answer, .fn = fn, .arg = arg};
     if (!wefti_call_on_driver(rt, &q.call))
         return wefti_fail_gone(rt);
-    while (!atomic_load(&q.answered))
-        wefti_futex_wait(&q.answered, 0, WEFTI_SAFETY_NS);
+    while (!atomic_load(&q.answered)) {
+        weft_runtime_t *was;
+        if (wefti_enter(rt, &was)) /* whoever drove may have left without looking at all there was: wefti_leave_slow() */
+            wefti_leave(rt, was);
+        else
+            wefti_futex_wait(&q.answered, 0, WEFTI_SAFETY_NS);
+    }
     return WEFT_OK;
 }
 

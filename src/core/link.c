@@ -64,7 +64,10 @@ void wefti_link_step(weft_op_t *next)
         wefti_op_complete_why(next, l.why ? l.why : l.told ? l.told : WEFT_ERR_CANCELLED, l.why ? 0 : l.detail);
         return;
     }
-    /* The post counts it, its deadline and its token anew. */
+    /* The post counts it, its deadline and its token anew; until then the token is ours to keep. */
+    weft_token_t *token = next->token;
+    if (token)
+        weft_token_hold(token);
     wefti_op_untrack(next);
     if (next->queue)
         wefti_queue_count(next->queue, -1);
@@ -73,6 +76,8 @@ void wefti_link_step(weft_op_t *next)
     weft_status_t st = l.post(next, l.user);
     bool posted = !rt->linking; /* then it may be complete and gone already */
     rt->linking = NULL;
+    if (token)
+        weft_token_drop(token);
     if (waited)
         rt->leave_due |= WEFTI_DUE_WAKE; /* the mark went with the post: let them look again */
     if (posted) {

@@ -10,7 +10,6 @@
  *
  * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us
  * to it. */
-#include <sched.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -21,11 +20,10 @@
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out)
 {
     uint32_t state = wefti_op_state(op);
-    bool step = state == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
+    bool step = (state & WEFTI_OP_STATE) == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    bool stopped = state == (WEFTI_OP_IDLE | WEFTI_OP_STOPPED);
-    if (state != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step && !stopped)
+    if ((state & WEFTI_OP_STATE) != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step)
         return wefti_fail(WEFT_ERR_STATE, state & WEFTI_OP_QUEUED ? "the operation is complete but still in its queue"
                                                                   : "the operation is under way already");
     if (wefti_closing(rt))
@@ -47,25 +45,51 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t 
     return WEFT_OK;
 }
 
-bool wefti_op_unprepare(weft_op_t *op)
+/* The state before the post. A link's next never looks idle to those who wait for it. */
+static uint32_t state_before(const wefti_opx_t *x)
+{
+    uint32_t state = x->flags & WEFTI_OPF_LINKED ? WEFTI_OP_LINKED : WEFTI_OP_IDLE;
+    return x->flags & WEFTI_OPF_STOPPED ? state | WEFTI_OP_STOPPED : state;
+}
+
+static void uncount(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    uint32_t state = wefti_op_state(op);
     bool step = x->flags & WEFTI_OPF_LINKED;
-    /* a link's next never looks idle to those who wait for it */
-    uint32_t back = step ? WEFTI_OP_LINKED : x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
-    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
-        if (atomic_compare_exchange_weak_explicit(&x->state, &state, back, memory_order_relaxed, memory_order_relaxed))
-            break;
-    if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED)
-        return false;
     atomic_fetch_sub_explicit(&x->rt->ops_posted, 1, memory_order_relaxed);
     wefti_op_untrack(op);
     if (step)
         x->rt->linking = op;
     if (op->queue)
         wefti_queue_count(op->queue, -1);
+}
+
+bool wefti_op_unprepare(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    uint32_t state = wefti_op_state(op), back = state_before(x);
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, back, memory_order_relaxed, memory_order_relaxed))
+            break;
+    if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED)
+        return false;
+    uncount(op);
     return true;
+}
+
+weft_status_t wefti_op_take_back(weft_op_t *op, weft_status_t st)
+{
+    if (wefti_op_unprepare(op))
+        return st;
+    wefti_op_complete(op, st);
+    return WEFT_OK;
+}
+
+void wefti_op_unpost(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    atomic_store_explicit(&x->state, state_before(x), memory_order_relaxed);
+    uncount(op);
 }
 
 weft_status_t wefti_op_track_slow(weft_op_t *op)
@@ -260,13 +284,9 @@ void weft_op_cancel(weft_op_t *op)
     wefti_opx_t *x = wefti_opx(op);
     weft_runtime_t *was;
     uint32_t state = wefti_op_state(op);
-    /* A link is just posting it, on another thread: that takes no longer than a post. */
-    while ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED && wefti_driven != x->rt) {
-        sched_yield();
-        state = wefti_op_state(op);
-    }
-    while (state == WEFTI_OP_IDLE)
-        if (atomic_compare_exchange_weak_explicit(&x->state, &state, WEFTI_OP_IDLE | WEFTI_OP_STOPPED, memory_order_acq_rel,
+    /* It was never posted, or a link is about to post it: its post finds the mark. */
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_IDLE || (state & WEFTI_OP_STATE) == WEFTI_OP_LINKED)
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_STOPPED, memory_order_acq_rel,
                                                   memory_order_acquire))
             return;
     if ((state & WEFTI_OP_STATE) != WEFTI_OP_POSTED)
@@ -279,14 +299,17 @@ void weft_op_cancel(weft_op_t *op)
         wefti_leave(rt, was);
         return;
     }
+    /* From the mark on it completes only when the inbox has let go of it: the inbox stays open until it has it. */
+    atomic_fetch_add(&rt->cancelling, 1);
     while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED) {
         uint32_t next = (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX;
         if (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire))
             continue;
         if (!(state & WEFTI_OP_INBOX))
-            (void)wefti_inbox_push(rt, op); /* it is under way, so the runtime is not closed */
-        return;
+            (void)wefti_inbox_push(rt, op);
+        break;
     }
+    atomic_fetch_sub(&rt->cancelling, 1);
 }
 
 /* --- looking, attaching ---------------------------------------------------------------------------------------------------- */

@@ -97,8 +97,12 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
         if ((n || completed != rt->ops_completed) && done(arg)) /* looking at many costs: only when some moved */
             return WEFT_OK;
         completed = rt->ops_completed;
-        if (__builtin_expect(wefti_closing(rt), 0) && !own_thread)
-            return WEFT_ERR_AGAIN; /* whoever closes it drives from here on */
+        if (__builtin_expect(wefti_closing(rt), 0)) {
+            if (done(arg)) /* the call that stops the own thread may have come within wefti_sleep() */
+                return WEFT_OK;
+            if (!own_thread)
+                return WEFT_ERR_AGAIN; /* whoever closes it drives from here on */
+        }
         if (n) {
             idle = 0;
             spins_since = 0;

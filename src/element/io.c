@@ -409,7 +409,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
         stop(io, why);
 }
 
-static const wefti_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel, .failed = failed};
+static const wefti_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel, .failed = failed, .stops = true};
 
 /* With the transport's lock, by a thread that posts, if it is not RELEASED: its way to the driver, or past it, begins. */
 static void come_in(weft_transport_t *t)

@@ -318,7 +318,7 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
         if (direct && !device && !(op && wefti_op_stopped(op)) && send_at_once(ep, buf, len, tag)) {
             if (op) {
                 wefti_op_begin(op);
-                wefti_op_complete_at_once(op, WEFT_OK);
+                wefti_op_complete(op, WEFT_OK);
             }
         } else if (op && direct) {
             st = wefti_op_start(op, send_start);

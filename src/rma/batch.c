@@ -168,7 +168,18 @@ static void batch_cancel(weft_op_t *op, weft_status_t why)
     one_less(b);
 }
 
-static const wefti_op_kind_t batch_kind = {.name = "batch", .start = batch_start, .cancel = batch_cancel};
+static void batch_skip(weft_op_t *op)
+{
+    const rma_post_t *p = wefti_op_room(op, rma_post_t);
+    for (size_t i = 0; i < p->n; i++) {
+        (void)item_fits(&p->items[i]); /* its fence stands */
+        p->items[i].status = WEFT_ERR_CANCELLED;
+        item_came(p->items, p->n, i);
+    }
+}
+
+static const wefti_op_kind_t batch_kind = {
+    .name = "batch", .start = batch_start, .cancel = batch_cancel, .skip = batch_skip, .stops = true};
 
 weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
 {

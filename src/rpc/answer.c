@@ -472,18 +472,17 @@ static weft_status_t from_stack(rpc_request_t *r, rpc_msg_t *msg, weft_op_t *op)
     weft_status_t st = wefti_rpc_send(r->ep, RPC_AM_TO_CLIENT, msg, 0, from_sent, op, &f->out);
     if (st) {
         rpc_no_t no;
-        wefti_op_unprepare(op);
-        if (!instead(st, &no))
-            return WEFT_ERR_CANCELLED;
-        wefti_rpc_failure(msg, r->call, &no);
-        (void)send_back(r->am, false, msg);
-        return st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED;
+        if (instead(st, &no)) {
+            wefti_rpc_failure(msg, r->call, &no);
+            (void)send_back(r->am, false, msg);
+        }
+        return wefti_op_take_back(op, st == WEFT_ERR_NOMEM ? st : WEFT_ERR_CANCELLED);
     }
     if (f->out) {
         (void)wefti_op_track(op);
         f->am = weft_am_keep(r->am);
     } else {
-        wefti_op_complete_at_once(op, WEFT_OK);
+        wefti_op_complete(op, WEFT_OK);
     }
     return WEFT_OK;
 }
@@ -519,7 +518,7 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
         (void)put(r, &msg);
         if (!st) {
             wefti_op_begin(op);
-            wefti_op_complete_at_once(op, WEFT_OK);
+            wefti_op_complete(op, WEFT_OK);
             return WEFT_OK;
         }
         goto err_op;

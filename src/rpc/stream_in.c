@@ -331,12 +331,14 @@ void wefti_stream_in_end(weft_stream_t *s, weft_am_t *am, const rpc_head_t *head
 
 /* --- the program's side -------------------------------------------------------------------------------------------- */
 
-static weft_status_t start(weft_op_t *op, bool at_once)
+static weft_status_t start(weft_op_t *op)
 {
     stream_recv_t *r = stream_recv(op);
     weft_stream_t *s = r->s;
     stream_in_t *in = &s->in;
-    weft_status_t st = WEFT_OK;
+    weft_status_t st = wefti_op_may_start(op);
+    if (st)
+        return st;
     bool waits = !wefti_list_empty(&in->receives);
     bool ready = !waits && !in->status && first_ready(in);
     if (!ready && (waits || !at_end(s, &st))) {
@@ -350,22 +352,14 @@ static weft_status_t start(weft_op_t *op, bool at_once)
     op->len = ready;
     if (ready)
         take_first(s, r->item);
-    if (at_once)
-        wefti_op_complete_at_once(op, WEFT_OK);
-    else
-        wefti_op_complete(op, WEFT_OK);
+    wefti_op_complete(op, WEFT_OK);
     return WEFT_OK;
-}
-
-static weft_status_t start_now(weft_op_t *op)
-{
-    return start(op, true);
 }
 
 static weft_status_t start_inbox(weft_op_t *op)
 {
     weft_stream_t *s = stream_recv(op)->s;
-    weft_status_t st = start(op, false);
+    weft_status_t st = start(op);
     wefti_stream_unref(s);
     return st;
 }
@@ -390,7 +384,7 @@ weft_status_t weft_stream_recv(weft_stream_t *stream, weft_item_t *item, weft_op
     memset(item, 0, sizeof *item);
     op->len = 0;
     *stream_recv(op) = (stream_recv_t){stream, item};
-    return wefti_stream_go(stream, op, start_now, NULL);
+    return wefti_stream_go(stream, op, start, NULL);
 }
 
 void weft_item_release(weft_item_t *item)

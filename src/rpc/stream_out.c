@@ -142,8 +142,8 @@ static weft_status_t pack_and_put_item(weft_op_t *op)
     return st ? st : put_item(op, &msg);
 }
 
-/* Send it: it may go. Then it is complete or flies; on an error it is neither. at_once: from within the call that posts it. */
-static weft_status_t put(weft_op_t *op, bool at_once)
+/* Send it: it may go. Then it is complete or flies; on an error it is neither. */
+static weft_status_t put(weft_op_t *op)
 {
     stream_send_t *w = stream_send(op);
     weft_stream_t *s = w->s;
@@ -153,8 +153,6 @@ static weft_status_t put(weft_op_t *op, bool at_once)
     if (w->out) {
         wefti_list_push_back(&s->out.flying, &wefti_opx(op)->link);
         stream_ref(s);
-    } else if (at_once) {
-        wefti_op_complete_at_once(op, WEFT_OK);
     } else {
         wefti_op_complete(op, WEFT_OK);
     }
@@ -193,7 +191,7 @@ static void send_waiting(weft_stream_t *s)
         if (!may_go(s, stream_send(op)->end))
             return;
         wefti_list_remove(l);
-        weft_status_t st = put(op, false);
+        weft_status_t st = put(op);
         if (st)
             failed(op, st);
     }
@@ -209,30 +207,27 @@ void wefti_stream_out_kick(weft_stream_t *s)
 
 /* --- posting ------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t start(weft_op_t *op, bool at_once)
+static weft_status_t start(weft_op_t *op)
 {
     stream_send_t *w = stream_send(op);
     weft_stream_t *s = w->s;
     weft_status_t st = refused(s);
+    if (!st && !w->end)
+        st = wefti_op_may_start(op);
     if (st)
         return st;
     if (wefti_list_empty(&s->out.waiting) && may_go(s, w->end))
-        return put(op, at_once);
+        return put(op);
     st = wefti_op_track(op);
     if (!st)
         wefti_list_push_back(&s->out.waiting, &wefti_opx(op)->link);
     return st;
 }
 
-static weft_status_t start_now(weft_op_t *op)
-{
-    return start(op, true);
-}
-
 static weft_status_t start_inbox(weft_op_t *op)
 {
     weft_stream_t *s = stream_send(op)->s;
-    weft_status_t st = start(op, false);
+    weft_status_t st = start(op);
     atomic_fetch_sub(&s->out.coming, 1);
     look_drained(s);
     wefti_stream_unref(s);
@@ -272,7 +267,7 @@ static weft_status_t post(weft_stream_t *s, stream_send_t what, weft_op_t *op)
         return st;
     what.s = s;
     *stream_send(op) = what;
-    return wefti_stream_go(s, op, start_now, &s->out.coming);
+    return wefti_stream_go(s, op, start, &s->out.coming);
 }
 
 /* A send that nobody waits for, with a copy of everything. */

@@ -199,7 +199,9 @@ static weft_status_t start(weft_op_t *op)
     store_ask_t *a = ask_of(op);
     weft_store_t *store = a->store;
     bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server does about it */
-    weft_status_t st = wefti_op_track(op);
+    weft_status_t st = must ? WEFT_OK : wefti_op_may_start(op);
+    if (!st)
+        st = wefti_op_track(op);
     if (st && !must)
         return st;
     weft_status_t state = (weft_status_t)atomic_load_explicit(&store->state, memory_order_relaxed);

@@ -481,7 +481,9 @@ static weft_status_t io_start(weft_op_t *op)
 {
     mir_io_t *io = mir_io(op);
     weft_mirror_t *m = io->m;
-    weft_status_t st = m->state ? m->state : m->phase != MIR_UP ? WEFT_ERR_CLOSED : io->len ? wefti_op_track(op) : WEFT_OK;
+    weft_status_t st = m->state ? m->state : m->phase != MIR_UP ? WEFT_ERR_CLOSED : wefti_op_may_start(op);
+    if (!st && io->len)
+        st = wefti_op_track(op);
     st = wefti_mirror_came(op, st);
     if (st)
         return st;
