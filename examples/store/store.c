@@ -94,7 +94,7 @@ struct client {
     weft_store_t *store;
 };
 
-/* A store is a lease at a server. It is renewed for as long as the runtime is driven: here by a thread of its own. */
+/* A store is a lease at a server. It stands for as long as we are connected, whatever the program does. */
 static void client_open(struct client *c, const char *uri)
 {
     weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;

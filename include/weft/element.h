@@ -45,7 +45,7 @@
  * Endings: calls with an action, a transport or a memory element that was closed, by any thread or with its runtime, return WEFT_ERR_CLOSED. Buffers
  *          that the program holds stay until it drops them, which may be after that.
  * Threads: any, for everything here. Blocking calls drive a caller-driven runtime, as weft_op_wait() does; one that is driven by nobody
- * else notices neither lost elements nor its own heartbeats, so give elements a runtime with WEFT_PROGRESS_THREAD. */
+ * else does not notice that elements were lost, so give elements a runtime with WEFT_PROGRESS_THREAD. */
 #ifndef WEFT_ELEMENT_H
 #define WEFT_ELEMENT_H
 
@@ -109,7 +109,7 @@ typedef struct weft_memory_opts {
     uint64_t bytes;           /* of its memory, which begins as zero. Needed */
     const char *uri;          /* where to listen. Default is: "tcp://127.0.0.1:0"; users on this host map the memory whatever it is */
     uint64_t spare;           /* bytes beyond that, for weft_transport_alloc(). Default is: none */
-    uint64_t lease_ns;        /* of those: how long they outlive a user that fell silent. Default is: 30 s */
+    uint64_t lease_ns;        /* of those: how long they outlive a user that was lost. Default is: 30 s */
     bool mirrored;            /* it is one of several replicas: its memory is a block that its users make, keep alike and find by `name` */
     bool named;               /* whoever is connected reaches the memory by its name, without a region key */
     bool unmapped;            /* users on this host do not map it: every access is checked by this process */
@@ -266,17 +266,17 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_flush(weft_transport_t *tr
 
 typedef struct weft_transport_alloc_opts {
     size_t size;
-    uint64_t lease_ns;        /* how long it outlives us when we fall silent. Default is: the element's lease, which is also the most it gives; the
+    uint64_t lease_ns;        /* how long it outlives us when we are lost. Default is: the element's lease, which is also the most it gives; the
                                  least is a millisecond */
 } weft_transport_alloc_opts_t;
 #define WEFT_TRANSPORT_ALLOC_OPTS_INIT WEFT_INIT(weft_transport_alloc_opts_t)
 
 /* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), and op->len. It
- * is zero, and ours under a lease, which is renewed for as long as our runtime is driven and the transport READY. So it goes when it is freed, when
- * the transport is released or configured anew, when its action is closed, and when the element has heard nothing from us for lease_ns: we were
+ * is zero, and ours under a lease, which stands for as long as the element is connected with us. So it goes when it is freed, when
+ * the transport is released or configured anew, when its action is closed, and lease_ns after the element has lost us: we were
  * killed, stopped or cut off, or the transport is LOST. Operations on it then end with WEFT_ERR_STALE, or _PEER; its bytes are
- * given to others, zero. With replicas it is at one of the elements. Drop or free the handle before the runtime closes; its weft_block_remote() is
- * for weft_rma_*(). opts may be NULL.
+ * given to others, zero. With replicas it is at one of the elements. Drop or free the handle, also after the runtime was closed; its
+ * weft_block_remote() is for weft_rma_*(). opts may be NULL.
  * Completes with WEFT_ERR_LIMIT (nothing left; or more than 16 different leases on one transport), WEFT_ERR_UNSUPPORTED (the element has no
  * spare). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_alloc(weft_transport_t *trans, uint64_t len, const weft_transport_alloc_opts_t *opts,

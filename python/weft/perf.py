@@ -309,7 +309,7 @@ def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]
     async def side() -> None:
         async with weft.Runtime(**options) as runtime:
             if uri is not None:
-                async with await runtime.connect(uri, timeout=args.timeout) as ep:
+                async with await runtime.connect(uri, timeout=args.timeout, retry=False) as ep:
                     for point in points:
                         await walk(steps.measure(ep, *point, out))
                 return
@@ -345,7 +345,7 @@ def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]
             pass
     with weft.blocking.Runtime(progress="caller" if args.mode == "blocking" else "thread", **options) as runtime:
         if uri is not None:
-            with runtime.connect(uri, timeout=args.timeout) as ep:
+            with runtime.connect(uri, timeout=args.timeout, retry=False) as ep:
                 for point in points:
                     do(steps.measure(ep, *point, out))
             return

@@ -137,8 +137,8 @@ def what_is_wrong_is_said():
     refused("--heartbeat", "1ns", says=["--heartbeat"])
     with weft.scratch() as folder:
         env = registry(folder)
-        for args, words in ((("--name", "a b"), ["a b"]), (("--name", "weft.x"), ["weft.x"]), (("--listen", "pigeon://x"), ["\"pigeon\" is not tcp or unix"]),
-                            (("--registry", "pigeons://coop"), ["pigeons"])):
+        for args, words in ((("--name", "a b"), ["a b"]), (("--name", "weft.x"), ["weft.x"]),
+                            (("--listen", "pigeon://x"), ["\"pigeon\" is not tcp or unix"]), (("--registry", "pigeons://coop"), ["pigeons"])):
             done = weft.run("serve", *args, env=env)
             assert done.returncode in (1, 2) and all(w in done.stderr for w in words), (args, done)
         server, said = weft.serve_calls("--listen", "tcp://127.0.0.1:0", env=env)

@@ -110,6 +110,27 @@ TEST(members_may_be_posted_after_the_group)
     CHECK_OK(weft_runtime_close(rt));
 }
 
+/* A post that needs no driver asks wefti_op_plain(): on a thread-driven runtime it could be over before the group has begun. */
+TEST(a_member_that_is_posted_behind_its_group_is_posted_over_the_driver)
+{
+    for (int thread = 0; thread < 2; thread++) {
+        weft_runtime_t *rt = fake_open(thread ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER, 0);
+        weft_op_t ops[2] = {{0}}, *list[2] = {&ops[0], &ops[1]}, group = WEFT_OP_INIT, other = WEFT_OP_INIT;
+        CHECK(wefti_op_plain(rt, &ops[0]));
+        CHECK_OK(weft_group_start(rt, WEFT_GROUP_ALL, list, 2, &group));
+        CHECK(!wefti_op_plain(rt, &ops[0]) && !wefti_op_plain(rt, &ops[1]));
+        CHECK_EQ(weft_group_start(rt, WEFT_GROUP_ALL, &list[1], 1, &other), WEFT_ERR_STATE);
+        CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &ops[0]));
+        weft_op_cancel(&group);
+        CHECK_EQ(weft_op_wait(&group, 10 * WEFT_SECOND), WEFT_ERR_CANCELLED);
+        CHECK(wefti_op_plain(rt, &ops[1])); /* it is a member no longer */
+        CHECK_OK(weft_group_start(rt, WEFT_GROUP_ALL, &list[1], 1, &other));
+        CHECK_OK(fake_post(rt, FAKE_AT_ONCE, &ops[1]));
+        CHECK_OK(weft_op_wait(&other, 10 * WEFT_SECOND));
+        CHECK_OK(weft_runtime_close(rt));
+    }
+}
+
 TEST(cancelling_a_group_or_its_deadline_ends_its_members_first)
 {
     weft_runtime_t *rt = fake_open(0, 0);
@@ -334,6 +355,51 @@ TEST(cancelling_the_next_cancels_the_first_and_posts_nothing)
     CHECK_EQ(weft_op_wait(&next, WEFT_SECOND), WEFT_ERR_TIMEOUT);
     CHECK_EQ(s.calls, 0);
     CHECK_OK(weft_runtime_close(rt));
+}
+
+TEST(the_next_keeps_its_token_until_it_is_posted)
+{
+    weft_runtime_t *rt = fake_open(0, 0);
+    step_t s = {.rt = rt, .how = FAKE_WAITS};
+    weft_op_t first = WEFT_OP_INIT, next = WEFT_OP_INIT;
+    CHECK_OK(weft_token_new(rt, NULL, &next.token));
+    CHECK_OK(fake_post(rt, FAKE_WAITS, &first));
+    CHECK_OK(weft_op_then(rt, &first, post_step, &s, &next));
+    weft_token_drop(next.token);
+    fake_event(rt, 1);
+    CHECK_EQ(weft_op_wait(&next, WEFT_MILLISECOND), WEFT_ERR_PENDING);
+    CHECK_EQ(s.calls, 1);
+    fake_event(rt, 1);
+    CHECK_OK(weft_op_wait(&next, WEFT_SECOND));
+    CHECK_OK(weft_runtime_close(rt));
+}
+
+typedef struct slow_step {
+    weft_runtime_t *rt;
+    _Atomic bool posting, cancelled;
+} slow_step_t;
+
+static weft_status_t post_when_cancelled(weft_op_t *op, void *user)
+{
+    slow_step_t *s = user;
+    s->posting = true;
+    while (!s->cancelled)
+        ;
+    return fake_post(s->rt, FAKE_WAITS, op);
+}
+
+TEST(a_cancel_does_not_wait_for_the_post_function_of_the_next)
+{
+    slow_step_t s = {.rt = fake_open(WEFT_PROGRESS_THREAD, 0)};
+    weft_op_t first = WEFT_OP_INIT, next = WEFT_OP_INIT;
+    CHECK_OK(fake_post(s.rt, FAKE_AT_ONCE, &first));
+    CHECK_OK(weft_op_then(s.rt, &first, post_when_cancelled, &s, &next));
+    while (!s.posting)
+        ;
+    weft_op_cancel(&next);
+    s.cancelled = true;
+    CHECK_EQ(weft_op_wait(&next, 10 * WEFT_SECOND), WEFT_ERR_CANCELLED);
+    CHECK_OK(weft_runtime_close(s.rt));
 }
 
 TEST(bad_links_are_refused)

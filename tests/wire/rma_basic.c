@@ -584,6 +584,29 @@ TEST(items_of_a_batch_that_touch_the_same_bytes_keep_their_order)
     }
 }
 
+TEST(a_batch_that_is_cancelled_before_it_is_posted_writes_nothing)
+{
+    each_far(way) {
+        far_open(way, NULL);
+        weft_region_t *region = far_region(65536);
+        weft_remote_t *r = far_attach(region, NULL);
+        const uint8_t *base = weft_region_base(region);
+        weft_op_t op = WEFT_OP_INIT;
+        weft_rma_item_t items[2] = {{.remote = r, .what = WEFT_RMA_DO_WRITE, .buf = out, .len = 8},
+                                    {.remote = r, .what = WEFT_RMA_DO_WRITE, .offset = 8, .buf = out, .len = 8}};
+        memset(out, 7, 8);
+        weft_op_cancel(&op);
+        CHECK_EQ(far_end(weft_rma_batch(items, 2, &op), &op), WEFT_ERR_CANCELLED);
+        CHECK_EQ(items[1].status, WEFT_ERR_CANCELLED);
+        CHECK_EQ(base[0] | base[8], 0);
+        CHECK_OK(far_end(weft_rma_batch(items, 2, &op), &op));
+        CHECK_EQ(base[0] & base[8], 7);
+        weft_remote_drop(r);
+        far_free(region);
+        far_close();
+    }
+}
+
 TEST(batches_have_bounds)
 {
     static weft_rma_item_t items[65537];

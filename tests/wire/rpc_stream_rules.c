@@ -235,6 +235,33 @@ TEST(a_receive_can_be_cancelled_and_takes_nothing)
     }
 }
 
+TEST(what_is_cancelled_before_it_is_posted_neither_sends_nor_takes)
+{
+    each_way(way) {
+        weft_op_t sends[2] = {WEFT_OP_INIT}, receives[2] = {WEFT_OP_INIT};
+        weft_value_t values[2] = {weft_u64(1), weft_u64(2)};
+        weft_item_t item;
+        uint64_t value;
+        joined_open(&j, way, both_ways);
+        weft_op_cancel(&sends[0]);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(weft_stream_send(j.s[JOINED_CLIENT], &values[i], &sends[i]));
+        CHECK_EQ(pair_wait(&j.pair, &sends[0], 20), WEFT_ERR_CANCELLED);
+        CHECK_OK(pair_wait(&j.pair, &sends[1], 20));
+        CHECK_OK(joined_send(&j, JOINED_CLIENT, weft_u64(3)));
+        CHECK_EQ(joined_recv_u64(&j, JOINED_SERVER, &value), 1);
+        CHECK_EQ(value, 2);
+        pair_run(&j.pair, 0.01); /* the third is there, and may be taken at once */
+        weft_op_cancel(&receives[0]);
+        CHECK_OK(weft_stream_recv(j.s[JOINED_SERVER], &item, &receives[0]));
+        CHECK_EQ(pair_wait(&j.pair, &receives[0], 20), WEFT_ERR_CANCELLED);
+        CHECK_OK(weft_stream_recv(j.s[JOINED_SERVER], &item, &receives[1]));
+        CHECK_OK(pair_wait(&j.pair, &receives[1], 20));
+        CHECK_EQ(item.value.u64, 3);
+        joined_close(&j);
+    }
+}
+
 TEST(what_is_wrong_is_said)
 {
     uint64_t value;

@@ -70,10 +70,12 @@ err_close:
 static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STORE_ID])
 {
     weft_store_opts_t so = WEFT_STORE_OPTS_INIT;
+    weft_ep_opts_t eo = WEFT_EP_OPTS_INIT;
     weft_op_t op = WEFT_OP_INIT;
     weft_ep_t *ep;
     op.timeout_ns = CLOSING;
-    if (weft_ep_open(l->rt, uri, NULL, &op, &ep))
+    eo.no_retry = true; /* where nobody listens any more, there is nothing to give back */
+    if (weft_ep_open(l->rt, uri, &eo, &op, &ep))
         return;
     so.id = id;
     if (!tool_wait_through(&op) && !tool_do_through(weft_store_open(ep, &so, &op), &op)) {

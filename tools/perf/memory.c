@@ -2,8 +2,8 @@
  *
  * "host" is pages straight from the kernel that go straight back, so that resident memory before and after a run can be compared.
  * "pool" is one pool a session, so that what the peer has mapped of it stays mapped from run to run. The others are asked of the
- * library by name, and may not be there. All bytes are written before the clock starts, and progress is made meanwhile: a side
- * that is silent while it clears gigabytes would be taken for dead. tests/tools/tools_perf.py holds it. */
+ * library by name, and may not be there. All bytes are written before the clock starts, and progress is made meanwhile, so that the
+ * peer's end is noticed while gigabytes are cleared. tests/tools/tools_perf.py holds it. */
 #include <string.h>
 #include <sys/mman.h>
 

@@ -19,7 +19,7 @@
 
 #include "perf.h"
 
-/* Accesses of mapped memory never make anyone call progress; heartbeats need it, and so does what is packed. */
+/* Accesses of mapped memory never make anyone call progress; the end of the peer shows there, and what is packed leaves there. */
 #define BATCH 256
 #define TOUCH_STEP ((size_t)1 << 20) /* complete at once */
 #define FILL 0x5a                    /* what run.c puts into what is written, and into what is read */

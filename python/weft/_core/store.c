@@ -1,6 +1,6 @@
 /* _core/store.c - Store: a lease at a memory server, and what is asked of it.
  *
- * The library renews the lease for as long as the runtime is driven. It holds its endpoint.
+ * The server keeps the lease for as long as the client is connected. It holds its endpoint.
  *
  *     COMING -> OPEN -> GONE   close() ends the lease, and with it the blocks that are not shared; so does the end of the object.
  *                              leave() only forgets it: who comes back with its id within the lease finds the blocks

@@ -407,7 +407,7 @@ static PyObject *repr(PyObject *self)
 
 #define ALLOC_DOC \
     "alloc(size, *, lease=None, timeout=None): more memory at the same element, zero, as a Block, until it is freed or the " \
-    "transport is released. lease is for how many seconds it outlives a program that falls silent; at most, and by default, " \
+    "transport is released. lease is for how many seconds it outlives a program that is lost; at most, and by default, " \
     "what the element gives."
 
 static PyMethodDef methods[] = {
