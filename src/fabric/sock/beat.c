@@ -105,13 +105,11 @@ static uint64_t walk(uint64_t era)
     for (beats.at = beats.wires.next; era == beats.era && beats.at != &beats.wires;) {
         sock_wire_t *w = wefti_container_of(beats.at, sock_wire_t, beat_link);
         beats.at = beats.at->next;
-        if (w->pulse.due <= now && !w->verdict) {
+        if (w->pulse.due <= now && !w->verdict)
             tick(w, now);
-            left--;
-        }
         if (w->pulse.due < next && !w->verdict)
             next = w->pulse.due;
-        if (!left) {
+        if (!--left) { /* one that was only looked at counts, too: the driver waits for the lock all the same */
             pthread_mutex_unlock(&beats.lock);
             left = BATCH;
             pthread_mutex_lock(&beats.lock);
