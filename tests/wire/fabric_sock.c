@@ -675,6 +675,30 @@ TEST(wake_and_wires_end_a_sleep)
     part(&a, &b);
 }
 
+/* --- heartbeats ---------------------------------------------------------------------------------------------------------------- */
+
+TEST(a_peer_that_left_many_beats_and_fell_silent_is_lost_within_the_bound)
+{
+    enum { LEFT = 60000, EVERY_MS = 100 };
+    static net_t b;
+    static char beats[LEFT];
+    net_open(&b);
+    post(&b, "tcp://127.0.0.1:0");
+    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    UNTIL(&b, NULL, b.n_accepted == 1);
+    end_t *e = &b.accepted[0];
+    CHECK_OK(b.f->ops->wire_beat(e->wire, EVERY_MS * WEFT_MILLISECOND, false));
+    b.f->ops->wire_watch(e->wire, WEFTI_BEATS * EVERY_MS * WEFT_MILLISECOND);
+    memset(beats, 'B', sizeof beats);
+    CHECK_EQ(send(fd, beats, sizeof beats, 0), LEFT);
+    usleep(2000000);            /* nobody drives, so that all of them are left to the thread */
+    UNTIL(&b, NULL, e->closed); /* at 256 in a tick it would take 23 seconds */
+    CHECK_EQ(e->why, WEFT_ERR_TIMEOUT);
+    close(fd);
+    b.f->ops->post_close(b.post);
+    net_close(&b);
+}
+
 static uint64_t wire_seen;
 static void seen(void *user, const void *bytes, size_t n)
 {

@@ -25,7 +25,7 @@
 #include "base/stack.h"
 #include "fabric/sock/internal.h"
 
-enum { BATCH = 64, READ_MOST = 256, STACK = 256 * 1024 };
+enum { BATCH = 64, READ_MOST = 4096, READS = 16, STACK = 256 * 1024 };
 #define NEVER UINT64_MAX
 
 static struct {
@@ -69,18 +69,32 @@ void wefti_beat_heard(sock_wire_t *w, size_t n)
         set_quiet(w, true);
 }
 
-/* Read the beats that wait in the socket; true: there were some. A message is left for the driver. */
+/* Read the beats that wait in the socket; true: there were some. A message is left for the driver.
+ *
+ * All of them, since one that is left would be heard at a later tick, when its sender may be dead. But no more than READS times
+ * READ_MOST: one wire shall not hold the lock. A peer that is due once in a tick and sends more than that is not ended for it, since
+ * it may have done nothing wrong: if this process was stopped for a day, so many wait. They are as many as the socket's buffer has room
+ * for, which is read in a few ticks. */
 static bool read_beats(sock_wire_t *w)
 {
     uint8_t bytes[READ_MOST];
+    bool heard = false, only_beats = false;
     if (w->reading || w->in_n)
         return false;
-    ssize_t there = recv(w->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
-    size_t n = 0;
-    while (there > 0 && n < (size_t)there && bytes[n] == SOCK_BEAT)
-        n++;
-    set_quiet(w, there > 0 && n == (size_t)there);
-    return n && recv(w->fd, bytes, n, MSG_DONTWAIT) > 0;
+    for (int i = 0; i < READS; i++) {
+        ssize_t there = recv(w->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
+        size_t n = 0;
+        if (there <= 0)
+            break;
+        while (n < (size_t)there && bytes[n] == SOCK_BEAT)
+            n++;
+        only_beats = n == (size_t)there;
+        heard = (n && recv(w->fd, bytes, n, MSG_DONTWAIT) > 0) || heard;
+        if (n < sizeof bytes)
+            break;
+    }
+    set_quiet(w, only_beats);
+    return heard;
 }
 
 static void tick(sock_wire_t *w, uint64_t now)
