@@ -626,6 +626,34 @@ TEST(descriptors_exhausted_turn_newcomers_away_and_nothing_spins)
     part(&a, &b);
 }
 
+TEST(a_listener_that_paused_wakes_who_sleeps)
+{
+    static net_t b;
+    struct rlimit was, none = {.rlim_cur = 3};
+    net_open(&b);
+    post(&b, "tcp://127.0.0.1:0");
+    for (int i = 0; i < 10; i++)
+        net_progress(&b);
+    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    CHECK(!getrlimit(RLIMIT_NOFILE, &was));
+    none.rlim_max = was.rlim_max;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &none)); /* not even the spare one can be had again */
+    for (int i = 0; i < 10; i++)
+        net_progress(&b);
+    CHECK_EQ(b.n_accepted, 0);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &was));
+    while (!b.n_accepted) { /* as a loop does that drives only when there is something */
+        struct pollfd p = {.fd = b.f->ops->event_fd(b.f), .events = POLLIN};
+        CHECK_OK(b.f->ops->arm(b.f));
+        CHECK_EQ(poll(&p, 1, 10000), 1);
+        b.f->ops->disarm(b.f);
+        net_progress(&b);
+    }
+    close(fd);
+    b.f->ops->post_close(b.post);
+    net_close(&b);
+}
+
 TEST(a_thousand_wires_come_and_go)
 {
     static net_t a, b;
