@@ -11,32 +11,37 @@
  * conn_stop.c, conn_partition.c. */
 #include "conn/ep.h"
 
+/* Send the heartbeats that are due. Each link has its own ticks: a peer with a long bound reads so seldom that it would fall behind if
+ * it got the heartbeats of one with a short bound. */
 static void walk(wefti_timer_t *t)
 {
     wefti_conn_t *conn = wefti_container_of(t, wefti_conn_t, beat);
-    uint64_t least = UINT64_MAX;
+    uint64_t now = conn->rt->now;
+    conn->beat_at = 0;
     wefti_list_each(it, &conn->links) {
         wefti_link_t *link = wefti_container_of(it, wefti_link_t, all);
-        if (!link->beat_ns || !link->wire)
+        if (!link->beat_due || !link->wire)
             continue;
-        conn->fabric->ops->wire_beat_once(link->wire);
-        if (link->beat_ns < least)
-            least = link->beat_ns;
+        if (link->beat_due <= now) {
+            conn->fabric->ops->wire_beat_once(link->wire);
+            link->beat_due = (now / link->beat_ns + 1) * link->beat_ns;
+        }
+        if (!conn->beat_at || link->beat_due < conn->beat_at)
+            conn->beat_at = link->beat_due;
     }
-    conn->beat_ns = least == UINT64_MAX ? 0 : least;
-    if (conn->beat_ns) /* it was in the heap a moment ago: there is room */
-        (void)wefti_timer_at(conn->rt, t, (conn->rt->now / least + 1) * least);
+    if (conn->beat_at) /* it was in the heap a moment ago: there is room */
+        (void)wefti_timer_at(conn->rt, t, conn->beat_at);
 }
 
-/* Our own timer ticks at least this often. */
-static weft_status_t tick_every(wefti_conn_t *conn, uint64_t every)
+/* Our own timer fires by then. */
+static weft_status_t fire_by(wefti_conn_t *conn, uint64_t at)
 {
-    if (conn->beat_ns && conn->beat_ns <= every)
+    if (conn->beat_at && conn->beat_at <= at)
         return WEFT_OK;
     conn->beat.fn = walk;
-    weft_status_t st = wefti_timer_at(conn->rt, &conn->beat, wefti_now(conn->rt) + every);
+    weft_status_t st = wefti_timer_at(conn->rt, &conn->beat, at);
     if (!st)
-        conn->beat_ns = every;
+        conn->beat_at = at;
     return st;
 }
 
@@ -49,11 +54,14 @@ weft_status_t wefti_beat_begin(wefti_link_t *link)
         return WEFT_OK;
     uint64_t every = least / WEFTI_BEATS;
     weft_status_t st = conn->fabric->ops->wire_beat(link->wire, every, by_hand);
+    uint64_t due = wefti_now(conn->rt) + every;
     if (!st && by_hand)
-        st = tick_every(conn, every);
-    if (!st)
-        link->beat_ns = every;
-    return st;
+        st = fire_by(conn, due);
+    if (st)
+        return st;
+    link->beat_ns = every;
+    link->beat_due = by_hand ? due : 0;
+    return WEFT_OK;
 }
 
 void wefti_beat_watch(wefti_link_t *link)

@@ -82,7 +82,7 @@ struct wefti_conn {
     bool shut;              /* the runtime closes: nothing new begins */
     uint64_t shut_at;
     wefti_timer_t beat;
-    uint64_t beat_ns;       /* length of its ticks; 0: it does not tick */
+    uint64_t beat_at;       /* when it fires; 0: it does not */
     uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
     uint64_t n_failed, n_reconnects;
     weft_listener_t *own;   /* behind weft_runtime_address() */
@@ -161,6 +161,7 @@ struct wefti_link {
     uint64_t close_count;      /* of CLOSE, while owed */
     uint64_t ack_count;
     uint64_t beat_ns;          /* between two heartbeats; 0: none yet */
+    uint64_t beat_due;         /* when our own timer sends the next one; 0: it sends none */
     wefti_timer_t timer;       /* end of patience: hello, connect, linger */
     wefti_list_t all;          /* conn->links or conn->dead */
     char *where;               /* the peer's address as a URI */

@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 
-#define HEARTBEAT_LEAST UINT64_C(1000000)       /* 1 ms: less would make us tick for the peer's amusement */
+#define HEARTBEAT_LEAST UINT64_C(100000000)     /* 100 ms, as in base/config.h: with less a stranger could have us tick all day */
 #define HEARTBEAT_MOST UINT64_C(86400000000000) /* a day */
 #define WINDOW_LEAST UINT64_C(1024)
 #define WINDOW_MOST UINT64_C(0xffffffff)
@@ -130,7 +130,7 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
     if (zero || (h.flags & ~(WEFTI_HELLO_KEYED | WEFTI_HELLO_RESUME)))
         return bad(what_out, "a hello with flags that mean nothing");
     if (h.heartbeat_ns < HEARTBEAT_LEAST || h.heartbeat_ns > HEARTBEAT_MOST)
-        return bad(what_out, "a hello whose heartbeat bound is not between 1 ms and a day");
+        return bad(what_out, "a hello whose heartbeat bound is not between 100 ms and a day");
     if (h.recv_window < WINDOW_LEAST || h.recv_window > WINDOW_MOST)
         return bad(what_out, "a hello whose window is not between 1 KiB and 4 GiB");
     *h_out = h;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/core.h"
 #include "lib/peer.h"
 #include "test.h"
 
@@ -111,16 +112,21 @@ TEST(a_peer_that_blocks_in_a_callback_is_kept)
 
 /* --- modes ------------------------------------------------------------------------------------------------------------------- */
 
-static weft_runtime_t *open_mode(weft_progress_mode_t mode, const char *transport, bool by_program)
+static weft_runtime_t *open_bound(weft_progress_mode_t mode, const char *transport, bool by_program, uint64_t bound)
 {
     weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
     weft_runtime_t *rt;
     o.progress = mode;
     o.transports = transport;
-    o.heartbeat_ns = BOUND;
+    o.heartbeat_ns = bound;
     o.heartbeat_by_program = by_program;
     CHECK_OK(weft_runtime_open(&o, &rt));
     return rt;
+}
+
+static weft_runtime_t *open_mode(weft_progress_mode_t mode, const char *transport, bool by_program)
+{
+    return open_bound(mode, transport, by_program, BOUND);
 }
 
 static void fall_silent(weft_op_t *op, void *user)
@@ -182,6 +188,47 @@ TEST(a_program_whose_silence_counts_is_kept_while_it_drives)
     CHECK_EQ(weft_ep_get_state(accepted.buf), WEFT_EP_UP);
     CHECK_OK(weft_runtime_close(client));
     CHECK_OK(weft_runtime_close(server));
+}
+
+/* Heartbeats sent by hand, on the first wire that had one and on the other. */
+static wefti_wire_t *first_wire;
+static unsigned sent[2];
+static wefti_fabric_ops_t counting;
+static void (*beat_once)(wefti_wire_t *wire);
+
+static void count_beat(wefti_wire_t *wire)
+{
+    first_wire = first_wire ? first_wire : wire;
+    sent[wire != first_wire]++;
+    beat_once(wire);
+}
+
+TEST(a_peer_with_a_long_bound_does_not_get_the_heartbeats_of_one_with_a_short_bound)
+{
+    static const uint64_t bounds[] = {1600 * WEFT_MILLISECOND, 60 * WEFT_SECOND};
+    weft_runtime_t *client = open_bound(WEFT_PROGRESS_CALLER, "tcp", true, 60 * WEFT_SECOND), *server[2];
+    weft_listener_t *l;
+    weft_ep_t *ep;
+    counting = *client->fabric->ops;
+    beat_once = counting.wire_beat_once;
+    counting.wire_beat_once = count_beat;
+    client->fabric->ops = &counting;
+    for (int i = 0; i < 2; i++) {
+        weft_op_t connected = WEFT_OP_INIT;
+        server[i] = open_bound(WEFT_PROGRESS_THREAD, "tcp", false, bounds[i]);
+        CHECK_OK(weft_listen(server[i], "tcp://127.0.0.1:0", NULL, &l));
+        CHECK_OK(weft_ep_open(client, weft_listener_uri(l), NULL, &connected, &ep));
+        CHECK_OK(weft_op_wait(&connected, 10 * WEFT_SECOND));
+    }
+    while (sent[0] < 15) { /* three seconds, if there is time for each of them */
+        weft_op_t timer = WEFT_OP_INIT;
+        CHECK_OK(weft_timer_start(client, 10 * WEFT_MILLISECOND, &timer));
+        CHECK_OK(weft_op_wait(&timer, 60 * WEFT_SECOND));
+    }
+    CHECK(sent[1] <= 5); /* one in 7.5 seconds */
+    CHECK_OK(weft_runtime_close(client));
+    CHECK_OK(weft_runtime_close(server[0]));
+    CHECK_OK(weft_runtime_close(server[1]));
 }
 
 /* --- our own silence --------------------------------------------------------------------------------------------------------- */

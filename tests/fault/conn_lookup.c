@@ -162,6 +162,8 @@ TEST(a_forked_child_asks_anew)
     pid_t pid = fork();
     if (!pid) {
         wefti_lookup_t *own;
+        pthread_mutex_init(&lock, NULL); /* a thread that did not come along may have held or waited for them */
+        pthread_cond_init(&changed, NULL);
         answers = true;
         CHECK_OK(wefti_lookup_start("host1.slow", &own));
         TEST_UNTIL(is_done(own), 30);

@@ -136,8 +136,8 @@ TEST(hostile_values_in_a_hello_are_refused)
         if (decode(buf, n, &g) != WEFT_ERR_PROTOCOL)
             FAIL("byte %zu = %u was accepted", bad[i].at, bad[i].value);
     }
-    static const uint64_t beats[] = {0, 1, 999999, UINT64_MAX};
-    for (unsigned i = 0; i < 4; i++) {
+    static const uint64_t beats[] = {0, 1, 1000000, 99999999, UINT64_MAX};
+    for (unsigned i = 0; i < 5; i++) {
         h = sample();
         h.heartbeat_ns = beats[i];
         CHECK_EQ(decode(buf, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf), &g), WEFT_ERR_PROTOCOL);

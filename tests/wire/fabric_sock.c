@@ -626,6 +626,34 @@ TEST(descriptors_exhausted_turn_newcomers_away_and_nothing_spins)
     part(&a, &b);
 }
 
+TEST(a_listener_that_paused_wakes_who_sleeps)
+{
+    static net_t b;
+    struct rlimit was, none = {.rlim_cur = 3};
+    net_open(&b);
+    post(&b, "tcp://127.0.0.1:0");
+    for (int i = 0; i < 10; i++)
+        net_progress(&b);
+    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    CHECK(!getrlimit(RLIMIT_NOFILE, &was));
+    none.rlim_max = was.rlim_max;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &none)); /* not even the spare one can be had again */
+    for (int i = 0; i < 10; i++)
+        net_progress(&b);
+    CHECK_EQ(b.n_accepted, 0);
+    CHECK(!setrlimit(RLIMIT_NOFILE, &was));
+    while (!b.n_accepted) { /* as a loop does that drives only when there is something */
+        struct pollfd p = {.fd = b.f->ops->event_fd(b.f), .events = POLLIN};
+        CHECK_OK(b.f->ops->arm(b.f));
+        CHECK_EQ(poll(&p, 1, 10000), 1);
+        b.f->ops->disarm(b.f);
+        net_progress(&b);
+    }
+    close(fd);
+    b.f->ops->post_close(b.post);
+    net_close(&b);
+}
+
 TEST(a_thousand_wires_come_and_go)
 {
     static net_t a, b;
@@ -673,6 +701,30 @@ TEST(wake_and_wires_end_a_sleep)
     net_progress(&b);
     CHECK_EQ(b.accepted[0].messages, 1);
     part(&a, &b);
+}
+
+/* --- heartbeats ---------------------------------------------------------------------------------------------------------------- */
+
+TEST(a_peer_that_left_many_beats_and_fell_silent_is_lost_within_the_bound)
+{
+    enum { LEFT = 60000, EVERY_MS = 100 };
+    static net_t b;
+    static char beats[LEFT];
+    net_open(&b);
+    post(&b, "tcp://127.0.0.1:0");
+    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    UNTIL(&b, NULL, b.n_accepted == 1);
+    end_t *e = &b.accepted[0];
+    CHECK_OK(b.f->ops->wire_beat(e->wire, EVERY_MS * WEFT_MILLISECOND, false));
+    b.f->ops->wire_watch(e->wire, WEFTI_BEATS * EVERY_MS * WEFT_MILLISECOND);
+    memset(beats, 'B', sizeof beats);
+    CHECK_EQ(send(fd, beats, sizeof beats, 0), LEFT);
+    usleep(2000000);            /* nobody drives, so that all of them are left to the thread */
+    UNTIL(&b, NULL, e->closed); /* at 256 in a tick it would take 23 seconds */
+    CHECK_EQ(e->why, WEFT_ERR_TIMEOUT);
+    close(fd);
+    b.f->ops->post_close(b.post);
+    net_close(&b);
 }
 
 static uint64_t wire_seen;

@@ -25,7 +25,7 @@
 #include "base/stack.h"
 #include "fabric/sock/internal.h"
 
-enum { BATCH = 64, READ_MOST = 256, STACK = 256 * 1024 };
+enum { BATCH = 64, READ_MOST = 4096, READS = 16, STACK = 256 * 1024 };
 #define NEVER UINT64_MAX
 
 static struct {
@@ -34,7 +34,7 @@ static struct {
     pthread_t thread;
     wefti_list_t wires;
     wefti_list_t *at;  /* the next one that the thread will look at */
-    uint64_t wakes;    /* when the thread wakes */
+    uint64_t wakes;    /* when the thread wakes; during its walk, as far as is known yet */
     unsigned runtimes; /* that have had a wire here */
     uint64_t era;      /* a thread runs in the era it was started in, and no longer */
 } beats = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -69,18 +69,32 @@ void wefti_beat_heard(sock_wire_t *w, size_t n)
         set_quiet(w, true);
 }
 
-/* Read the beats that wait in the socket; true: there were some. A message is left for the driver. */
+/* Read the beats that wait in the socket; true: there were some. A message is left for the driver.
+ *
+ * All of them, since one that is left would be heard at a later tick, when its sender may be dead. But no more than READS times
+ * READ_MOST: one wire shall not hold the lock. A peer that is due once in a tick and sends more than that is not ended for it, since
+ * it may have done nothing wrong: if this process was stopped for a day, so many wait. They are as many as the socket's buffer has room
+ * for, which is read in a few ticks. */
 static bool read_beats(sock_wire_t *w)
 {
     uint8_t bytes[READ_MOST];
+    bool heard = false, only_beats = false;
     if (w->reading || w->in_n)
         return false;
-    ssize_t there = recv(w->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
-    size_t n = 0;
-    while (there > 0 && n < (size_t)there && bytes[n] == SOCK_BEAT)
-        n++;
-    set_quiet(w, there > 0 && n == (size_t)there);
-    return n && recv(w->fd, bytes, n, MSG_DONTWAIT) > 0;
+    for (int i = 0; i < READS; i++) {
+        ssize_t there = recv(w->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
+        size_t n = 0;
+        if (there <= 0)
+            break;
+        while (n < (size_t)there && bytes[n] == SOCK_BEAT)
+            n++;
+        only_beats = n == (size_t)there;
+        heard = (n && recv(w->fd, bytes, n, MSG_DONTWAIT) > 0) || heard;
+        if (n < sizeof bytes)
+            break;
+    }
+    set_quiet(w, only_beats);
+    return heard;
 }
 
 static void tick(sock_wire_t *w, uint64_t now)
@@ -97,28 +111,33 @@ static void tick(sock_wire_t *w, uint64_t now)
 
 /* --- the thread -------------------------------------------------------------------------------------------------------------- */
 
-/* Look at every wire that is due; when the next one is. The lock is let go of now and then. */
-static uint64_t walk(uint64_t era)
+static void wake_by(uint64_t due)
 {
-    uint64_t now = wefti_clock_ns(), next = NEVER;
+    if (due < beats.wakes)
+        beats.wakes = due;
+}
+
+/* Look at every wire that is due, and find when the next one is. The lock is let go of now and then: a wire that comes meanwhile may be
+ * behind us, so whoever adds it says by itself when we wake. */
+static void walk(uint64_t era)
+{
+    uint64_t now = wefti_clock_ns();
     unsigned left = BATCH;
+    beats.wakes = NEVER;
     for (beats.at = beats.wires.next; era == beats.era && beats.at != &beats.wires;) {
         sock_wire_t *w = wefti_container_of(beats.at, sock_wire_t, beat_link);
         beats.at = beats.at->next;
-        if (w->pulse.due <= now && !w->verdict) {
+        if (w->pulse.due <= now && !w->verdict)
             tick(w, now);
-            left--;
-        }
-        if (w->pulse.due < next && !w->verdict)
-            next = w->pulse.due;
-        if (!left) {
+        if (!w->verdict)
+            wake_by(w->pulse.due);
+        if (!--left) { /* one that was only looked at counts, too: the driver waits for the lock all the same */
             pthread_mutex_unlock(&beats.lock);
             left = BATCH;
             pthread_mutex_lock(&beats.lock);
             now = wefti_clock_ns();
         }
     }
-    return next;
 }
 
 /* On a machine with ten times as much to do as it can, an ordinary thread may wake up half a second late. Where the process may have it
@@ -135,14 +154,13 @@ static void *run(void *arg)
     go_first();
     pthread_mutex_lock(&beats.lock);
     while (era == beats.era) {
-        uint64_t next = walk(era);
+        walk(era);
         if (era != beats.era)
             break;
-        beats.wakes = next;
-        if (next == NEVER) {
+        if (beats.wakes == NEVER) {
             pthread_cond_wait(&beats.changed, &beats.lock);
         } else {
-            struct timespec ts = {.tv_sec = (time_t)(next / WEFT_SECOND), .tv_nsec = (long)(next % WEFT_SECOND)};
+            struct timespec ts = {.tv_sec = (time_t)(beats.wakes / WEFT_SECOND), .tv_nsec = (long)(beats.wakes % WEFT_SECOND)};
             pthread_cond_timedwait(&beats.changed, &beats.lock, &ts);
         }
     }
@@ -270,8 +288,10 @@ weft_status_t wefti_sock_wire_beat(wefti_wire_t *wire, uint64_t every_ns, bool b
         w->by_hand = by_hand;
         wefti_pulse_start(&w->pulse, every_ns, wefti_clock_ns());
         wefti_list_push_back(&beats.wires, &w->beat_link);
-        if (w->pulse.due < beats.wakes)
+        if (w->pulse.due < beats.wakes) {
+            wake_by(w->pulse.due);
             pthread_cond_broadcast(&beats.changed);
+        }
     }
     pthread_mutex_unlock(&beats.lock);
     return st;

@@ -93,6 +93,8 @@ struct wefti_sock {
     wefti_list_t todo;      /* wires with an end or a retry */
     wefti_list_t dead, dead_listeners; /* to free after the batch */
     uint64_t paused_until;  /* 0: no listener is paused (post.c) */
+    wefti_watch_t pause_watch;
+    int pause_fd;           /* a timer that says so to who sleeps; -1: there was no post yet */
     bool beats;             /* it holds the thread of beat.c */
     uint8_t scratch[SOCK_HEAD + WEFTI_WIRE_MAX];
 };

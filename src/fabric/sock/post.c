@@ -1,11 +1,13 @@
 /* fabric/sock/post.c - listening and accepting.
  *
  * A post has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no descriptors left,
- * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second.
+ * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second. A timer ends the pause: in
+ * a program that only listens, and sleeps on the descriptor of the runtime, nothing else may ever happen. It is opened with the first post, since
+ * there is no descriptor for it when it is needed.
  *
  * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on the spare
  * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
- * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins. */
+ * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins, a_listener_that_paused_wakes_who_sleeps. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -45,12 +48,46 @@ wefti_post_t *wefti_post_of_link(wefti_list_t *link)
 
 /* --- accepting -------------------------------------------------------------------------------------------------------------- */
 
+static void pause_over(wefti_watch_t *watch, uint32_t events)
+{
+    wefti_sock_t *s = wefti_container_of(watch, wefti_sock_t, pause_watch);
+    uint64_t count;
+    (void)events;
+    ssize_t n = read(s->pause_fd, &count, sizeof count);
+    (void)n; /* the sweep after this batch looks at the clock */
+}
+
+static weft_status_t open_pause(wefti_sock_t *s)
+{
+    if (s->pause_fd >= 0)
+        return WEFT_OK;
+    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (fd < 0)
+        return wefti_fail(wefti_errno_status(errno), "no timer for listeners: %s", strerror(errno));
+    s->pause_watch.fn = pause_over;
+    weft_status_t st = wefti_sock_watch(s, fd, &s->pause_watch, EPOLLIN);
+    if (st) {
+        close(fd);
+        return st;
+    }
+    s->pause_fd = fd;
+    return WEFT_OK;
+}
+
+static void pause_from_now(wefti_sock_t *s)
+{
+    uint64_t at = wefti_clock_ns() + PAUSE_NS;
+    struct itimerspec its = {.it_value = {.tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u)}};
+    s->paused_until = at;
+    timerfd_settime(s->pause_fd, TFD_TIMER_ABSTIME, &its, NULL);
+}
+
 static void pause_listener(sock_listener_t *l)
 {
     wefti_sock_t *s = l->post->sock;
     wefti_sock_unwatch(s, l->fd);
     l->paused = true;
-    s->paused_until = wefti_clock_ns() + PAUSE_NS;
+    pause_from_now(s);
 }
 
 /* No descriptors left: turn one newcomer away with the spare one. */
@@ -89,7 +126,9 @@ void wefti_post_resume(wefti_sock_t *s)
             left = left || l->paused;
         }
     }
-    s->paused_until = left ? wefti_clock_ns() + PAUSE_NS : 0;
+    s->paused_until = 0;
+    if (left)
+        pause_from_now(s);
 }
 
 static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
@@ -339,7 +378,9 @@ static char *join_uris(const sock_addrs_t *addrs)
 weft_status_t wefti_sock_post_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out)
 {
     sock_addrs_t addrs = {0};
-    weft_status_t st;
+    weft_status_t st = open_pause(s);
+    if (st)
+        return st;
     wefti_post_t *post = wefti_calloc(1, sizeof *post);
     if (!post)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a post");

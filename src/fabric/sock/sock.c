@@ -22,6 +22,7 @@ weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **so
     s->fabric = f;
     s->epoll_fd = epoll_fd;
     s->pid = getpid();
+    s->pause_fd = -1;
     s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (s->spare_fd < 0) {
         int err = errno;
@@ -173,6 +174,7 @@ void wefti_sock_close(wefti_sock_t *s)
         wefti_sock_post_close(wefti_post_of_link(it));
     sweep_dead(s);
     wefti_beats_drop(s);
+    wefti_sock_close_fd(s, s->pause_fd);
     if (s->spare_fd >= 0)
         close(s->spare_fd);
     wefti_free(s);

@@ -147,6 +147,7 @@ static bool send_some(tp_conn_t *c, tp_send_t *s)
             bulk_lost(c, WEFT_ERR_PEER, strerror(errno));
         return false;
     }
+    tp_sent(c);
     size_t head = (size_t)sent < c->out_n ? (size_t)sent : c->out_n;
     c->out_at += head;
     c->out_n -= head;

@@ -64,6 +64,7 @@ tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state)
     c->fd = fd;
     c->state = state;
     wefti_list_init(&c->busy);
+    wefti_list_init(&c->unacked);
     wefti_list_push_back(state == TP_STRANGER ? &r->strangers : &r->dials, &c->link);
     r->n_strangers += state == TP_STRANGER;
     return c;
@@ -91,6 +92,7 @@ void wefti_tp_conn_drop(tp_conn_t *c)
     close_fd(c);
     leave_list(c);
     wefti_list_remove(&c->busy);
+    wefti_list_remove(&c->unacked);
     c->state = TP_DEAD;
     wefti_list_push_back(&c->rail->dead, &c->link);
 }
@@ -99,7 +101,7 @@ void wefti_tp_options(int fd)
 {
     int on = 1, idle = KEEP_IDLE, pause = KEEP_PAUSE, tries = KEEP_TRIES;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    /* Heartbeats go over the wire: an idle lane is kept in the tables of routers, and found dead, by the kernel. */
+    /* Heartbeats go over the wire: an idle lane is kept in the tables of routers, and found dead, by the kernel; one that sends by acks.c. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause, sizeof pause);

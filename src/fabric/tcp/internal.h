@@ -9,6 +9,7 @@
  *   in.c      the same from the socket: the one place that reads what a peer wrote
  *   xfer.c    announcements, pulls, refusals
  *   bulk.c    the second connection, for large payloads
+ *   acks.c    connections whose peer acknowledges nothing any more
  *
  * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the receiver and
  * proves whose it is, and an answer that proves the same; then it carries items, each a multiple of 8 bytes: u32 length, u32 kind, the
@@ -23,6 +24,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "fabric/pulse.h"
 #include "fabric/tcp/tcp.h"
 
 #define TP_KIND 4
@@ -103,6 +105,10 @@ typedef struct tp_conn {
     size_t in_n;
     uint8_t challenge[TP_NONCE], nonce[TP_NONCE]; /* of the acceptor, of the dialler */
     uint64_t source;     /* of a stranger: the same for all from one address */
+    /* acks */
+    wefti_list_t unacked; /* rail->unacked: something was sent, and not all of it was seen to be acknowledged */
+    wefti_pulse_t acks;
+    uint64_t looked;
     /* bulk */
     wefti_list_t busy;   /* rail->bulk_busy */
     tp_pull_t *pull;     /* whose bytes come now */
@@ -237,6 +243,8 @@ struct tp_rail {
     wefti_list_t dead;      /* to free after the batch of events */
     unsigned n_strangers, max_strangers, n_lingers;
     wefti_list_t reserved;  /* lanes with a reserve_fd */
+    wefti_list_t unacked;   /* conns in UP */
+    uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
     wefti_list_t open, stuck, events, sent, pulled, bulk_busy, free_frames;
     unsigned n_free_frames;
@@ -362,5 +370,16 @@ void wefti_tp_bulk_none(tp_lane_t *l, bool tell);
 void wefti_tp_bulk_event(tp_conn_t *c);
 unsigned wefti_tp_bulk_run(tp_rail_t *r);
 void wefti_tp_bulk_arm(tp_rail_t *r);
+
+/* acks.c */
+void wefti_tp_acks_begin(tp_conn_t *c);
+/* Look at those that are due; when the next one is. 0: there is none. */
+uint64_t wefti_tp_acks_look(tp_rail_t *r, uint64_t now);
+/* Something was sent on it. */
+static inline void tp_sent(tp_conn_t *c)
+{
+    if (__builtin_expect(!wefti_list_linked(&c->unacked), 0))
+        wefti_tp_acks_begin(c);
+}
 
 #endif

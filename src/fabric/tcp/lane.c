@@ -203,6 +203,7 @@ void wefti_tp_linger(tp_conn_t *c)
     }
     if (r->n_lingers >= TP_LINGERS)
         wefti_tp_conn_drop(wefti_container_of(wefti_list_first(&r->lingers), tp_conn_t, link));
+    wefti_list_remove(&c->unacked);
     c->lane->conn = NULL;
     c->lane = NULL;
     c->state = TP_LINGER;

@@ -199,6 +199,7 @@ void wefti_tp_flush(tp_lane_t *l)
                 wefti_tp_out_drop(l);
             return;
         }
+        tp_sent(l->conn);
         if (chunk)
             chunk_sent(l, (size_t)n);
         else
@@ -216,6 +217,8 @@ static inline bool may_send(const tp_lane_t *l)
 static void send_frame(tp_lane_t *l)
 {
     ssize_t n = send(l->fd, l->frame->bytes, l->used, FLAGS);
+    if (n > 0)
+        tp_sent(l->conn);
     if (__builtin_expect(n == (ssize_t)l->used, 1)) {
         wefti_tp_frame_free(l->rail, l->frame);
         l->frame = NULL;

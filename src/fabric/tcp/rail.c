@@ -152,6 +152,9 @@ static void run_timers(tp_rail_t *r)
     }
     wefti_list_each(it, &r->dials)
         sooner(&next, wefti_container_of(it, tp_conn_t, link)->deadline);
+    uint64_t acks = wefti_tp_acks_look(r, now);
+    if (acks)
+        sooner(&next, acks);
     wefti_list_t *in_order[] = {&r->strangers, &r->lingers};
     for (int i = 0; i < 2; i++) {
         wefti_list_each_safe(it, in_order[i]) {
@@ -424,7 +427,8 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
     wefti_slots_init(&r->sends, UINT32_MAX - 1);
     wefti_slots_init(&r->pulls, UINT32_MAX - 1);
-    wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead,   &r->reserved,  &r->open,
+    r->bound = config->heartbeat;
+    wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead,   &r->reserved,  &r->open,       &r->unacked,
                              &r->stuck, &r->events,    &r->sent,    &r->pulled, &r->bulk_busy, &r->free_frames};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);

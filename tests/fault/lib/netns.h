@@ -11,5 +11,8 @@ const char *netns_make(void);
 void netns_enter(int i);
 /* Take the link down without a word, or up again. */
 void netns_link(bool up);
+/* A second link between them, eth1 on both: 10.98.0.1 and 10.98.0.2. NULL, or why that cannot be done here. */
+const char *netns_second(void);
+void netns_second_link(bool up);
 
 #endif
