@@ -72,11 +72,11 @@ static void uncount(weftpy_arrival_t *a)
     a->counted = false;
 }
 
-void weftpy_arrival_free(weftpy_arrival_t *a, bool release)
+void weftpy_arrival_free(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
     uncount(a);
-    if (release && q->pid == getpid()) /* in a child it is the parent's */
+    if (q->pid == getpid()) /* in a child it is the parent's */
         weft_request_release(a->request);
     free(a->memory);
     free(a->peer);
@@ -88,7 +88,7 @@ void weftpy_arrival_free(weftpy_arrival_t *a, bool release)
 static void turn_away(weftpy_arrival_t *a, weft_code_t code, const char *why)
 {
     weft_request_fail(a->request, code, why);
-    weftpy_arrival_free(a, true);
+    weftpy_arrival_free(a);
 }
 
 /* --- arriving ------------------------------------------------------------------------------------------------------------ */
@@ -116,7 +116,7 @@ static void ready(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
     if (weft_request_cancelled(a->request)) /* nobody waits for it any more */
-        weftpy_arrival_free(a, true);
+        weftpy_arrival_free(a);
     else if (q->blocking)
         put(a);
     else if (!q->owner)
@@ -266,7 +266,7 @@ void weftpy_inbox_forget(weftpy_inbox_t *q)
     pthread_cond_broadcast(&q->news);
     pthread_mutex_unlock(&q->lock);
     for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q));)
-        weftpy_arrival_free(a, false);
+        weftpy_arrival_free(a);
 }
 
 /* --- cancelled ----------------------------------------------------------------------------------------------------------- */

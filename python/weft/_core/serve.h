@@ -75,11 +75,11 @@ weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q);                  /* NULL
 weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q);             /* with the GIL: ->object is alive */
 bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);       /* for one of them, without the GIL; false: it is stopped */
 void weftpy_inbox_stop(weftpy_inbox_t *q);                               /* what waits is answered UNAVAILABLE, nobody waits any more */
-void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone, and the requests that wait with it */
+void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone: what waits is let go of, nobody waits any more */
 void weftpy_inbox_watch(weftpy_arrival_t *a);                            /* it will be among the told when it is cancelled */
 void weftpy_inbox_unwatch(weftpy_arrival_t *a);
-/* The end of it: released at the library if that still has it. memory stays if it was taken (set to NULL). */
-void weftpy_arrival_free(weftpy_arrival_t *a, bool release);
+/* The end of it: released at the library, also after the runtime was closed. memory stays if it was taken (set to NULL). */
+void weftpy_arrival_free(weftpy_arrival_t *a);
 
 /* request.c */
 extern PyType_Spec weftpy_request_spec;
