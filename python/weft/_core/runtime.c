@@ -358,14 +358,29 @@ static PyObject *get_under_way(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
 }
 
+/* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting for the
+ * GIL; this one would have to keep it, since asking may complete operations. So only the loop's thread asks, or, of one that is driven
+ * by hand, any while nobody drives it. */
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
+    weft_status_t status;
     if (weftpy_runtime_check(run))
         return NULL;
-    weft_runtime_get_stats(run->rt, &s);
+    if (run->blocking) {
+        weft_runtime_t *rt = run->rt;
+        PyThreadState *save = PyEval_SaveThread();
+        status = weft_runtime_get_stats(rt, &s); /* which also says that another thread has closed it meanwhile */
+        PyEval_RestoreThread(save);
+    } else if (weftpy_loop_thread_check(run)) {
+        return NULL;
+    } else {
+        status = weft_runtime_get_stats(run->rt, &s);
+    }
+    if (status)
+        return weftpy_raise(run->st, status);
     const struct {
         const char *name;
         uint64_t value;
