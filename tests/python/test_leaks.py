@@ -278,3 +278,39 @@ def test_requests_that_outlive_their_runtime_leave_nothing(run):
             await asyncio.gather(*tasks, return_exceptions=True)
         kept.clear()
     assert grown(run, one) < n * size // 10
+
+
+def test_a_request_may_be_let_go_of_long_after_its_runtime(run):
+    """By then the memory of the runtime may be that of another one, as it is once 64 were closed after it."""
+    service, kept = weft.Service("keeper"), []
+
+    @service.function
+    async def keep(request: weft.Request) -> int:
+        kept.append(request)
+        await asyncio.sleep(3600)
+
+    async def body():
+        async with weft.Runtime() as left:
+            right = weft.Runtime()
+            server = service.start(right)
+            client = left.client(server.listen("tcp://127.0.0.1:0"))
+            call = client.keep()
+            while not kept:
+                await asyncio.sleep(0.001)
+            right._close()
+            with pytest.raises(weft.WeftError):
+                await call
+            for _ in range(70):
+                weft.Runtime()._close()
+            later = [weft.Runtime() for _ in range(70)]
+            kept.pop().release()
+            tasks = tuple(server._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for rt in later:
+                p = await connected(left, rt)
+                await p.a.close()
+                rt._close()
+            await client.close()
+    run(body())
