@@ -162,7 +162,7 @@ class Service:
         their arguments, of one alone; what goes beyond is answered RESOURCE_EXHAUSTED. `instance`: its own name among those of the
         service. `remembered`, `remember`: replies to calls made with `once`, and for how long. `peer_percent`: what one connection may
         have of `requests`, `queue`, `bytes` and `remembered`, 50 if nobody says. `stall`: seconds after which a caller that announced
-        arguments and sends nothing of them loses its connection, 30 if nobody says.
+        arguments and sends nothing of them loses its connection, 30 if nobody says; math.inf: never.
         """
         return Serving(self, uri, registry, address, runtime, drain, options)
 

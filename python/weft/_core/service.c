@@ -67,6 +67,9 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_u64(percent, "peer_percent", 100, &part) || weftpy_ns(stall, "stall", &opts.stall_ns) ||
         opened(s)) /* last: numbers can run anything */
         return -1;
+    if (stall && stall != Py_None && !opts.stall_ns)
+        opts.stall_ns =
+            UINT64_MAX; /* infinity, which weftpy_ns() leaves alone: for the library 0 is half a minute, and this is never */
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if (run->blocking ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return -1;
