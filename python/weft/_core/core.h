@@ -166,7 +166,7 @@ int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop);
 void weftpy_loop_detach(weftpy_runtime_t *run);
 int weftpy_loop_wake(weftpy_runtime_t *run, bool at_once); /* whoever waits for what is complete */
 int weftpy_loop_before_post_slow(weftpy_runtime_t *run);
-int weftpy_loop_thread_check(weftpy_runtime_t *run); /* -1: this is not its loop's thread; by hand: another thread drives it just now */
+int weftpy_loop_thread_check(weftpy_runtime_t *run); /* -1: this is not its loop's thread; by hand: another drives it now */
 int weftpy_loop_schedule(weftpy_runtime_t *run);
 bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op); /* true: it is complete */
 int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn */

@@ -319,7 +319,8 @@ static int close_later(void *self)
     return 0;
 }
 
-/* Called for the package's class, whose dealloc is Python's own. Where the runtime cannot be closed now it lives on until it can. */
+/* Called for the package's class, whose dealloc is Python's own. Where the runtime cannot be closed now it lives on until it
+ * can. */
 static void finalize(PyObject *self)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
@@ -376,9 +377,9 @@ static PyObject *get_under_way(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
 }
 
-/* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting for the
- * GIL; this one would have to keep it, since asking may complete operations. So only the loop's thread asks, or, of one that is driven
- * by hand, any while nobody drives it. */
+/* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting
+ * for the GIL; this one would have to keep it, since asking may complete operations. So only the loop's thread asks, or, of one
+ * that is driven by hand, any while nobody drives it. */
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     (void)unused;

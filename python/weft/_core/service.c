@@ -85,7 +85,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     opts.peer_percent = (uint32_t)part;
     if (!s->functions)
         s->functions = PyList_New(0);
-    s->inbox = s->functions ? weftpy_inbox_new(run->rt, run->blocking, opts.bytes, opts.queue) : NULL;
+    s->inbox = s->functions ? weftpy_inbox_new(run->rt, run->blocking, &opts) : NULL;
     if (!s->inbox) {
         if (s->functions)
             PyErr_NoMemory();
@@ -542,8 +542,8 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     weft_service_get_stats(s->service, &c);
     pthread_mutex_lock(&s->inbox->lock);
     c.waiting += s->inbox->waiting;
+    c.bytes += s->inbox->bytes;
     pthread_mutex_unlock(&s->inbox->lock);
-    c.bytes += atomic_load(&s->inbox->bytes);
     const struct {
         const char *name;
         uint64_t value;
