@@ -159,10 +159,11 @@ class Service:
 
         `threads`: in an event loop, plain functions run in so many threads (0: in the loop itself); without one, all functions do.
         `requests`, `queue`, `bytes`, `payload_max`: how many requests at one time, how many of them waiting for a thread, bytes of
-        their arguments, of one alone; what goes beyond is answered RESOURCE_EXHAUSTED. `instance`: its own name among those of the
-        service. `remembered`, `remember`: replies to calls made with `once`, and for how long. `peer_percent`: what one connection may
-        have of `requests`, `queue`, `bytes` and `remembered`, 50 if nobody says. `stall`: seconds after which a caller that announced
-        arguments and sends nothing of them loses its connection, 30 if nobody says.
+        their arguments, of one alone; what goes beyond is answered RESOURCE_EXHAUSTED. In an event loop `requests` bounds what waits
+        for a thread, and `queue` nothing. `instance`: its own name among those of the service. `remembered`, `remember`: replies to
+        calls made with `once`, and for how long. `peer_percent`: what one connection may have of `requests`, `queue`, `bytes` and
+        `remembered`, 50 if nobody says. `stall`: seconds after which a caller that announced arguments and sends nothing of them
+        loses its connection, 30 if nobody says; math.inf: never.
         """
         return Serving(self, uri, registry, address, runtime, drain, options)
 

@@ -343,12 +343,13 @@ static void do_work(rpc_request_t *r, uint32_t work)
 void wefti_rpc_hand_in(rpc_request_t *r, uint32_t work)
 {
     weft_runtime_t *rt = r->rt, *was;
-    if (!atomic_load(&r->work) && wefti_enter(rt, &was)) {
+    bool orphan = atomic_load(&r->left); /* then its memory may be that of a later runtime, which knows nothing of the request */
+    if (!orphan && !atomic_load(&r->work) && wefti_enter(rt, &was)) {
         do_work(r, work);
         wefti_leave(rt, was);
         return;
     }
-    if (wefti_join(rt)) { /* there is nobody to do it any more, and nobody to tell */
+    if (orphan || wefti_join(rt)) { /* there is nobody to do it any more, and nobody to tell */
         if (work & WORK_RELEASE)
             orphan_left(r, LEFT_BY_PROGRAM);
         return;

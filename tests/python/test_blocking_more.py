@@ -91,6 +91,19 @@ def test_many_that_fail(sides):
         wait()
 
 
+def test_what_many_say_is_of_the_first_that_failed(sides):
+    a, b = sides
+    with pytest.raises(weft.TimeoutError) as one:
+        b.recv_into(bytearray(8), 1, timeout=0.02)
+    with pytest.raises(weft.TimeoutError) as many:
+        b.recv_many([bytearray(8), bytearray(8)], 1, timeout=0.02)
+    assert str(many.value) == str(one.value)
+    wait = beside(a.send_many, [b"1", b"123456789"], 1)
+    with pytest.raises(weft.TruncatedError, match="9 bytes"):
+        b.recv_many([bytearray(4), bytearray(4)], 1, timeout=BOUND)
+    wait()
+
+
 def test_ctrl_c_ends_many(sides):
     _, b = sides
     buffers = [bytearray(8) for _ in range(1000)]

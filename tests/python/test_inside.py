@@ -2,6 +2,7 @@
 without waiting, and nothing of them is left behind."""
 import asyncio
 import gc
+import os
 import threading
 
 import pytest
@@ -117,6 +118,52 @@ def test_a_blocking_runtime_can_be_collected_inside_progress(run):
     held[0].listen("tcp://127.0.0.1:0")
     with pytest.warns(ResourceWarning, match="unclosed"):
         assert inside(run, lambda: (held.clear(), gc.collect())[0]) is None
+
+
+def test_a_runtime_of_a_loop_stays_open_inside_the_progress_of_another(run):
+    came = []
+
+    def close(other):
+        try:
+            other._close()
+        except weft.StateError as error:
+            came.append(str(error))
+
+    async def body():
+        async with weft.Runtime() as left, weft.Runtime() as right, weft.Runtime() as other:
+            p = await connected(left, right)
+            buffer = Act(100)
+            buffer.act = lambda: close(other)
+            op = p.b.recv_into(buffer, tag=1)
+            del buffer
+            await p.a.send(b"x", tag=1)
+            await op
+            assert "progress" in came[0] and not other.closed
+            q = await connected(left, other)  # it is as it was
+            await q.a.send(b"y", tag=1)
+            assert await q.b.recv(tag=1) == b"y"
+    run(body())
+
+
+def test_a_runtime_of_a_loop_that_is_collected_inside_progress_is_closed_after_it(run):
+    async def body():
+        async with weft.Runtime() as left, weft.Runtime() as right:
+            p = await connected(left, right)
+            before = len(os.listdir("/proc/self/fd"))
+            loop = asyncio.new_event_loop()
+            held = [weft.Runtime(loop=loop)]
+            loop.close()  # which has held it
+            assert len(os.listdir("/proc/self/fd")) > before
+            buffer = Act(100)
+            buffer.act = lambda: (held.clear(), gc.collect())
+            op = p.b.recv_into(buffer, tag=1)
+            del buffer
+            with pytest.warns(ResourceWarning, match="unclosed"):
+                await p.a.send(b"x", tag=1)
+                await op
+            while len(os.listdir("/proc/self/fd")) > before:  # one that is lost keeps what it has
+                await asyncio.sleep(0.01)
+    run(body())
 
 
 def test_a_region_let_go_of_inside_progress_leaves_its_memory_alone(run):

@@ -1,5 +1,6 @@
 """Nothing is left behind: the same work again and again, and the same number of objects and bytes afterwards."""
 import asyncio
+import ctypes
 import gc
 import sys
 import tracemalloc
@@ -8,6 +9,8 @@ import weakref
 import pytest
 
 import weft
+import weft.blocking
+from conftest import connected
 
 ROUNDS = 5
 KINDS = (weft.Runtime, weft.Endpoint, weft.Listener)
@@ -204,4 +207,110 @@ def test_every_entry_point_lets_go_of_its_arguments(run):
             # tens of thousands of calls lie between; the loop keeps timers that were cancelled for a while
             assert blocks[-1] - blocks[1] < 1500, blocks
             waiting.cancel()
+    run(body())
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+
+def allocated():
+    """Bytes that C has from malloc: what the library keeps is there, and nowhere in Python's count."""
+    settle()
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+    return mallinfo().uordblks
+
+
+def grown(run, one):
+    """By how much a round of one() grows what is allocated, once the first ones have made what stays."""
+    sizes = []
+    for _ in range(ROUNDS + 2):
+        run(one())
+        sizes.append(allocated())
+    return (sizes[-1] - sizes[1]) // ROUNDS
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_active_messages_that_nobody_took_before_the_close_leave_nothing(run, asked):
+    n, size = 40, 4000  # within the window
+
+    async def one():
+        async with weft.Runtime() as left, weft.Runtime() as right:
+            p = await connected(left, right)
+            ops = [p.b.am_recv(1) for _ in range(n)]
+            for _ in range(n):
+                await p.a.am_send(1, bytes(size))
+            while right.under_way:
+                await asyncio.sleep(0.001)
+        for op in ops if asked else ():
+            with pytest.raises(weft.ClosedError):
+                op.result()
+    assert grown(run, one) < n * size // 10
+
+
+def test_requests_that_outlive_their_runtime_leave_nothing(run):
+    n, size = 40, 3000
+    service, kept = weft.Service("keeper"), []
+
+    @service.function
+    async def keep(data: bytes, request: weft.Request) -> int:
+        kept.append(request)
+        await asyncio.sleep(3600)
+
+    async def one():
+        async with weft.Runtime() as left:
+            right = weft.Runtime()
+            server = service.start(right)
+            client = left.client(server.listen("tcp://127.0.0.1:0"))
+            calls = [client.keep(bytes(size)) for _ in range(n)]
+            while len(kept) < n:
+                await asyncio.sleep(0.001)
+            right._close()  # as nobody should: its services are not asked
+            for call in calls:
+                with pytest.raises(weft.WeftError):
+                    await call
+            await server.close()
+            await client.close()
+            tasks = tuple(server._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        kept.clear()
+    assert grown(run, one) < n * size // 10
+
+
+def test_a_request_may_be_let_go_of_long_after_its_runtime(run):
+    """By then the memory of the runtime may be that of another one, as it is once 64 were closed after it."""
+    service, kept = weft.Service("keeper"), []
+
+    @service.function
+    async def keep(request: weft.Request) -> int:
+        kept.append(request)
+        await asyncio.sleep(3600)
+
+    async def body():
+        async with weft.Runtime() as left:
+            right = weft.Runtime()
+            server = service.start(right)
+            client = left.client(server.listen("tcp://127.0.0.1:0"))
+            call = client.keep()
+            while not kept:
+                await asyncio.sleep(0.001)
+            right._close()
+            with pytest.raises(weft.WeftError):
+                await call
+            for _ in range(70):
+                weft.Runtime()._close()
+            later = [weft.Runtime() for _ in range(70)]
+            kept.pop().release()
+            tasks = tuple(server._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for rt in later:
+                p = await connected(left, rt)
+                await p.a.close()
+                rt._close()
+            await client.close()
     run(body())

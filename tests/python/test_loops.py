@@ -7,6 +7,7 @@ import time
 import pytest
 
 import weft
+from conftest import connected
 
 
 def test_a_loop_has_one_runtime_which_ends_with_it(run):
@@ -184,3 +185,37 @@ def test_keyboard_interrupt_goes_through_the_turn(run):
         await asyncio.sleep(10)
     with pytest.raises(KeyboardInterrupt):
         run(body())
+
+
+def test_counters_are_asked_for_in_the_loops_thread(run):
+    async def body():
+        async with weft.Runtime() as rt:
+            assert rt.stats()["endpoints"] == 0
+            with pytest.raises(weft.StateError, match="another thread"):
+                await asyncio.to_thread(rt.stats)
+        with pytest.raises(weft.ClosedError):
+            rt.stats()
+    run(body())
+
+
+def test_counters_that_the_library_refuses_are_refused(run):
+    seen = []
+
+    class Curious(bytearray):
+        def __del__(self):  # inside the progress of the runtime that received into it
+            try:
+                seen.append(self.other.stats())
+            except weft.StateError as error:
+                seen.append(str(error))
+
+    async def body():
+        async with weft.Runtime() as left, weft.Runtime() as right:
+            p = await connected(left, right)
+            buf = Curious(8)
+            buf.other = left
+            op = p.b.recv_into(buf, tag=1)
+            del buf
+            await p.a.send(b"x", tag=1)
+            await op
+            assert "inside a callback" in seen[0]
+    run(body())

@@ -131,6 +131,25 @@ def test_one_of_many_that_is_no_buffer_starts_none(pair):
     pair(body)
 
 
+def test_what_many_say_is_of_the_first_that_failed(pair):
+    async def body(p):
+        with pytest.raises(weft.WeftError, match="connect"):  # what its Op leaves is used again
+            await p.left.connect("tcp://127.0.0.1:1", retry=False)
+        with pytest.raises(weft.TimeoutError) as one:
+            await p.b.recv_into(bytearray(8), tag=1, timeout=0.02)
+        with pytest.raises(weft.WeftError, match="connect"):
+            await p.left.connect("tcp://127.0.0.1:1", retry=False)
+        op = p.b.recv_many([bytearray(8), bytearray(8)], tag=1, timeout=0.02)
+        with pytest.raises(weft.TimeoutError) as many:
+            await op
+        assert str(many.value) == str(one.value)
+        assert str(op.exception()) == str(one.value)  # as often as it is asked
+        await p.a.send_many([b"1", b"123456789"], tag=1)
+        with pytest.raises(weft.TruncatedError, match="9 bytes"):
+            await p.b.recv_many([bytearray(4), bytearray(4)], tag=1)
+    pair(body)
+
+
 def test_thousands_of_awaits(pair):
     async def body(p):
         n = 5000

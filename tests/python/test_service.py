@@ -389,6 +389,36 @@ def test_one_connection_has_its_part_and_others_are_served(served):
             served(weft.Service("wrong"), body, peer_percent=wrong)
 
 
+def test_one_connection_has_its_part_of_the_bytes(served):
+    service = weft.Service("shared")
+    go = asyncio.Event()
+
+    @service.function
+    async def hold(data: bytes) -> int:
+        await go.wait()
+        return len(data)
+
+    async def body(client, server):
+        with pytest.raises(weft.CallError) as error:
+            await client.hold(bytes(600_000))
+        assert error.value.code_name == "RESOURCE_EXHAUSTED"
+        first = asyncio.ensure_future(client.hold(bytes(400_000)))
+        while server.stats()["bytes"] < 400_000:
+            await asyncio.sleep(0.001)
+        with pytest.raises(weft.CallError) as error:
+            await client.hold(bytes(400_000))
+        assert error.value.code_name == "RESOURCE_EXHAUSTED"
+        async with weft.Runtime() as more, more.client(server.uri, service=service.name) as other:
+            theirs = asyncio.ensure_future(other.hold(bytes(400_000)))
+            while server.stats()["bytes"] < 800_000:
+                await asyncio.sleep(0.001)
+            go.set()
+            assert await asyncio.gather(first, theirs) == [400_000] * 2
+        assert await client.hold(bytes(400_000)) == 400_000  # what it had is given back
+        await nothing_held(server)
+    served(service, body, bytes=1_000_000)
+
+
 def test_draining_lets_calls_end_and_closing_does_not(served):
     service = weft.Service("leaving")
     go = asyncio.Event()

@@ -2,7 +2,9 @@
 # ctest: long
 import asyncio
 import gc
+import math
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -209,7 +211,6 @@ def test_the_runtime_closes_and_nobody_asks_the_service(run):
 
 def test_a_caller_that_stops_reading_does_not_stop_the_service(run, child):
     """Replies that a caller does not take wait for it alone."""
-    import signal
     service = weft.Service("stopped")
 
     @service.function
@@ -377,3 +378,33 @@ def test_a_forked_child_lets_the_parent_serve(run):
                 await asyncio.sleep(0.001)
             assert await client.pid() == os.getpid()
     run(body())
+
+
+def test_a_caller_that_stalls_for_long_is_waited_for_where_that_was_asked_for(child):
+    """stall=math.inf is for ever, and not the half minute of a service of which nobody says."""
+    service, arrived = weft.Service("patient"), asyncio.Event()
+
+    @service.function(signature="length(data: [u8]) -> i64", fetch=True)
+    async def length(request: weft.Request) -> int:
+        arrived.set()
+        while not stopped:
+            await asyncio.sleep(0.01)
+        data, = await request.fetch(bytearray(request.fetch_len))
+        return len(data)
+
+    stopped = []
+
+    async def body():
+        async with weft.Runtime(heartbeat=600, transports="tcp") as rt, service.serve(runtime=rt, stall=math.inf) as server:
+            process = child("""
+import sys, weft.blocking
+with weft.blocking.Runtime(heartbeat=600, transports="tcp") as rt:
+    print(rt.client(sys.argv[1]).length(bytes(100_000_000)), flush=True)
+""", server.uri)
+            await arrived.wait()
+            process.send_signal(signal.SIGSTOP)
+            stopped.append(True)
+            await asyncio.sleep(40)
+            process.send_signal(signal.SIGCONT)
+            assert (await asyncio.to_thread(process.stdout.readline)).strip() == "100000000"
+    asyncio.run(body())

@@ -132,7 +132,33 @@ def test_a_full_queue_turns_calls_away(threaded):
         assert error.value.code_name == "RESOURCE_EXHAUSTED"
         go.set()
         assert [first(), *(w() for w in more)] == [1, 1, 1]
-    threaded(service, body, threads=1, queue=2)
+    threaded(service, body, threads=1, queue=2, peer_percent=100)
+
+
+def test_one_connection_has_its_part_of_the_queue(threaded):
+    service, begun, go = weft.Service("queue"), threading.Event(), threading.Event()
+
+    @service.function
+    def wait() -> int:
+        begun.set()
+        assert go.wait(BOUND)
+        return 1
+
+    def body(client, server):
+        first = beside(client.wait)
+        assert begun.wait(BOUND)
+        more = [beside(client.wait) for _ in range(2)]
+        until(lambda: server.stats()["waiting"] == 2)
+        with pytest.raises(weft.CallError) as error:
+            client.wait()
+        assert error.value.code_name == "RESOURCE_EXHAUSTED"
+        with weft.blocking.Runtime() as rt, rt.client(server.uri, service=service.name) as other:
+            theirs = beside(other.wait)
+            until(lambda: server.stats()["waiting"] == 3)
+            go.set()
+            assert [first(), theirs(), *(w() for w in more)] == [1] * 4
+        assert client.wait() == 1  # what it had is given back
+    threaded(service, body, threads=1, queue=4)
 
 
 def test_cancelled_calls_are_told_in_threads(threaded):

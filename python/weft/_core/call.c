@@ -287,7 +287,8 @@ static PyObject *many_outcomes(weftpy_runtime_t *run, weft_op_t *op, PyObject *m
     return values(many_of(op), made, true);
 }
 
-static const weftpy_gives_t gives_values = {.value = many_values}, gives_outcomes = {.value = many_outcomes};
+static const weftpy_gives_t gives_values = {.value = many_values, .failed = weftpy_many_failed};
+static const weftpy_gives_t gives_outcomes = {.value = many_outcomes, .failed = weftpy_many_failed};
 
 /* Those of a blocking runtime, one after the other; a signal ends them all. Steals op. */
 static PyObject *wait_all(weftpy_op_t *op, size_t posted, weft_status_t status)

@@ -166,6 +166,7 @@ int weftpy_loop_attach(weftpy_runtime_t *run, PyObject *loop);
 void weftpy_loop_detach(weftpy_runtime_t *run);
 int weftpy_loop_wake(weftpy_runtime_t *run, bool at_once); /* whoever waits for what is complete */
 int weftpy_loop_before_post_slow(weftpy_runtime_t *run);
+int weftpy_loop_thread_check(weftpy_runtime_t *run); /* -1: this is not its loop's thread; by hand: another drives it now */
 int weftpy_loop_schedule(weftpy_runtime_t *run);
 bool weftpy_loop_spin(weftpy_runtime_t *run, weftpy_op_t *op); /* true: it is complete */
 int weftpy_loop_call(weftpy_runtime_t *run, PyObject *function, PyObject *arg); /* in the next turn */
@@ -225,7 +226,6 @@ extern const weftpy_gives_t weftpy_gives_none, weftpy_gives_none_ever, weftpy_gi
 extern const weftpy_gives_t weftpy_gives_owned;    /* owned.c: the memory at op.buf, as an OwnedBuffer */
 extern const weftpy_gives_t weftpy_gives_endpoint; /* endpoint.c: the endpoint at op.buf */
 extern const weftpy_gives_t weftpy_gives_message;  /* message.c: the active message at op.buf */
-extern const weftpy_gives_t weftpy_gives_lens;     /* many.c: a list of their lengths */
 
 typedef struct weftpy_many weftpy_many_t;
 
@@ -262,7 +262,8 @@ void weftpy_ops_free(weftpy_state_t *st);
 struct weftpy_many {
     size_t n, left;
     weftpy_op_t *owner;
-    weft_status_t status;
+    weft_status_t status; /* of the post that failed */
+    PyObject *why;        /* and what the library said of it, or NULL */
     bool each; /* whoever asks looks at each: what became of one is not what became of all */
     struct weftpy_one {
         weft_op_t op;
@@ -273,6 +274,7 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
 PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n);                             /* for n operations that others post; NULL: no memory */
 PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status);         /* n of them were posted; why not more. Steals op */
+void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made); /* weftpy_gives_t.failed of an Op that has many */
 void weftpy_many_cancel(weftpy_many_t *many);
 void weftpy_many_free(weftpy_many_t *many);
 

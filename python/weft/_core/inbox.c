@@ -9,8 +9,8 @@
  * were not here when the request came are fetched into memory of our own, with all of the fabric's ways and no copy after it:
  * views of it may outlive the runtime.
  *
- * What the library does for threads of its own is done here for Python's: a queue of bounded length, bytes counted,
- * RESOURCE_EXHAUSTED beyond.
+ * What the library does for threads of its own is done here for Python's: a queue of bounded length, bytes counted, of both a
+ * part for each peer, RESOURCE_EXHAUSTED beyond.
  *
  * Promise: a request is run by one thread or answered here, never both, and whoever waits is woken when there is one, or at the
  * end. tests/python/test_service_threads.py holds us to it. */
@@ -23,19 +23,27 @@
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
 
-weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, uint64_t bytes_most, uint32_t queue_most)
+/* As the library has it, in src/rpc/share.c. */
+static uint64_t part_of(uint64_t whole, uint32_t percent)
 {
+    return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
+}
+
+weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, const weft_service_opts_t *opts)
+{
+    uint32_t percent = opts->peer_percent ? opts->peer_percent : 50;
     pthread_condattr_t attr;
     weftpy_inbox_t *q = calloc(1, sizeof *q);
     if (!q)
         return NULL;
     atomic_init(&q->refs, 1);
-    atomic_init(&q->bytes, 0);
     q->rt = rt;
     q->pid = getpid();
     q->blocking = blocking;
-    q->bytes_most = bytes_most ? bytes_most : UINT64_C(1) << 30;
-    q->queue_most = queue_most ? queue_most : 65536;
+    q->bytes_most = opts->bytes ? opts->bytes : UINT64_C(2) << 30; /* the library's defaults */
+    q->queue_most = opts->queue ? opts->queue : 65536;
+    q->peer_bytes = part_of(q->bytes_most, percent);
+    q->peer_queue = (uint32_t)part_of(q->queue_most, percent);
     q->last = &q->first;
     q->told_last = &q->told;
     pthread_mutex_init(&q->lock, NULL);
@@ -65,19 +73,75 @@ void weftpy_inbox_released(void *function, void *unused)
     free(f);
 }
 
-static void uncount(weftpy_arrival_t *a)
+/* --- what one peer has ---------------------------------------------------------------------------------------------------- */
+
+typedef struct weftpy_share {
+    weft_ep_id_t from;
+    uint64_t bytes;
+    uint32_t waiting;
+    struct weftpy_share *next;
+} share_t;
+
+static share_t **share_at(weftpy_inbox_t *q, weft_ep_id_t from)
 {
-    if (a->counted)
-        atomic_fetch_sub(&a->inbox->bytes, a->memory_len);
-    a->counted = false;
+    share_t **at = &q->shares[(from ^ from >> 32) % WEFTPY_SHARES]; /* index and generation: both count */
+    while (*at && (*at)->from != from)
+        at = &(*at)->next;
+    return at;
 }
 
-void weftpy_arrival_free(weftpy_arrival_t *a, bool release)
+/* So much more for the peer, under the lock; false: that is too much, or there is no memory to remember it. */
+static bool take_share(weftpy_inbox_t *q, weft_ep_id_t from, uint64_t bytes, uint32_t waiting)
+{
+    share_t **at = share_at(q, from), *s = *at;
+    uint64_t has = s ? s->bytes : 0;
+    if (bytes > q->bytes_most - q->bytes || has > q->peer_bytes || bytes > q->peer_bytes - has ||
+        waiting > q->queue_most - q->waiting || (s ? s->waiting : 0) + waiting > q->peer_queue)
+        return false;
+    if (!s) {
+        if (!(s = calloc(1, sizeof *s)))
+            return false;
+        s->from = from;
+        *at = s;
+    }
+    s->bytes += bytes;
+    s->waiting += waiting;
+    q->bytes += bytes;
+    q->waiting += waiting;
+    return true;
+}
+
+/* And so much less, under the lock. */
+static void give_share(weftpy_inbox_t *q, weft_ep_id_t from, uint64_t bytes, uint32_t waiting)
+{
+    share_t **at = share_at(q, from), *s = *at;
+    s->bytes -= bytes;
+    s->waiting -= waiting;
+    q->bytes -= bytes;
+    q->waiting -= waiting;
+    if (s->bytes || s->waiting)
+        return;
+    *at = s->next;
+    free(s);
+}
+
+static void uncount(weftpy_arrival_t *a)
+{
+    if (!a->counted)
+        return;
+    a->counted = false;
+    pthread_mutex_lock(&a->inbox->lock);
+    give_share(a->inbox, a->from, a->memory_len, 0);
+    pthread_mutex_unlock(&a->inbox->lock);
+}
+
+void weftpy_arrival_free(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
-    uncount(a);
-    if (release && q->pid == getpid()) /* in a child it is the parent's */
+    if (q->pid == getpid()) { /* in a child it is the parent's, and nobody may ever unlock the inbox */
+        uncount(a);
         weft_request_release(a->request);
+    }
     free(a->memory);
     free(a->peer);
     free(a);
@@ -88,7 +152,7 @@ void weftpy_arrival_free(weftpy_arrival_t *a, bool release)
 static void turn_away(weftpy_arrival_t *a, weft_code_t code, const char *why)
 {
     weft_request_fail(a->request, code, why);
-    weftpy_arrival_free(a, true);
+    weftpy_arrival_free(a);
 }
 
 /* --- arriving ------------------------------------------------------------------------------------------------------------ */
@@ -97,11 +161,10 @@ static void put(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
     pthread_mutex_lock(&q->lock);
-    bool stopped = q->stopped, full = q->waiting >= q->queue_most;
+    bool stopped = q->stopped, full = !stopped && !take_share(q, a->from, 0, 1);
     if (!stopped && !full) {
         *q->last = a;
         q->last = &a->next;
-        q->waiting++;
         pthread_cond_signal(&q->work);
     }
     pthread_mutex_unlock(&q->lock);
@@ -116,7 +179,7 @@ static void ready(weftpy_arrival_t *a)
 {
     weftpy_inbox_t *q = a->inbox;
     if (weft_request_cancelled(a->request)) /* nobody waits for it any more */
-        weftpy_arrival_free(a, true);
+        weftpy_arrival_free(a);
     else if (q->blocking)
         put(a);
     else if (!q->owner)
@@ -139,8 +202,10 @@ static void fetch(weftpy_arrival_t *a)
     weftpy_inbox_t *q = a->inbox;
     size_t len = a->request->fetch_len;
     a->memory_len = (len + 63) & ~(size_t)63;
-    a->counted = true;
-    if (atomic_fetch_add(&q->bytes, a->memory_len) + a->memory_len > q->bytes_most) {
+    pthread_mutex_lock(&q->lock);
+    a->counted = take_share(q, a->from, a->memory_len, 0);
+    pthread_mutex_unlock(&q->lock);
+    if (!a->counted) {
         turn_away(a, WEFT_CODE_RESOURCE_EXHAUSTED, "the requests of the service take too much memory: try again later");
         return;
     }
@@ -190,6 +255,7 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function)
     a->inbox = f->inbox;
     atomic_fetch_add(&f->inbox->refs, 1);
     a->index = f->index;
+    a->from = kept->from;
     uint64_t now = weftpy_clock();
     a->deadline = kept->left_ns < UINT64_MAX - now ? now + kept->left_ns : UINT64_MAX; /* the caller says how long */
     if (f->peer)
@@ -234,7 +300,7 @@ weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q)
     pthread_mutex_lock(&q->lock);
     weftpy_arrival_t *a = pop(&q->first, &q->last);
     if (a)
-        q->waiting--;
+        give_share(q, a->from, 0, 1);
     pthread_mutex_unlock(&q->lock);
     return a;
 }
@@ -266,7 +332,7 @@ void weftpy_inbox_forget(weftpy_inbox_t *q)
     pthread_cond_broadcast(&q->news);
     pthread_mutex_unlock(&q->lock);
     for (weftpy_arrival_t *a; (a = weftpy_inbox_take(q));)
-        weftpy_arrival_free(a, false);
+        weftpy_arrival_free(a);
 }
 
 /* --- cancelled ----------------------------------------------------------------------------------------------------------- */

@@ -55,20 +55,26 @@ int weftpy_loop_schedule(weftpy_runtime_t *run)
     return 0;
 }
 
+int weftpy_loop_thread_check(weftpy_runtime_t *run)
+{
+    if (run->thread == PyThread_get_thread_ident() || (run->by_hand && !run->driving))
+        return 0;
+    weftpy_raise_text(run->st, WEFT_ERR_STATE,
+                      "the runtime belongs to the event loop of another thread: use one of this thread's loop, or call there "
+                      "with loop.call_soon_threadsafe()");
+    return -1;
+}
+
 int weftpy_loop_before_post_slow(weftpy_runtime_t *run)
 {
     if (weftpy_runtime_check(run))
         return -1;
     if (run->blocking)
         return 0;
-    if (run->by_hand) { /* nobody drives it but whoever calls, and callers have the GIL */
+    if (run->by_hand) /* nobody drives it but whoever calls, and callers have the GIL */
         run->thread = PyThread_get_thread_ident();
-    } else if (run->thread != PyThread_get_thread_ident()) {
-        weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                          "the runtime belongs to the event loop of another thread: use one of this thread's loop, or call there "
-                          "with loop.call_soon_threadsafe()");
+    else if (weftpy_loop_thread_check(run))
         return -1;
-    }
     weftpy_progress(run);                                                   /* which disarms it */
     return weftpy_loop_schedule(run) || weftpy_runtime_check(run) ? -1 : 0; /* a loop may do anything when it is asked */
 }

@@ -1,8 +1,9 @@
 /* _core/many.c - many messages as one operation: posted in one call, complete when the last of them is.
  *
  * Each has an operation of the library's in one block that belongs to the Op, which completes by hand when none is left. The first
- * failure in their order is the status of all. A failure to post one ends the posting: those before it are cancelled, and what is
- * raised is that failure, once they have let go of their buffers.
+ * failure in their order is the status of all, and its sentence is what is raised: the Op's own operation is never posted, so the
+ * library knows no sentence for it. A failure to post one ends the posting: those before it are cancelled, and what is raised is
+ * that failure, once they have let go of their buffers.
  *
  * tests/python/test_messages.py holds us to it. */
 #include "core.h"
@@ -39,14 +40,35 @@ void weftpy_many_free(weftpy_many_t *many)
 {
     for (size_t i = 0; i < many->n; i++)
         weftpy_buf_release(&many->of[i].buf);
+    Py_CLEAR(many->why);
     PyMem_Free(many);
+}
+
+static weftpy_many_t *many_of(weft_op_t *op)
+{
+    return ((weftpy_op_t *)(void *)((char *)op - offsetof(weftpy_op_t, op)))->many;
+}
+
+void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
+{
+    (void)made;
+    weftpy_many_t *many = many_of(op);
+    for (size_t i = 0; i < many->n && !many->status; i++)
+        if (many->of[i].op.status) {
+            weftpy_raise_op(run->st, &many->of[i].op);
+            return;
+        }
+    if (many->why)
+        weftpy_raise_text(run->st, op->status, "%U", many->why);
+    else
+        weftpy_raise_text(run->st, op->status, "%s", weft_status_text(op->status));
 }
 
 static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     (void)run;
     (void)made;
-    weftpy_many_t *many = ((weftpy_op_t *)((char *)op - offsetof(weftpy_op_t, op)))->many;
+    weftpy_many_t *many = many_of(op);
     PyObject *list = PyList_New((Py_ssize_t)many->n);
     for (size_t i = 0; list && i < many->n; i++) {
         PyObject *len = PyLong_FromUnsignedLongLong(many->of[i].op.len);
@@ -58,7 +80,8 @@ static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     return list;
 }
 
-const weftpy_gives_t weftpy_gives_lens = {.value = lens};
+static const weftpy_gives_t gives_sent = {.failed = weftpy_many_failed};
+static const weftpy_gives_t gives_lens = {.value = lens, .failed = weftpy_many_failed};
 
 weftpy_many_t *weftpy_many_new(weftpy_op_t *op, size_t n)
 {
@@ -128,10 +151,12 @@ static PyObject *waited(weftpy_op_t *op, size_t n)
     for (size_t i = 0; i < n; i++) /* not before: it can run anything, and who closes the runtime must not find nobody waiting */
         weftpy_buf_release(&many->of[i].buf);
     weft_status_t status = many->status;
-    for (size_t i = 0; i < n && !status && !many->each; i++)
-        status = many->of[i].op.status;
-    if (status == WEFT_ERR_CANCELLED && run->closing)
-        status = WEFT_ERR_CLOSED;
+    for (size_t i = 0; i < n && !status && !many->each; i++) {
+        weft_op_t *one = &many->of[i].op;
+        if (one->status == WEFT_ERR_CANCELLED && run->closing)
+            one->status = WEFT_ERR_CLOSED; /* here, since the exception is made of it */
+        status = one->status;
+    }
     op->op.status = status;
     op->state = OP_DONE;
     if (type)
@@ -156,9 +181,15 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
         op->op.status = WEFT_OK;
         return (PyObject *)op;
     }
-    if (status)
+    if (status) {
+        if (weft_last_error_status() == status && *weft_last_error()) {
+            many->why = weftpy_text(weft_last_error()); /* now: other calls come before the exception */
+            if (!many->why)
+                PyErr_Clear(); /* the text of the status has to do */
+        }
         for (size_t i = 0; i < n; i++)
             weft_op_cancel(&many->of[i].op);
+    }
     many->status = status;
     many->left = n;
     return op->run->blocking ? waited(op, n) : weftpy_op_posted(op, WEFT_OK);
@@ -174,7 +205,7 @@ PyObject *weftpy_many_send(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
     if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
         weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = gather(ep, &weftpy_gives_none, arg[0], false, timeout);
+    weftpy_op_t *op = gather(ep, &gives_sent, arg[0], false, timeout);
     if (!op || weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep)) {
         Py_XDECREF((PyObject *)op);
         return NULL;
@@ -195,7 +226,7 @@ PyObject *weftpy_many_recv(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssiz
     if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &tag) ||
         weftpy_u64(arg[2], "mask", UINT64_MAX, &mask) || weftpy_ns(arg[3], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = gather(ep, &weftpy_gives_lens, arg[0], true, timeout);
+    weftpy_op_t *op = gather(ep, &gives_lens, arg[0], true, timeout);
     if (!op || weftpy_loop_before_post(ep->run) || weftpy_endpoint_check(ep)) {
         Py_XDECREF((PyObject *)op);
         return NULL;

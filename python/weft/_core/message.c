@@ -24,18 +24,27 @@ void weftpy_messages_release(weftpy_runtime_t *run)
         release(run->messages);
 }
 
-/* Owns am; NULL: no memory, and it is released. */
+/* No object will have it. A message that was kept is ours for as long as we like, also after the runtime was closed; in a forked
+ * child it is the parent's. */
+static void let_go(weftpy_runtime_t *run, weft_am_t *am)
+{
+    if (!weftpy_runtime_forked(run))
+        weft_am_release(am);
+}
+
+/* Owns am; NULL: no memory, or the runtime is closed, and it is released. */
 static PyObject *message_new(weftpy_runtime_t *run, weft_am_t *am)
 {
     weftpy_message_t *m = (weftpy_message_t *)PyType_GenericAlloc(run->st->message, 0);
-    if (weftpy_runtime_check(run)) { /* the collector ran, and something closed it: then the message is gone */
-        Py_XDECREF((PyObject *)m);
+    if (m && weftpy_runtime_check(run)) { /* the collector ran, and something closed it: nobody would release it later */
+        let_go(run, am);
+        Py_DECREF((PyObject *)m);
         return NULL;
     }
     if (m)
         m->header = PyBytes_FromStringAndSize(am->header, am->header_len);
     if (!m || !m->header) {
-        weft_am_release(am);
+        let_go(run, am);
         Py_XDECREF((PyObject *)m);
         return NULL;
     }
@@ -58,14 +67,16 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
     (void)made;
     weft_am_t *am = (weft_am_t *)op->buf;
     op->buf = NULL;
-    return weftpy_runtime_check(run) ? NULL : message_new(run, am);
+    if (!weftpy_runtime_check(run))
+        return message_new(run, am);
+    let_go(run, am);
+    return NULL;
 }
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     (void)made;
-    if (run->rt)
-        weft_am_release((weft_am_t *)op->buf);
+    let_go(run, (weft_am_t *)op->buf);
 }
 
 const weftpy_gives_t weftpy_gives_message = {.value = value, .drop = drop};

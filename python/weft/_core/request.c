@@ -45,7 +45,7 @@ PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a)
     weftpy_request_t *r = service->st->request ? (weftpy_request_t *)PyType_GenericAlloc(service->st->request, 0) : NULL;
     if (!r) {
         weft_request_fail(a->request, WEFT_CODE_RESOURCE_EXHAUSTED, "there is no memory for the request");
-        weftpy_arrival_free(a, true);
+        weftpy_arrival_free(a);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     r->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)service->run);
@@ -75,7 +75,7 @@ static void let_go(weftpy_request_t *r)
         weft_request_on_cancel(a->request, NULL, NULL);
     a->object = NULL;
     r->cancelled = !there || weft_request_cancelled(a->request);
-    weftpy_arrival_free(a, there);
+    weftpy_arrival_free(a);
 }
 
 static int traverse(PyObject *self, visitproc visit, void *arg)

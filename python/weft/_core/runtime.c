@@ -207,7 +207,8 @@ static weft_status_t close_it(weftpy_runtime_t *run)
     weft_status_t status;
     if (!rt)
         return WEFT_OK;
-    if (run->driving) /* before anything is undone: it stays open */
+    if (run->driving ||
+        (!run->blocking && weftpy_inside)) /* the library closes none there. Before anything is undone: it stays open */
         return WEFT_ERR_STATE;
     weftpy_loop_detach(run);
     if (run->blocking) {
@@ -223,8 +224,9 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
         status = close_blocking(rt);
         PyEval_RestoreThread(save);
-        if (status == WEFT_ERR_NOMEM)
-            run->ends = NULL; /* there was no thread to close it: it goes on, and calls back with them */
+        if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_STATE)
+            run->ends =
+                NULL; /* no thread to close it, or a callback that does not return: it goes on, and calls back with them */
     } else {
         run->closing = true;
         weftpy_messages_release(run);
@@ -259,14 +261,14 @@ static PyObject *close_method(PyObject *self, PyObject *unused)
                                  "the runtime belongs to the event loop of another thread: close it there");
     weft_status_t status = close_it(run);
     if (status && status != WEFT_ERR_FORKED)
-        return status == WEFT_ERR_STATE
+        return status == WEFT_ERR_STATE && run->rt
                    ? weftpy_raise_text(
                          run->st, status,
                          run->blocking
                              ? "this thread waits in the runtime, and a signal handler cannot close it meanwhile: raise an "
                                "exception there, which ends the wait, and close it then"
-                             : "the runtime cannot be closed by what is called in its progress, such as __del__ of a "
-                               "buffer: have the loop do it, with loop.call_soon()")
+                             : "a runtime cannot be closed by what is called in its progress, or in that of another, such as "
+                               "__del__ of a buffer: have the loop do it, with loop.call_soon()")
                    : weftpy_raise(run->st, status);
     Py_RETURN_NONE;
 }
@@ -305,7 +307,20 @@ static int clear(PyObject *self)
     return 0;
 }
 
-/* Called for the package's class, whose dealloc is Python's own. */
+/* Python calls it in the main thread, between two steps of what runs there. */
+static int close_later(void *self)
+{
+    weftpy_runtime_t *run = self;
+    if (weftpy_inside && !Py_AddPendingCall(close_later, self)) /* such steps are in progress, too */
+        return 0;
+    close_it(run); /* if it is refused, it is never closed, and has one reference for ever */
+    if (!run->rt)
+        Py_DECREF((PyObject *)run);
+    return 0;
+}
+
+/* Called for the package's class, whose dealloc is Python's own. Where the runtime cannot be closed now it lives on until it
+ * can. */
 static void finalize(PyObject *self)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
@@ -313,6 +328,10 @@ static void finalize(PyObject *self)
     PyErr_Fetch(&type, &error, &trace);
     if (run->rt && PyErr_ResourceWarning(self, 1, "unclosed %R", self))
         PyErr_WriteUnraisable(self);
+    if (run->rt && !run->blocking && weftpy_inside) {
+        Py_INCREF(self); /* close_later()'s; if there is no room for that call, nobody's, for ever */
+        (void)Py_AddPendingCall(close_later, self);
+    }
     PyErr_Restore(type, error, trace);
 }
 
@@ -358,14 +377,29 @@ static PyObject *get_under_way(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
 }
 
+/* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting
+ * for the GIL; this one would have to keep it, since asking may complete operations. So only the loop's thread asks, or, of one
+ * that is driven by hand, any while nobody drives it. */
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
+    weft_status_t status;
     if (weftpy_runtime_check(run))
         return NULL;
-    weft_runtime_get_stats(run->rt, &s);
+    if (run->blocking) {
+        weft_runtime_t *rt = run->rt;
+        PyThreadState *save = PyEval_SaveThread();
+        status = weft_runtime_get_stats(rt, &s); /* which also says that another thread has closed it meanwhile */
+        PyEval_RestoreThread(save);
+    } else if (weftpy_loop_thread_check(run)) {
+        return NULL;
+    } else {
+        status = weft_runtime_get_stats(run->rt, &s);
+    }
+    if (status)
+        return weftpy_raise(run->st, status);
     const struct {
         const char *name;
         uint64_t value;

@@ -40,6 +40,7 @@ struct weftpy_arrival {
     size_t memory_len;
     uint64_t deadline;         /* by weftpy_clock(); UINT64_MAX: none */
     weft_op_t op;              /* of the fetch */
+    weft_ep_id_t from;         /* whose share it has */
     uint32_t index;
     bool counted;              /* memory_len is in inbox->bytes */
     bool watched;              /* in inbox->watched */
@@ -47,17 +48,21 @@ struct weftpy_arrival {
     weftpy_arrival_t *after, **before; /* in inbox->watched */
 };
 
+enum { WEFTPY_SHARES = 256 };
+
 struct weftpy_inbox {
     atomic_uint refs;          /* the Service, each function until the library let go of it, and each arrival */
     pid_t pid;
     weft_runtime_t *rt;
     bool blocking;
     weftpy_service_t *owner;   /* borrowed, under the GIL; NULL: nobody is there any more */
-    atomic_ullong bytes;       /* fetched, for requests that are not over */
-    uint64_t bytes_most;
-    uint32_t queue_most;
-    /* of blocking runtimes, under the lock */
+    uint64_t bytes_most, peer_bytes; /* of all peers, and of one */
+    uint32_t queue_most, peer_queue;
     pthread_mutex_t lock;
+    /* under the lock */
+    uint64_t bytes;            /* fetched, for requests that are not over */
+    struct weftpy_share *shares[WEFTPY_SHARES]; /* of peers that have something of it, by their endpoint */
+    /* of blocking runtimes */
     pthread_cond_t work, news;
     weftpy_arrival_t *first, **last; /* wait for a thread */
     weftpy_arrival_t *told, **told_last; /* cancelled, and somebody wants to know */
@@ -67,7 +72,7 @@ struct weftpy_inbox {
 };
 
 /* inbox.c: no function here needs the GIL, and none waits for it. */
-weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, uint64_t bytes_most, uint32_t queue_most); /* NULL: no memory */
+weftpy_inbox_t *weftpy_inbox_new(weft_runtime_t *rt, bool blocking, const weft_service_opts_t *opts); /* NULL: no memory */
 void weftpy_inbox_unref(weftpy_inbox_t *q);
 void weftpy_inbox_arrived(weft_request_t *request, void *function);      /* weft_function_fn */
 void weftpy_inbox_released(void *function, void *unused);                /* weft_release_fn */
@@ -75,11 +80,11 @@ weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q);                  /* NULL
 weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q);             /* with the GIL: ->object is alive */
 bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);       /* for one of them, without the GIL; false: it is stopped */
 void weftpy_inbox_stop(weftpy_inbox_t *q);                               /* what waits is answered UNAVAILABLE, nobody waits any more */
-void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone, and the requests that wait with it */
+void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone: what waits is let go of */
 void weftpy_inbox_watch(weftpy_arrival_t *a);                            /* it will be among the told when it is cancelled */
 void weftpy_inbox_unwatch(weftpy_arrival_t *a);
-/* The end of it: released at the library if that still has it. memory stays if it was taken (set to NULL). */
-void weftpy_arrival_free(weftpy_arrival_t *a, bool release);
+/* The end of it: released at the library, also after the runtime was closed. memory stays if it was taken (set to NULL). */
+void weftpy_arrival_free(weftpy_arrival_t *a);
 
 /* request.c */
 extern PyType_Spec weftpy_request_spec;

@@ -67,6 +67,9 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         weftpy_u64(percent, "peer_percent", 100, &part) || weftpy_ns(stall, "stall", &opts.stall_ns) ||
         opened(s)) /* last: numbers can run anything */
         return -1;
+    if (stall && stall != Py_None && !opts.stall_ns)
+        opts.stall_ns =
+            UINT64_MAX; /* infinity, which weftpy_ns() leaves alone: for the library 0 is half a minute, and this is never */
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if (run->blocking ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return -1;
@@ -82,7 +85,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     opts.peer_percent = (uint32_t)part;
     if (!s->functions)
         s->functions = PyList_New(0);
-    s->inbox = s->functions ? weftpy_inbox_new(run->rt, run->blocking, opts.bytes, opts.queue) : NULL;
+    s->inbox = s->functions ? weftpy_inbox_new(run->rt, run->blocking, &opts) : NULL;
     if (!s->inbox) {
         if (s->functions)
             PyErr_NoMemory();
@@ -539,8 +542,8 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     weft_service_get_stats(s->service, &c);
     pthread_mutex_lock(&s->inbox->lock);
     c.waiting += s->inbox->waiting;
+    c.bytes += s->inbox->bytes;
     pthread_mutex_unlock(&s->inbox->lock);
-    c.bytes += atomic_load(&s->inbox->bytes);
     const struct {
         const char *name;
         uint64_t value;
