@@ -13,7 +13,7 @@
 
 #include "must.h"
 
-enum { JOBS_MAX = 16, CELL_SECONDS = 60, SHOWN = 12000 };
+enum { JOBS_MAX = 16, CELL_SECONDS = 120, SHOWN = 12000 };
 
 typedef struct job {
     pid_t pid; /* 0: none */

@@ -5,7 +5,7 @@
 #include "must.h"
 #include "row.h"
 
-enum { TURN_OPS = 8, TURN_ROOMS = 16, TURN_AFTER = 8, TURN_ALLOWED = 8, TURN_SECONDS = 15 };
+enum { TURN_OPS = 8, TURN_ROOMS = 16, TURN_AFTER = 8, TURN_ALLOWED = 8, TURN_SECONDS = 45 };
 
 typedef struct posted {
     weft_op_t *op;

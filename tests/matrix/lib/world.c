@@ -5,7 +5,7 @@
 
 #include "part.h"
 
-enum { WORLD_SECONDS = 15 };
+enum { WORLD_SECONDS = 45 };
 
 const part_t parts[PARTS] = {
     {NEEDS_LISTENER, 0, listener_open, listener_close},
