@@ -29,7 +29,8 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
 static weft_status_t step(rma_acc_t *acc, uint64_t most)
 {
     weft_remote_t *r = acc->remote;
-    uint64_t left = acc->len - acc->stepped, n = left < most ? left : most;
+    uint64_t left = acc->len - acc->stepped;
+    uint64_t n = left < most || acc->what == ACC_ATOMIC ? left : most; /* an atomic is done whole: cut, it would be done twice */
     weft_status_t st = rma_enter(r);
     if (st)
         return st;
