@@ -245,6 +245,10 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
     rma_attached_t a;
     uint8_t ticket[WEFTI_KEY_MAX]; /* or a fabric key */
     _Static_assert(WEFTI_KEY_MAX >= WEFTI_TICKET_MAX, "it holds either");
+    if (n < sizeof a) { /* its request was cancelled: nobody looked at the length of the answer */
+        wefti_rma_nonsense(ep);
+        return;
+    }
     wefti_wild_take(&a, rec, sizeof a);
     size_t ticket_n = n - sizeof a;
     if (ticket_n <= sizeof ticket)
