@@ -94,8 +94,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_extend(weft_region_t *region,
 
 /* Let the memory that the library made outlive the region: when the region ends, with weft_region_free() or its runtime, the memory stays at its
  * address with what is in it, private to this process from then on, and is the program's to give back: munmap(*map_out, *n_out), not before the end.
- * For a program that has pointers into it and cannot tell when the last is gone. Any number of times, with the same answer. Fails: WEFT_ERR_STATE
- * (the memory is the program's already), WEFT_ERR_INVALID. */
+ * For a program that has pointers into it and cannot tell when the last is gone. If a peer that has it mapped is in the middle of an access at the
+ * end, the bytes are moved away from it, as by weft_region_revoke(): what this process writes meanwhile may be lost. Any number of times, with the
+ * same answer. Fails: WEFT_ERR_STATE (the memory is the program's already), WEFT_ERR_INVALID. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_keep(weft_region_t *region, void **map_out, size_t *n_out);
 
 /* Its first byte; the same for as long as the region lives. NULL for NULL. */

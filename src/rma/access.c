@@ -158,7 +158,7 @@ weft_status_t wefti_rma_begin(rma_acc_t *acc)
     weft_status_t st = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
     if (st)
         return fail_as_the_remote_did(r, st);
-    if (r->slot && acc->what != ACC_ATTACH) {
+    if (r->slot && acc->what != ACC_ATTACH && !wefti_rma_asks(r)) {
         live(acc);
         r->rs->mapped++;
         wefti_rma_step(acc);

@@ -5,11 +5,21 @@
  * memory may still be touched. If not, the owner is asked to do it, so that the program hears the same as over the checked path. A write that
  * notifies sends its notification when its bytes are there, as a request over the lane.
  *
- * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. */
+ * The slot's busy word may be set when an access comes: by another thread of ours, for moments; or by a peer that scribbles on the page, for
+ * ever. So an access that finds it set does not keep others from going on: it is HELD, with all of its remote behind it, which keep their order.
+ * They are let go when the word is clear. It is looked at with each round at first, then once a millisecond; if it stays set for STUCK, the owner
+ * is asked to do what is held, and what comes behind that (weft_remote_t.asks), until all of it has ended and the slot is free.
+ *
+ * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. A slot
+ * that stays busy delays its own remote alone: tests/wire/rma_flow.c. */
 #include "rma/state.h"
 
 uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
 #define STEP_COST 1024u /* of an access, beside its bytes */
+
+#define STUCK (50 * WEFT_MILLISECOND) /* a thread of ours is inside for microseconds, but it may have to wait for a processor */
+#define LOOK WEFT_MILLISECOND
+#define EAGER 200u /* looks, one a round, before they become rare */
 
 /* --- one step ------------------------------------------------------------------------------------------------------------------ */
 
@@ -25,14 +35,16 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
     return WEFT_OK;
 }
 
-/* Some of it, `most` bytes. WEFT_ERR_AGAIN: there is more to do, or somebody is there. */
+/* Some of it, `most` bytes. WEFT_ERR_PENDING: there is more to do. WEFT_ERR_AGAIN: somebody is there, and nothing was done. */
 static weft_status_t step(rma_acc_t *acc, uint64_t most)
 {
     weft_remote_t *r = acc->remote;
-    uint64_t left = acc->len - acc->stepped, n = left < most ? left : most;
+    uint64_t left = acc->len - acc->stepped;
+    uint64_t n = left < most || acc->what == ACC_ATOMIC ? left : most; /* an atomic is done whole: cut, it would be done twice */
     weft_status_t st = rma_enter(r);
     if (st)
         return st;
+    r->held_since = 0;
     st = acc->len ? touch(acc, n) : WEFT_OK;
     if (!acc->stepped)
         wefti_rma_count(acc);
@@ -40,7 +52,7 @@ static weft_status_t step(rma_acc_t *acc, uint64_t most)
     if (!st)
         st = left_behind;
     acc->stepped += n;
-    return st ? st : n < left ? WEFT_ERR_AGAIN : WEFT_OK;
+    return st ? st : n < left ? WEFT_ERR_PENDING : WEFT_OK;
 }
 
 /* Its bytes are there (or it failed): what is left to do. */
@@ -58,6 +70,103 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
     wefti_rma_end(acc, st);
 }
 
+/* --- slots that are busy ------------------------------------------------------------------------------------------------------- */
+
+static void next_round(rma_state_t *rs);
+
+static bool busy(const weft_remote_t *r)
+{
+    return atomic_load_explicit(&r->slot->busy, memory_order_relaxed);
+}
+
+bool wefti_rma_asks(weft_remote_t *r)
+{
+    if (__builtin_expect(r->asks, 0) && !r->n_live && !busy(r)) /* nothing that it asked for can be overtaken */
+        r->asks = false;
+    return r->asks && wefti_list_empty(&r->held);
+}
+
+/* The owner does what is held. */
+static void ask_owner(weft_remote_t *r)
+{
+    wefti_info("rma: the slot of a mapped region stays busy, so that its owner is asked for accesses");
+    if (wefti_list_linked(&r->held_link))
+        wefti_list_remove(&r->held_link);
+    r->asks = true; /* before the first is asked for: what comes meanwhile is held behind the last, or asked for after it */
+    r->refs++;
+    for (wefti_list_t *l; (l = wefti_list_pop(&r->held));) {
+        rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
+        if (!acc->stepped)
+            wefti_rma_count(acc);
+        stepped(acc, WEFT_ERR_STALE);
+    }
+    wefti_rma_remote_unref(r);
+}
+
+static void let_go(weft_remote_t *r)
+{
+    rma_state_t *rs = r->rs;
+    bool first = wefti_list_empty(&rs->stepping);
+    wefti_list_splice(&rs->stepping, &r->held);
+    if (first)
+        next_round(rs);
+}
+
+/* The next look. WEFT_ERR_NOMEM. */
+static weft_status_t look_again(rma_state_t *rs, bool eager)
+{
+    if (!eager && wefti_heap_linked(&rs->look.node))
+        return WEFT_OK; /* it is near enough */
+    weft_status_t st = wefti_timer_at(rs->rt, &rs->look, eager ? rs->rt->now : wefti_now(rs->rt) + LOOK);
+    if (!st && eager)
+        rs->rt->until_clock = 0;
+    return st;
+}
+
+static void on_look(wefti_timer_t *t)
+{
+    rma_state_t *rs = wefti_container_of(t, rma_state_t, look);
+    uint64_t now = wefti_now(rs->rt);
+    wefti_list_t remotes, *l;
+    bool eager = false;
+    wefti_list_init(&remotes);
+    wefti_list_splice(&remotes, &rs->held);
+    while ((l = wefti_list_pop(&remotes))) {
+        weft_remote_t *r = wefti_container_of(l, weft_remote_t, held_link);
+        if (wefti_list_empty(&r->held)) /* all were cancelled */
+            continue;
+        if (!busy(r)) {
+            let_go(r);
+        } else if (now >= r->held_since + STUCK) {
+            ask_owner(r);
+        } else {
+            eager = r->held_looks++ < EAGER || eager;
+            wefti_list_push_back(&rs->held, &r->held_link);
+        }
+    }
+    while ((l = wefti_list_first(&rs->held)) && look_again(rs, eager)) /* no memory for a timer: nobody would look */
+        ask_owner(wefti_container_of(l, weft_remote_t, held_link));
+}
+
+/* Somebody has its slot: all of it waits. */
+static void hold(weft_remote_t *r)
+{
+    rma_state_t *rs = r->rs;
+    wefti_list_each_safe(l, &rs->stepping) {
+        if (wefti_container_of(l, rma_acc_t, link)->remote != r)
+            continue;
+        wefti_list_remove(l);
+        wefti_list_push_back(&r->held, l);
+    }
+    if (!r->held_since) { /* else nobody of ours has been inside since it was held last */
+        r->held_since = wefti_now(rs->rt) | 1;
+        r->held_looks = 0;
+    }
+    wefti_list_push_back(&rs->held, &r->held_link);
+    if (look_again(rs, r->held_looks < EAGER)) /* nobody would look */
+        ask_owner(r);
+}
+
 /* --- turns --------------------------------------------------------------------------------------------------------------------- */
 
 /* One step for the first in line, and what is short for those behind it. */
@@ -68,8 +177,13 @@ static void turn(rma_state_t *rs)
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
         uint64_t left = acc->len - acc->stepped;
         weft_status_t st = step(acc, wefti_rma_step_bytes - done);
-        if (st == WEFT_ERR_AGAIN)
+        if (st == WEFT_ERR_PENDING)
             return;
+        if (st == WEFT_ERR_AGAIN) {
+            done += STEP_COST;
+            hold(acc->remote);
+            continue;
+        }
         done += left + STEP_COST;
         wefti_list_remove(l);
         stepped(acc, st);
@@ -99,28 +213,37 @@ static void on_turn(wefti_timer_t *t)
 void wefti_rma_steps_init(rma_state_t *rs)
 {
     wefti_list_init(&rs->stepping);
+    wefti_list_init(&rs->held);
     rs->turn.fn = on_turn;
+    rs->look.fn = on_look;
 }
 
 void wefti_rma_step(rma_acc_t *acc)
 {
-    rma_state_t *rs = acc->remote->rs;
-    weft_status_t st = wefti_list_empty(&rs->stepping) && !rs->later ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_AGAIN;
+    weft_remote_t *r = acc->remote;
+    rma_state_t *rs = r->rs;
+    bool first = wefti_list_empty(&rs->stepping), waits = wefti_list_linked(&r->held_link) || !wefti_list_empty(&r->held);
+    weft_status_t st = first && !waits && !rs->later ? step(acc, wefti_rma_step_bytes) : WEFT_ERR_PENDING;
     acc->state = ACC_STEPS;
-    if (st != WEFT_ERR_AGAIN) {
+    if (st != WEFT_ERR_PENDING && st != WEFT_ERR_AGAIN) {
         stepped(acc, st);
         return;
     }
-    bool first = wefti_list_empty(&rs->stepping);
-    wefti_list_push_back(&rs->stepping, &acc->link);
+    wefti_list_push_back(waits || st == WEFT_ERR_AGAIN ? &r->held : &rs->stepping, &acc->link);
     if (!acc->batch)
         (void)wefti_op_track(rma_op(acc)); /* without memory for its deadline it still ends with its last step */
-    if (first)
+    if (st == WEFT_ERR_AGAIN)
+        hold(r);
+    else if (first && !waits)
         next_round(rs);
 }
 
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why)
 {
+    if (wefti_list_linked(&r->held_link))
+        wefti_list_remove(&r->held_link);
+    for (wefti_list_t *l; (l = wefti_list_pop(&r->held));)
+        wefti_rma_end(wefti_container_of(l, rma_acc_t, link), why);
     wefti_list_each_safe(l, &r->rs->stepping) {
         rma_acc_t *acc = wefti_container_of(l, rma_acc_t, link);
         if (acc->remote != r)

@@ -153,10 +153,24 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
     return st;
 }
 
+/* Kept memory is private to this process. A peer in the middle of an access goes on writing to what it has mapped, though, and so does one that
+ * was stopped there, much later: the old memory is left to them, about n bytes with each call. Only then, for what the program writes to the
+ * bytes that are being moved may be lost. WEFT_ERR_AGAIN: there is more. */
+static weft_status_t leave_to_peers(weft_region_t *r, uint64_t n)
+{
+    rma_share_t *s = &r->share;
+    bool busy = wefti_rma_share_replacing(s);
+    for (uint32_t i = 0; i < RMA_SLOTS && !busy; i++)
+        busy = wefti_rma_slot_busy(s, (int32_t)i); /* of lost peers too; nobody's stamp is good any more */
+    return busy ? wefti_rma_share_replace(s, r->max_len, n) : WEFT_OK;
+}
+
 bool wefti_rma_region_memory_give(weft_region_t *r, uint64_t n)
 {
-    if (!r->own || atomic_load(&r->kept))
+    if (!r->own)
         return false;
+    if (atomic_load(&r->kept))
+        return r->share.fd >= 0 && leave_to_peers(r, wefti_rma_step_bytes) == WEFT_ERR_AGAIN;
     if (r->share.fd >= 0)
         return wefti_memfd_empty(&r->share.mem, &r->given, (size_t)n);
     /* Not munmap(): others could be given those addresses before the rest goes. */
@@ -171,9 +185,15 @@ bool wefti_rma_region_memory_give(weft_region_t *r, uint64_t n)
 static void memory_free(weft_region_t *r)
 {
     bool kept = atomic_load(&r->kept);
-    if (r->share.fd >= 0 && kept)
+    if (r->share.fd >= 0 && kept) {
+        weft_status_t st;
+        while ((st = leave_to_peers(r, wefti_rma_step_bytes)) == WEFT_ERR_AGAIN)
+            ;
+        if (st) /* it is the program's all the same */
+            wefti_warn("rma: memory that is kept may still be written to by a peer that is in the middle of an access: %s",
+                       weft_last_error());
         wefti_memfd_keep(&r->share.mem);
-    else if (r->share.fd >= 0)
+    } else if (r->share.fd >= 0)
         wefti_rma_share_free(&r->share);
     else if (r->own && !kept)
         munmap(r->base, (size_t)r->max_len);

@@ -86,6 +86,7 @@ static weft_remote_t *remote_new(weft_runtime_t *rt, weft_ep_t *ep, const void *
     wefti_list_init(&r->live);
     wefti_list_init(&r->loose);
     wefti_list_init(&r->flushes);
+    wefti_list_init(&r->held);
     atomic_store_explicit(&r->handle.open, 1, memory_order_release);
     return r;
 }
@@ -110,6 +111,8 @@ static void remote_free(weft_remote_t *r)
         if (r->grant) /* what cannot be said for want of memory is said by the end of the endpoint */
             (void)wefti_rma_drop_send(ep, r->grant);
     }
+    if (wefti_list_linked(&r->held_link)) /* all that was held was cancelled */
+        wefti_list_remove(&r->held_link);
     wefti_rma_native_close(r);
     wefti_list_remove(&r->all_link);
     wefti_count_up(&rs->mapped, r->fast);
@@ -245,6 +248,10 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
     rma_attached_t a;
     uint8_t ticket[WEFTI_KEY_MAX]; /* or a fabric key */
     _Static_assert(WEFTI_KEY_MAX >= WEFTI_TICKET_MAX, "it holds either");
+    if (n < sizeof a) { /* its request was cancelled: nobody looked at the length of the answer */
+        wefti_rma_nonsense(ep);
+        return;
+    }
     wefti_wild_take(&a, rec, sizeof a);
     size_t ticket_n = n - sizeof a;
     if (ticket_n <= sizeof ticket)

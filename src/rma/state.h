@@ -164,8 +164,10 @@ typedef struct rma_state {
     _Atomic uint64_t stamps;      /* last one given out */
     /* the other side's */
     wefti_list_t stepping;        /* mapped accesses that are done in steps, rma_acc_t.link */
-    wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
     wefti_timer_t turn;           /* of the first of them, in the next round of progress */
+    wefti_list_t held;            /* remotes whose slot somebody has, weft_remote_t.held_link */
+    wefti_timer_t look;           /* whether it is free again */
+    wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
     bool later;                   /* what begins now takes steps from the next round on: enough was done in this one */
     /* metrics, of what is gone and of the driver's paths */
     uint64_t mapped, checked, native;     /* operations by path, ours */
@@ -364,6 +366,11 @@ struct weft_remote {
     uint32_t n_native;            /* accesses that the fabric has */
     bool revoked;                 /* the owner said so, and waits for DROP */
     uint64_t why_detail;          /* of its end with its endpoint: base/detail.h */
+    wefti_list_t held;            /* accesses that wait for the slot: rma_acc_t.link. mapped.c */
+    wefti_list_t held_link;       /* rma_state_t.held */
+    uint64_t held_since;          /* since when nobody of the driver's got into the slot; 0: it did, the last time it tried */
+    uint32_t held_looks;
+    bool asks;                    /* the slot stays busy: the owner is asked */
     wefti_list_t all_link, ep_link;
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */
     wefti_list_t loose;           /* of them, those that others could overtake: rma_acc_t.loose_link */
@@ -386,7 +393,7 @@ enum {
     ACC_ASKED,    /* in rma_ep_t.asked: `id` awaits its answer */
     ACC_OUT,      /* the same, and its bytes are announced: `big` has them */
     ACC_PULL,     /* its bytes are on their way here: `big` */
-    ACC_STEPS,    /* in rma_state_t.stepping */
+    ACC_STEPS,    /* in rma_state_t.stepping, or weft_remote_t.held */
     ACC_NATIVE    /* the fabric has it: `native` */
 };
 
@@ -473,6 +480,7 @@ void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer 
 #define RMA_AT_ONCE (1u << 20)     /* up to this a mapped access is one step, complete when its post returns */
 
 void wefti_rma_step(rma_acc_t *acc);                                /* live: begin to touch the mapped memory, in its turn */
+bool wefti_rma_asks(weft_remote_t *r);                              /* it is mapped, but its owner has to be asked */
 void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
 extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */

@@ -5,7 +5,8 @@
  * One that would not fit even then is refused at once.
  *
  * Nobody waits for ever: each block that is gone lets all of them try again, and when none is on its way back none of them waits. What
- * waits for one peer is bounded by what the server owes it. tests/wire/store_full.c. */
+ * waits for one peer is bounded by what the server owes it, and goes with the connection: the client that asks again over the next one does
+ * not know of it. tests/wire/store_full.c. */
 #include "store/state.h"
 
 typedef struct later {
@@ -41,6 +42,17 @@ void wefti_store_later_again(weft_store_server_t *s)
         wefti_list_remove(&l->link);
         if (ep)
             wefti_store_serve(s->ss, ep, l->bytes, l->n);
+        wefti_free(l);
+    }
+}
+
+void wefti_store_later_down(weft_store_server_t *s, weft_ep_id_t ep)
+{
+    wefti_list_each_safe(at, &s->later) {
+        later_t *l = wefti_container_of(at, later_t, link);
+        if (l->ep != ep)
+            continue;
+        wefti_list_remove(at);
         wefti_free(l);
     }
 }

@@ -156,6 +156,9 @@ void wefti_store_client_end(store_client_t *c, bool expired)
 
 void wefti_store_clients_down(weft_ep_t *ep)
 {
+    weft_store_server_t *s = store_state(ep->rt)->server;
+    if (s) /* before its blocks are freed: what is waiting would be served for nobody */
+        wefti_store_later_down(s, ep->id);
     wefti_list_each_safe(l, &store_ep(ep)->clients) {
         store_client_t *c = wefti_container_of(l, store_client_t, ep_link);
         leave_ep(c);

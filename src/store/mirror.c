@@ -206,9 +206,11 @@ weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st)
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
-    weft_status_t st = wefti_mirror_came(op, m->phase == MIR_UP ? wefti_op_track(op) : WEFT_ERR_CLOSED);
+    weft_status_t st = wefti_mirror_came(op, m->phase == MIR_UP ? WEFT_OK : WEFT_ERR_CLOSED);
     if (st)
         return st;
+    (void)wefti_op_track(
+        op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
     m->close_op = op;
     close_begin(m);
     wefti_mirror_turn(m);

@@ -436,9 +436,8 @@ static weft_status_t close_start(weft_op_t *op)
 {
     weft_store_server_t *s = wefti_op_room(op, closing_t)->server;
     store_state_t *ss = s->ss;
-    weft_status_t st = wefti_op_track(op);
-    if (st)
-        return st;
+    (void)wefti_op_track(
+        op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
     pthread_mutex_lock(&ss->lock);
     s->closing = true;
     s->close_op = op;

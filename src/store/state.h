@@ -178,6 +178,7 @@ bool wefti_store_block_fits_later(const weft_store_server_t *s, const store_clie
 /* Keep the request until memory is back, if it then fits. False: it is to be answered now. */
 bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_id_t ep, const store_request_t *q, const void *bytes, size_t n);
 void wefti_store_later_again(weft_store_server_t *s); /* a block is gone, or nobody is to wait any longer */
+void wefti_store_later_down(weft_store_server_t *s, weft_ep_id_t ep); /* that endpoint is down: forget what it asked for */
 void wefti_store_later_drop(weft_store_server_t *s);  /* nobody is to be answered any more */
 
 /* names.c */

@@ -7,6 +7,8 @@
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "lib/offender.h"
 #include "rma/state.h"
@@ -513,6 +515,15 @@ static uint64_t reads(uint64_t len)
     return id;
 }
 
+/* A copy that nothing can be read behind. */
+static const void *at_the_end(const void *bytes, size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *two = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(two != MAP_FAILED && !mprotect(two + page, page, PROT_NONE));
+    return memcpy(two + page - n, bytes, n);
+}
+
 #define BETRAYAL(what, verdict, ...) \
     do { \
         offender_join(true); \
@@ -617,6 +628,22 @@ TEST(an_owner_whose_answers_cannot_be_fails_its_endpoint_alone)
                                                     offender_drive_for(0.02);
                                                     CHECK_EQ(weft_ep_get_state(off.victim), WEFT_EP_FAILED);
                                                     CHECK_OK(op.status);
+        });
+        static const size_t cut[] = {sizeof(rma_reply_t), 40, sizeof(rma_attached_t) - 1};
+        for (unsigned i = 0; i < 3; i++)
+            BETRAYAL("a remote cut short, for one that does not want it any more", FAILS, {
+                uint64_t id = finds();
+                weft_op_cancel(&op);
+                offender_drive_for(0.002);
+                attached(id, 64, WEFT_RMA_ALL, 0, 0, 0, 0, 0);
+                offender_put(rec, cut[i]);
+            });
+        BETRAYAL("the same at the end of what can be read", FAILS, {
+            uint64_t id = finds();
+            weft_op_cancel(&op);
+            offender_drive_for(0.002);
+            attached(id, 64, WEFT_RMA_ALL, 0, 0, 0, 0, 0);
+            wefti_rma_answer(off.victim, REC_ATTACHED, wefti_wild(at_the_end(rec, sizeof(rma_reply_t))), sizeof(rma_reply_t));
         });
         BETRAYAL("an honest answer", STANDS, {
             has_remote();

@@ -3,6 +3,7 @@
  *
  * ctest: timeout=600 */
 #define TEST_SECONDS 280
+#include "core/core.h"
 #include "lib/nomem.h"
 #include "test.h"
 #include "weft/weft.h"
@@ -182,4 +183,70 @@ TEST(a_server_and_its_client_survive_the_failure_of_any_one_allocation)
 TEST(a_server_and_its_client_survive_runs_of_failures)
 {
     every_allocation("tcp", 4);
+}
+
+/* --- closing ------------------------------------------------------------------------------------------------------------------------- */
+
+static weft_op_t timers[4096];
+
+/* One more timer needs memory. */
+static unsigned use_up_timers(const weft_runtime_t *rt)
+{
+    unsigned n = 0;
+    for (; rt->timers.n < rt->timers.cap; n++) {
+        CHECK(n < sizeof timers / sizeof *timers);
+        timers[n] = (weft_op_t)WEFT_OP_INIT;
+        CHECK_OK(weft_timer_start((weft_runtime_t *)(uintptr_t)rt, 1000 * WEFT_SECOND, &timers[n]));
+    }
+    return n;
+}
+
+static void let_timers_go(unsigned n)
+{
+    while (n--) {
+        weft_op_cancel(&timers[n]);
+        done(WEFT_OK, &timers[n]);
+    }
+}
+
+TEST(a_server_and_a_mirror_close_without_memory_for_a_deadline)
+{
+    weft_op_t op = WEFT_OP_INIT;
+    weft_mirror_opts_t mo = WEFT_MIRROR_OPTS_INIT;
+    open_all("tcp");
+    connect_again();
+    CHECK_OK(done(weft_store_open(ep, NULL, &op), &op));
+    weft_store_t *store = weft_op_store(&op);
+    mo.name = "a mirror";
+    mo.stores = &store;
+    mo.n_stores = 1;
+    mo.len = 10000;
+    mo.write = true;
+    CHECK_OK(done(weft_mirror_open(client_rt, &mo, &op), &op));
+    weft_mirror_t *mirror = weft_op_mirror(&op);
+
+    op.timeout_ns = 10 * WEFT_SECOND;
+    unsigned n = use_up_timers(client_rt);
+    nomem_at(0, 1);
+    weft_status_t st = weft_mirror_close(mirror, &op);
+    bool there = nomem_still_ahead();
+    nomem_off();
+    CHECK(!there);
+    CHECK_OK(done(st, &op));
+    let_timers_go(n);
+    weft_store_leave(store);
+
+    n = use_up_timers(server_rt);
+    nomem_at(0, 1);
+    st = weft_store_server_close(server, &op);
+    there = nomem_still_ahead();
+    nomem_off();
+    CHECK(!there);
+    CHECK_OK(done(st, &op));
+    let_timers_go(n);
+    CHECK_OK(weft_ep_abort(ep, NULL));
+    CHECK_OK(weft_listener_close(listener, NULL));
+    CHECK_OK(weft_runtime_close(client_rt));
+    CHECK_OK(weft_runtime_close(server_rt));
+    ep = NULL;
 }

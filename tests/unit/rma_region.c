@@ -93,6 +93,48 @@ TEST(memory_that_is_kept_is_there_after_the_region_and_after_the_runtime)
         }
 }
 
+TEST(memory_that_is_kept_shows_nothing_of_a_peer_that_is_in_the_middle_of_an_access)
+{
+    uint64_t usual = wefti_rma_step_bytes;
+    wefti_rma_step_bytes = 16384; /* it takes more than one round */
+    for (int with_runtime = 0; with_runtime < 2; with_runtime++) {
+        enum { LEN = 200000, MAX = 300000 };
+        weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);
+        weft_ep_t *peer = owner_peer(rt);
+        weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
+        weft_region_t *region = NULL;
+        weft_op_t op = WEFT_OP_INIT;
+        void *map = NULL;
+        size_t n = 0;
+        o.len = LEN;
+        o.max_len = MAX;
+        CHECK_OK(weft_region_new(rt, &o, &region));
+        uint8_t *base = weft_region_base(region);
+        memset(base, 0x18, MAX);
+        CHECK_OK(weft_region_keep(region, &map, &n));
+        rma_grant_t *g = owner_grant(peer, region, true);
+        CHECK(g->slot >= 0);
+        rma_control_t *theirs = mmap(NULL, region->share.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->share.fd, 0);
+        size_t theirs_n = region->share.bytes;
+        CHECK(theirs != MAP_FAILED);
+        atomic_store(&theirs->slots[g->slot].busy, 1); /* stopped here */
+        if (!with_runtime) {
+            CHECK_OK(weft_region_free(region, &op));
+            wait_for(rt, &op, WEFT_OK);
+            owner_peer_free(peer);
+        } else {
+            owner_peer_free(peer); /* it is lost, and its slot stays busy */
+        }
+        CHECK_OK(weft_runtime_close(rt));
+        memset((uint8_t *)theirs + RMA_CONTROL, 0xbb, MAX); /* it goes on */
+        for (size_t i = 0; i < MAX; i++)
+            CHECK_EQ(base[i], 0x18);
+        CHECK_EQ(munmap(map, n), 0);
+        CHECK_EQ(munmap(theirs, theirs_n), 0);
+    }
+    wefti_rma_step_bytes = usual;
+}
+
 TEST(memory_of_the_programs_stays_the_programs)
 {
     weft_runtime_t *rt = owner_open(WEFT_PROGRESS_CALLER);

@@ -212,6 +212,31 @@ TEST(records_that_make_no_sense_fail_the_lane)
     }
 }
 
+TEST(bytes_for_a_pull_that_was_not_sent_yet_fail_the_lane)
+{
+    scene_t s;
+    shm_xfer_t x;
+    static uint8_t src[100], dst[100];
+    weft_iov_t iov = {dst, sizeof dst};
+    uint64_t data[1 + sizeof src / 8 + 1] = {7};
+    rts_t rts = {.id = 7, .total = sizeof src, .n_pieces = 1, .n_rec = 0, .piece = {{(uint64_t)(uintptr_t)src, sizeof src}}};
+    scene_open(&s, "ring");
+    for (size_t n = 1024; n >= 8; n /= 2) /* b reads nothing: its ring is full to the last word */
+        while (shm_send(&s.ea, src, n < sizeof src ? n : sizeof src))
+            ;
+    put(&s.eb, WEFTI_SHM_RTS, &rts, rts_size(1));
+    SHM_UNTIL(&s.a, s.ea.announced);
+    shm_xfer_init(&x);
+    shm_pull(&s.ea, 0, &iov, 1, sizeof dst, &x);
+    CHECK(!wefti_list_empty(&lane_of(&s.ea)->out)); /* what asks for the bytes waits for room */
+    put(&s.eb, WEFTI_SHM_DATA, data, 8 + sizeof src);
+    SHM_UNTIL(&s.a, s.ea.failed);
+    CHECK_EQ(s.ea.why, WEFT_ERR_PROTOCOL);
+    scene_close(&s);
+    CHECK_EQ(x.done, 1);
+    CHECK(x.status != WEFT_OK);
+}
+
 TEST(pieces_that_are_not_there_fail_the_pull)
 {
     static uint8_t src[4096], dst[1 << 20];

@@ -403,6 +403,35 @@ TEST(every_atomic_of_both_widths_gives_the_value_before_and_changes_its_word_alo
     }
 }
 
+TEST(an_atomic_behind_a_long_write_is_done_once_and_changes_its_word_alone)
+{
+    /* Mapped memory is written in steps of 1 MiB. The first three leave less than a word of the second step to the atomic; the others its edges. */
+    static const size_t lens[] = {2096124, 2096121, 2096127, 2096120, 2096128, 3 * MB};
+    enum { AT = 3 * MB + 512 };
+    each_far(way) {
+        far_open(way, NULL);
+        weft_region_t *region = far_region(BIG);
+        weft_remote_t *r = far_attach(region, NULL);
+        uint64_t *word = (uint64_t *)(void *)((uint8_t *)weft_region_base(region) + AT);
+        for (unsigned i = 0; i < 2 * sizeof lens / sizeof *lens; i++) {
+            weft_op_t write = WEFT_OP_INIT, atomic = WEFT_OP_INIT;
+            size_t width = i % 2 ? 4 : 8;
+            word[-1] = word[0] = word[1] = 70;
+            CHECK_OK(weft_rma_write(r, 0, out, lens[i / 2], &write));
+            CHECK_OK(weft_rma_atomic(r, WEFT_RMA_ADD, AT, width, 5, 0, &atomic));
+            CHECK_OK(far_end(WEFT_OK, &write));
+            CHECK_OK(far_end(WEFT_OK, &atomic));
+            CHECK_EQ(atomic.tag, 70);
+            CHECK_EQ(word[0], 75);
+            CHECK_EQ(word[-1], 70);
+            CHECK_EQ(word[1], 70);
+        }
+        weft_remote_drop(r);
+        far_free(region);
+        far_close();
+    }
+}
+
 TEST(atomics_that_cannot_be_are_refused)
 {
     each_far(way) {

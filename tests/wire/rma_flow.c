@@ -6,6 +6,7 @@
 
 #include "lib/far.h"
 #include "lib/quiet.h"
+#include "rma/state.h"
 #include "test.h"
 
 enum { MB = 1 << 20, N = 100000, LEN = 4 * MB };
@@ -145,6 +146,95 @@ TEST(a_batch_of_many_bytes_to_mapped_memory_takes_turns_with_others)
             weft_runtime_progress(far.pair.rt[1]);
         CHECK(op.status == WEFT_OK && op.len == ITEMS && rounds >= ITEMS * (size_t)EACH / MB - 2);
         CHECK_EQ(pattern_check(in, LEN, 6), LEN);
+        weft_remote_drop(r);
+        far_free(region);
+        far_close();
+    }
+}
+
+/* A peer that scribbled on the control page, or a process that ended in the middle of an access, leaves a slot busy. */
+TEST(a_slot_that_stays_busy_delays_its_own_remote_alone_and_keeps_its_order)
+{
+    enum { AT = 3 * MB };
+    each_far(way) {
+        if (way->path != WEFT_RMA_MAPPED)
+            continue;
+        far_open(way, NULL);
+        weft_region_t *region[2] = {far_region(LEN), far_region(LEN)};
+        weft_remote_t *stuck = far_attach(region[0], NULL), *other = far_attach(region[1], NULL);
+        uint8_t *base = weft_region_base(region[0]);
+        weft_op_t late[5] = {0}, op = WEFT_OP_INIT;
+        uint64_t one = 1, word = 0;
+        pattern_fill(buf, LEN, 9);
+        for (unsigned round = 0; round < 2; round++) { /* the second begins where the owner is asked already */
+            memset(base, 0, LEN);
+            memset(late, 0, sizeof late);
+            atomic_store(&stuck->slot->busy, 1);
+            CHECK_OK(weft_rma_write(stuck, 0, buf, AT, &late[0]));
+            CHECK_OK(weft_rma_write(stuck, 8, &one, 8, &late[1]));
+            CHECK_OK(weft_rma_atomic(stuck, WEFT_RMA_ADD, 8, 8, 5, 0, &late[2]));
+            CHECK_OK(weft_rma_read(stuck, 8, &word, 8, &late[3]));
+            CHECK_OK(weft_rma_write(stuck, AT, buf, 100, &late[4]));
+            weft_op_cancel(&late[4]); /* wherever it is */
+            CHECK_OK(weft_rma_write(other, 0, buf, LEN, &op));
+            CHECK_OK(far_end(WEFT_OK, &op));
+            CHECK_EQ(pattern_check(weft_region_base(region[1]), LEN, 9), LEN);
+            for (unsigned i = 0; i < 4; i++)
+                CHECK_OK(far_end(WEFT_OK, &late[i]));
+            (void)far_end(WEFT_OK, &late[4]);
+            CHECK_EQ(late[2].tag, 1);
+            CHECK_EQ(word, 6);
+            memcpy(base + 8, buf + 8, 8);
+            CHECK_EQ(pattern_check(base, AT, 9), AT);
+        }
+        weft_runtime_stats_t was = WEFT_RUNTIME_STATS_INIT, now = WEFT_RUNTIME_STATS_INIT;
+        CHECK_OK(weft_runtime_get_stats(far.pair.rt[1], &was));
+        CHECK(was.rma_checked > 0);
+        atomic_store(&stuck->slot->busy, 0); /* from now on it is mapped memory again */
+        CHECK_OK(far_write(stuck, 0, buf, LEN));
+        CHECK_EQ(pattern_check(base, LEN, 9), LEN);
+        CHECK_OK(weft_runtime_get_stats(far.pair.rt[1], &now));
+        CHECK_EQ(now.rma_checked, was.rma_checked);
+        /* cleared soon enough: nobody is asked */
+        memset(late, 0, sizeof late);
+        atomic_store(&stuck->slot->busy, 1);
+        CHECK_OK(weft_rma_write(stuck, 0, buf, AT, &late[0]));
+        for (unsigned i = 0; i < 100; i++)
+            weft_runtime_progress(far.pair.rt[1]);
+        CHECK(!weft_op_done(&late[0]) ||
+              way->pair->mode == WEFT_PROGRESS_THREAD); /* else only a busy machine makes it ask, in vain */
+        atomic_store(&stuck->slot->busy, 0);
+        CHECK_OK(far_end(WEFT_OK, &late[0]));
+        weft_remote_drop(stuck);
+        weft_remote_drop(other);
+        far_free(region[0]);
+        far_free(region[1]);
+        far_close();
+    }
+}
+
+/* What waits for a slot ends like everything else. */
+TEST(what_waits_for_a_slot_ends_by_its_deadline_by_a_cancel_and_with_its_connection)
+{
+    each_far(way) {
+        if (way->path != WEFT_RMA_MAPPED || way->pair->mode != WEFT_PROGRESS_CALLER)
+            continue;
+        far_open(way, NULL);
+        weft_region_t *region = far_region(LEN);
+        weft_remote_t *r = far_attach(region, NULL);
+        weft_op_t late[3] = {0};
+        late[0].timeout_ns = WEFT_MILLISECOND;
+        atomic_store(&r->slot->busy, 1);
+        for (unsigned i = 0; i < 3; i++)
+            CHECK_OK(weft_rma_write(r, 0, buf, LEN, &late[i]));
+        weft_op_cancel(&late[1]);
+        CHECK_EQ(far_end(WEFT_OK, &late[1]), WEFT_ERR_CANCELLED);
+        while (!weft_op_done(&late[0])) /* the owner has no part in it */
+            weft_runtime_progress(far.pair.rt[1]);
+        CHECK_EQ(late[0].status, WEFT_ERR_TIMEOUT);
+        CHECK_OK(weft_ep_abort(far.pair.ep[1], NULL));
+        far.pair.ep[1] = NULL;
+        CHECK(far_end(WEFT_OK, &late[2]) != WEFT_OK);
         weft_remote_drop(r);
         far_free(region);
         far_close();

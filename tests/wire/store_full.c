@@ -3,6 +3,8 @@
  *
  * ctest: label=thread */
 #include "lib/keeper.h"
+#include "rma/state.h"
+#include "store/state.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -164,4 +166,32 @@ TEST(one_whose_client_is_lost_while_it_waits_leaves_nothing)
         PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == 0 && keeper_stats(&k).blocks == 0, 20);
         keeper_close(&k);
     }
+}
+
+/* The server keeps nothing for a client that is gone, also while the memory that it asked for is still on its way back. */
+TEST(requests_that_wait_go_with_their_connection)
+{
+    uint64_t usual = wefti_rma_step_bytes;
+    wefti_rma_step_bytes = 256; /* a page a round: it takes thousands of them */
+    each_way(way) {
+        enum { ASKS = 20 };
+        weft_op_t ops[ASKS];
+        if (way->mode != WEFT_PROGRESS_CALLER)
+            continue;
+        open_with(way, LARGE);
+        CHECK_OK(weft_block_free(full_block(), NULL));
+        for (int i = 0; i < ASKS; i++)
+            post_alloc(&ops[i], LARGE);
+        PAIR_UNTIL(&k.pair, !wefti_list_empty(&k.server->later), 20);
+        CHECK_OK(weft_ep_abort(k.pair.ep[1], NULL));
+        k.pair.ep[1] = NULL;
+        PAIR_UNTIL(&k.pair, weft_ep_get_state(k.pair.ep[0]) != WEFT_EP_UP, 20);
+        CHECK(k.server->n_freeing); /* else nothing would be shown */
+        CHECK(wefti_list_empty(&k.server->later));
+        for (int i = 0; i < ASKS; i++)
+            CHECK_EQ(keeper_wait(&k, &ops[i]), WEFT_ERR_CANCELLED);
+        PAIR_UNTIL(&k.pair, keeper_stats(&k).used_bytes == 0, 100);
+        keeper_close(&k);
+    }
+    wefti_rma_step_bytes = usual;
 }

@@ -401,6 +401,8 @@ static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint3
     wefti_shm_pull_t *p = wefti_map_get(&lane->pull_ids, id);
     if (!p || p->state != WEFTI_SHM_ARRIVING || n > p->left)
         return WEFT_ERR_PROTOCOL;
+    if (wefti_list_linked(&p->ctl.link)) /* our PULL has not left: these are bytes that nobody asked for, and p is on lane->out */
+        return WEFT_ERR_PROTOCOL;
     wefti_shm_scatter(&p->to, bytes + sizeof id, n);
     p->left -= n;
     if (!p->left)
