@@ -199,6 +199,7 @@ struct rpc_request {
     bool fetching, over, released, mapped;
     bool waiting;                /* `answer` waits for the stream */
     uint32_t refs;               /* of ours: a reply on its way, a fetch */
+    _Atomic uint32_t coming;     /* fetches that sit in the inbox: counted up by any thread */
     _Atomic uint32_t holds;      /* the program's, and whoever runs it */
     _Atomic bool cancelled;
     _Atomic uint32_t work;       /* WORK_*: any thread */
