@@ -529,12 +529,14 @@ void wefti_rpc_services_free(rpc_state_t *rs)
         s->busy++;                       /* it is not freed by its last request */
         wefti_list_each(q, &s->requests) /* before the first can go */
             wefti_rpc_function_orphan(wefti_container_of(q, rpc_request_t, service_link)->fn);
+        wefti_rpc_functions_orphan(s);
         for (wefti_list_t *q; (q = wefti_list_first(&s->requests));)
             wefti_rpc_request_discard(wefti_container_of(q, rpc_request_t, service_link));
         wefti_rpc_functions_free(s);
         wefti_rpc_service_delete(s);
     }
     if (rs->own) {
+        wefti_rpc_functions_orphan(rs->own);
         wefti_rpc_functions_free(rs->own);
         wefti_rpc_service_delete(rs->own);
     }
