@@ -229,7 +229,7 @@ typedef struct weft_call_opts {
     bool fresh;                  /* never a second try, whatever the function is */
     void *into;                  /* results of 1 KiB and more go here, one after the other, each aligned to 64, without a copy; */
     size_t into_cap;             /* longer: WEFT_ERR_TRUNCATED. NULL: memory of the reply's */
-    const weft_mem_kind_t *into_kind; /* of it. Default is: look */
+    const weft_mem_kind_t *into_kind; /* of it. Default is: look. A device's is for tensors; other large results: WEFT_ERR_UNSUPPORTED */
 } weft_call_opts_t;
 #define WEFT_CALL_OPTS_INIT WEFT_INIT(weft_call_opts_t)
 /* opts is borrowed too; it may be NULL. */

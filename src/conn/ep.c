@@ -243,7 +243,10 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->rail->name);
     wefti_ep_connects_done(ep, WEFT_OK);
     EACH_TRAFFIC(ep, t)
-    t->ep_up(&ep->pub);
+    if (ep->pub.lane) /* what waited goes now, and a release function of the program's may abort the endpoint */
+        t->ep_up(&ep->pub);
+    if (!ep->pub.lane)
+        return;
     if (ep->listener && !wefti_list_linked(&ep->ready)) /* else it reconnected while it waited there to be taken */
         wefti_listener_deliver(ep->listener, ep);
 }

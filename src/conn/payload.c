@@ -240,8 +240,10 @@ static void arrived(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size
     if (!in) {
         if (p)
             p->ops->refuse(p, false);
-        wefti_ep_protocol_error(&ep->pub,
-                                t ? "no memory to keep an announcement" : "an announcement of an unknown kind or length");
+        if (t)
+            wefti_ep_cannot(&ep->pub, "no memory to keep an announcement");
+        else
+            wefti_ep_protocol_error(&ep->pub, "an announcement of an unknown kind or length");
         return;
     }
     in->traffic = t;

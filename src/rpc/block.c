@@ -88,7 +88,7 @@ void wefti_rpc_handed_in_late(rpc_state_t *rs)
 
 static void free_if_done(rpc_request_t *r)
 {
-    if (r->over && r->released && !r->refs)
+    if (r->over && r->released && !r->refs && !atomic_load(&r->coming))
         request_free(r);
 }
 
@@ -483,13 +483,42 @@ static weft_status_t fetch_start(weft_op_t *op)
     return WEFT_OK;
 }
 
+/* It was posted by a thread that could not drive, and its request was kept for it. */
+static weft_status_t fetch_start_inbox(weft_op_t *op)
+{
+    rpc_request_t *r = wefti_op_room(op, fetch_t)->r;
+    weft_status_t st = fetch_start(op);
+    atomic_fetch_sub(&r->coming, 1);
+    free_if_done(r);
+    return st;
+}
+
 static void fetch_cancel(weft_op_t *op, weft_status_t why)
 {
     (void)why;
     weft_op_cancel(&wefti_op_room(op, fetch_t)->r->in->fetch->op); /* it ends when nothing writes to the buffer any more */
 }
 
-static const wefti_op_kind_t fetch_kind = {.name = "fetch", .start = fetch_start, .cancel = fetch_cancel};
+static const wefti_op_kind_t fetch_kind = {.name = "fetch", .start = fetch_start_inbox, .cancel = fetch_cancel};
+
+/* Until it is started nobody but the program has the request, which may release it meanwhile: in on_cancel. */
+static weft_status_t fetch_go(rpc_request_t *r, weft_op_t *op)
+{
+    weft_runtime_t *rt = r->rt, *was;
+    weft_status_t st = WEFT_OK;
+    bool driver = wefti_enter(rt, &was);
+    if (driver && wefti_may_pass_inbox(rt, was)) {
+        st = wefti_op_start(op, fetch_start);
+    } else {
+        atomic_fetch_add(&r->coming, 1);
+        st = wefti_op_inbox(op);
+        if (st) /* the runtime is closed, and the program has the request */
+            atomic_fetch_sub(&r->coming, 1);
+    }
+    if (driver)
+        wefti_leave(rt, was);
+    return st;
+}
 
 weft_status_t weft_request_fetch(weft_request_t *request, void *buf, size_t cap, const weft_mem_kind_t *kind, weft_op_t *op)
 {
@@ -502,5 +531,5 @@ weft_status_t weft_request_fetch(weft_request_t *request, void *buf, size_t cap,
     if (st)
         return st;
     *wefti_op_room(op, fetch_t) = (fetch_t){r, buf, cap, kind};
-    return wefti_op_go(rpc_request_rt(r), op);
+    return fetch_go(r, op);
 }

@@ -242,6 +242,16 @@ static void fetched(weft_op_t *op, void *user)
     f->done(f->user, st);
 }
 
+/* A view cannot say that it is on a device, and text and bools are read here when they have arrived. */
+static weft_status_t may_go_to_device(const rpc_in_t *in)
+{
+    for (const wefti_piece_t *p = in->decoded.first; p; p = p->next)
+        if (!p->tensor)
+            return wefti_fail(WEFT_ERR_UNSUPPORTED, "value %u (%s) cannot go to memory of a device, only tensors can",
+                              p->index + 1, weft_type_name(p->value->type));
+    return WEFT_OK;
+}
+
 weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft_mem_kind_t *kind, uint64_t stall_ns,
                                  void (*done)(void *user, weft_status_t status), void *user)
 {
@@ -252,6 +262,8 @@ weft_status_t wefti_rpc_in_fetch(rpc_in_t *in, void *buf, size_t cap, const weft
         return wefti_fail(WEFT_ERR_UNSUPPORTED, "so many small values cannot go into a buffer of the caller's");
     if (buf && cap < in->room)
         return wefti_fail(WEFT_ERR_TRUNCATED, "the buffer has %zu bytes and %zu are needed", cap, (size_t)in->room);
+    if (buf && wefti_mem_device_of(buf, kind) && (st = may_go_to_device(in)))
+        return st;
     if (!buf) {
         st = pool_buffer(in);
         if (st)

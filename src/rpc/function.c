@@ -133,13 +133,18 @@ void wefti_rpc_functions_remove(weft_service_t *service)
     }
 }
 
+/* One is listed still, or again, where a thread removed it too late for the driver to hear of it. The program may hold requests of it: then the last
+ * of them frees it. */
+void wefti_rpc_functions_orphan(weft_service_t *service)
+{
+    wefti_list_each(l, &service->functions)
+        wefti_rpc_function_orphan(wefti_container_of(l, rpc_function_t, link));
+}
+
 void wefti_rpc_functions_free(weft_service_t *service)
 {
-    for (wefti_list_t *l; (l = wefti_list_pop(&service->functions));) {
-        rpc_function_t *f = wefti_container_of(l, rpc_function_t, link);
-        hand_back(f);
-        function_free(f);
-    }
+    for (wefti_list_t *l; (l = wefti_list_pop(&service->functions));)
+        wefti_rpc_function_unorphan(wefti_container_of(l, rpc_function_t, link));
 }
 
 /* --- adding and removing -------------------------------------------------------------------------------------------------- */

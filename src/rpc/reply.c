@@ -90,7 +90,7 @@ static void fetched(void *user, weft_status_t status)
     wefti_rpc_call_end(op, status, status == WEFT_ERR_PROTOCOL ? "the server's results are not what the signature says" : NULL);
 }
 
-/* Do results that nobody wants decode? */
+/* Do results that nobody wants decode? Where there is no memory to see, nothing speaks against them. */
 static bool sound(const weft_am_t *am, const rpc_where_t *where)
 {
     weft_value_t values[WEFT_SIG_PARAMS];
@@ -98,10 +98,10 @@ static bool sound(const weft_am_t *am, const rpc_where_t *where)
     d.more = NULL;
     if (am->len && !am->data)
         return true;
-    if (wefti_rpc_values_here(am, where, values, &d))
-        return false;
-    wefti_decoded_free(&d);
-    return true;
+    weft_status_t st = wefti_rpc_values_here(am, where, values, &d);
+    if (!st)
+        wefti_decoded_free(&d);
+    return !st || st == WEFT_ERR_NOMEM;
 }
 
 /* Answered well: its results. They are looked at before anything is believed; those in a payload that is still at the server

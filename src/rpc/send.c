@@ -76,13 +76,14 @@ static void out_free(rpc_out_t *out)
 }
 
 /* What waited and then could not leave (there was no memory to announce its payload, or it was taken back) had nobody but us: where it was a reply,
- * its caller is told. */
+ * its caller is told. A request of ours is none, though it has the same kinds: its number may also be that of a call of the peer's. */
 static void look_for_caller(const rpc_out_t *out)
 {
     rpc_head_t head;
     weft_ep_t *ep = weft_ep_find(out->rs->rt, out->op.from);
     memcpy(&head, out->header, sizeof head);
-    if (ep && ep->lane && (rpc_kind(&head) == RPC_REPLY || rpc_kind(&head) == RPC_REPLY_EXT))
+    bool reply = out->op.tag == RPC_AM_TO_CLIENT && (rpc_kind(&head) == RPC_REPLY || rpc_kind(&head) == RPC_REPLY_EXT);
+    if (ep && ep->lane && reply)
         wefti_rpc_reply_unsent(ep, head.call, out->op.status);
 }
 

@@ -161,7 +161,8 @@ void wefti_rpc_function_unref(rpc_function_t *f);
 void wefti_rpc_function_orphan(rpc_function_t *f);
 void wefti_rpc_function_unorphan(rpc_function_t *f);
 void wefti_rpc_functions_remove(weft_service_t *service);      /* all of them; it closes */
-void wefti_rpc_functions_free(weft_service_t *service);        /* with the runtime */
+void wefti_rpc_functions_orphan(weft_service_t *service);      /* with the runtime: first this, before any request goes */
+void wefti_rpc_functions_free(weft_service_t *service);        /* and then this */
 void wefti_rpc_bind(rpc_state_t *rs, weft_am_t *am, const rpc_head_t *head);
 size_t wefti_rpc_functions_text(weft_service_t *service, char *buf, size_t cap); /* under rs->lock */
 weft_status_t wefti_rpc_reflect(rpc_state_t *rs);
@@ -199,6 +200,7 @@ struct rpc_request {
     bool fetching, over, released, mapped;
     bool waiting;                /* `answer` waits for the stream */
     uint32_t refs;               /* of ours: a reply on its way, a fetch */
+    _Atomic uint32_t coming;     /* fetches that sit in the inbox: counted up by any thread */
     _Atomic uint32_t holds;      /* the program's, and whoever runs it */
     _Atomic bool cancelled;
     _Atomic uint32_t work;       /* WORK_*: any thread */

@@ -281,18 +281,16 @@ uint32_t wefti_rpc_service_load(weft_service_t *service)
 
 void wefti_rpc_service_remember(weft_service_t *s)
 {
-    __atomic_store_n(&s->stats.remembered, s->book.n, __ATOMIC_RELAXED);
-    if (s->forget.node.slot)
-        return;
     uint64_t next = wefti_once_age(&s->book, s->rs->rt->now);
-    if (next != UINT64_MAX)
+    __atomic_store_n(&s->stats.remembered, s->book.n, __ATOMIC_RELAXED);
+    /* it may wait for a client to be forgotten, which takes longer than a reply */
+    if (next != UINT64_MAX && (!s->forget.node.slot || next < s->forget.node.key))
         (void)wefti_timer_at(s->rs->rt, &s->forget, next); /* without memory for it: with the next call */
 }
 
 void wefti_rpc_service_forget(wefti_timer_t *t)
 {
     weft_service_t *s = wefti_container_of(t, weft_service_t, forget);
-    (void)wefti_once_age(&s->book, s->rs->rt->now);
     wefti_rpc_service_remember(s);
 }
 
@@ -529,12 +527,14 @@ void wefti_rpc_services_free(rpc_state_t *rs)
         s->busy++;                       /* it is not freed by its last request */
         wefti_list_each(q, &s->requests) /* before the first can go */
             wefti_rpc_function_orphan(wefti_container_of(q, rpc_request_t, service_link)->fn);
+        wefti_rpc_functions_orphan(s);
         for (wefti_list_t *q; (q = wefti_list_first(&s->requests));)
             wefti_rpc_request_discard(wefti_container_of(q, rpc_request_t, service_link));
         wefti_rpc_functions_free(s);
         wefti_rpc_service_delete(s);
     }
     if (rs->own) {
+        wefti_rpc_functions_orphan(rs->own);
         wefti_rpc_functions_free(rs->own);
         wefti_rpc_service_delete(rs->own);
     }

@@ -3,46 +3,61 @@
  * A peer that announces a payload and then sends nothing of it makes us hold memory for it for as long as it likes: the fabric has the
  * buffer, and only
  * the end of the connection gives it back. So pulls are watched. One that goes on leaves traces: before it begins, a mark is written to the end of
- * every STEP bytes of its buffer, a number that nobody knows, and as bytes arrive the marks go. If for `stall_ns` no mark of any pull of a peer went
+ * every STEP bytes of its buffer, a number that nobody knows, and as bytes arrive the marks go. There are MARKS of them at most, further apart in what is
+ * large: each makes a page of ours real, and the peer has only said how long its payload is. If for `stall_ns` no mark of any pull of a peer went
  * and none of its pulls ended, the peer's endpoint fails. All of its pulls count together, for the peer may send one after the other.
  *
  * Time in which this runtime was not driven is nobody's silence: a look that comes late puts off the end by as much.
  *
- * Memory that the processor cannot touch has no marks, and is not watched. tests/fault/rpc_greedy.c. */
+ * Memory that the processor cannot touch has no marks, and is not watched. tests/unit/rpc_stall.c, tests/fault/rpc_greedy.c. */
 #include "rpc/state.h"
 
 #define STEP (UINT64_C(64) << 10)
+#define MARKS 1024u
 #define LOOKS 8u /* in stall_ns */
 #define LOOK_LEAST WEFT_MILLISECOND
 
 /* --- marks --------------------------------------------------------------------------------------------------------------------- */
 
-/* Where the next mark is: NULL, there is none any more. It only ever goes on. */
+/* Where the next mark is: NULL, there is none any more. It only ever goes on. What lies in many small pieces has marks too: the last bytes of one
+ * piece count with the first of the next. */
 static void *mark_at(rpc_fetch_t *f)
 {
-    while (f->mark_piece < f->mark_n) {
+    for (; f->mark_piece < f->mark_n; f->mark_piece++) {
         const weft_iov_t *piece = &f->mark_iov[f->mark_piece];
-        if (piece->len - f->mark_off >= STEP)
-            return (uint8_t *)piece->base + f->mark_off + STEP - sizeof f->mark;
-        f->mark_piece++;
+        uint64_t end = f->mark_off + f->mark_step - f->mark_since;
+        end = end > sizeof f->mark ? end : sizeof f->mark;
+        if (end <= piece->len) {
+            f->mark_end = end;
+            return (uint8_t *)piece->base + end - sizeof f->mark;
+        }
+        f->mark_since += piece->len - f->mark_off;
         f->mark_off = 0;
     }
     return NULL;
 }
 
+/* Beyond the mark that mark_at() has found. */
+static void pass(rpc_fetch_t *f)
+{
+    f->mark_off = f->mark_end;
+    f->mark_since = 0;
+}
+
 static void write_marks(rpc_fetch_t *f)
 {
-    for (void *at; (at = mark_at(f)); f->mark_off += STEP)
+    for (void *at; (at = mark_at(f)); pass(f))
         memcpy(at, &f->mark, sizeof f->mark);
     f->mark_piece = 0;
     f->mark_off = 0;
+    f->mark_since = 0;
 }
 
 /* Has anything come since the last look? */
 static bool moved(rpc_fetch_t *f)
 {
     bool any = false;
-    for (void *at; (at = mark_at(f)); f->mark_off += STEP) {
+    for (void *at; (at = mark_at(f)); pass(f)) {
         uint64_t there;
         memcpy(&there, at, sizeof there);
         if (there == f->mark)
@@ -107,9 +122,15 @@ void wefti_rpc_watch_init(weft_ep_t *ep)
 
 void wefti_rpc_watch_marks(rpc_fetch_t *f, const weft_iov_t *iov, size_t n, uint64_t mark)
 {
+    uint64_t len = 0;
+    if (f->stall_ns == UINT64_MAX)
+        return; /* nobody will look */
+    for (size_t i = 0; i < n; i++)
+        len += iov[i].len;
     f->mark_iov = iov;
     f->mark_n = n;
     f->mark = mark;
+    f->mark_step = len / MARKS > STEP ? len / MARKS : STEP;
     write_marks(f);
 }
 

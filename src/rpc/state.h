@@ -212,7 +212,8 @@ struct rpc_fetch {
     wefti_list_t watch;
     const weft_iov_t *mark_iov;
     size_t mark_n, mark_piece;
-    uint64_t mark_off, mark;
+    uint64_t mark_step, mark_since, mark_off, mark_end; /* bytes between two, since the last one, and in the piece */
+    uint64_t mark;
 };
 /* From the handler of the message. NULL, and why: WEFT_ERR_PROTOCOL, WEFT_ERR_NOMEM. */
 rpc_in_t *wefti_rpc_in_new(rpc_state_t *rs, weft_am_t *am, const rpc_where_t *where, weft_status_t *why_out);

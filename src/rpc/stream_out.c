@@ -159,14 +159,20 @@ static weft_status_t put(weft_op_t *op)
     return WEFT_OK;
 }
 
+/* An end that is not sent is none: another may be posted. */
+static void not_ended(weft_op_t *op)
+{
+    stream_send_t *w = stream_send(op);
+    if (w->end)
+        atomic_store_explicit(&w->s->out.ended, 0, memory_order_relaxed);
+}
+
 /* It was its turn, and it cannot be sent. Where the program hears nothing of it (it gave no operation), the other side has to: that a value is
- * missing, or that there are no more. */
+ * missing, or that there are no more. Only such an operation holds the stream; with one of the program's the stream may be gone. */
 static void failed(weft_op_t *op, weft_status_t st)
 {
     stream_send_t *w = stream_send(op);
     weft_stream_t *s = w->s;
-    if (w->end)
-        atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
     if (w->packed && !s->out.status && !s->over)
         s->out.items++;
     if (w->packed || op == &s->out.end_op)
@@ -192,8 +198,10 @@ static void send_waiting(weft_stream_t *s)
             return;
         wefti_list_remove(l);
         weft_status_t st = put(op);
-        if (st)
+        if (st) {
+            not_ended(op);
             failed(op, st);
+        }
     }
     look_drained(s);
 }
@@ -207,7 +215,7 @@ void wefti_stream_out_kick(weft_stream_t *s)
 
 /* --- posting ------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t start(weft_op_t *op)
+static weft_status_t put_or_wait(weft_op_t *op)
 {
     stream_send_t *w = stream_send(op);
     weft_stream_t *s = w->s;
@@ -221,6 +229,14 @@ static weft_status_t start(weft_op_t *op)
     st = wefti_op_track(op);
     if (!st)
         wefti_list_push_back(&s->out.waiting, &wefti_opx(op)->link);
+    return st;
+}
+
+static weft_status_t start(weft_op_t *op)
+{
+    weft_status_t st = put_or_wait(op);
+    if (st)
+        not_ended(op); /* and not in failed(), which comes when the stream may be gone */
     return st;
 }
 
@@ -241,8 +257,7 @@ static void cancel(weft_op_t *op, weft_status_t why)
     if (w->out)
         return;
     wefti_list_remove(&wefti_opx(op)->link);
-    if (w->end)
-        atomic_store_explicit(&s->out.ended, 0, memory_order_relaxed);
+    not_ended(op);
     wefti_op_complete(op, why);
     wefti_stream_out_kick(s); /* an end needs no credit */
 }

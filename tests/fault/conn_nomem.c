@@ -1,5 +1,8 @@
 /* Memory runs out at every single allocation of a connection's life, one after the other: each time everything ends with a
  * status, nothing is lost or left, and afterwards the same runtimes connect. */
+#include <string.h>
+
+#include "lib/couple.h"
 #include "lib/nomem.h"
 #include "lib/raw.h"
 #include "test.h"
@@ -144,4 +147,43 @@ TEST(listening_and_opening_fail_whole_or_work_whole)
             CHECK_OK(weft_runtime_close(rt));
     }
     CHECK(done);
+}
+
+static unsigned blamed, owned;
+
+static void who_is_to_blame(weft_log_level_t level, const char *line, void *user)
+{
+    (void)level, (void)user;
+    blamed += strstr(line, "broke the protocol") != NULL;
+    owned += strstr(line, "no memory to keep an announcement") != NULL;
+}
+
+TEST(no_memory_for_an_announcement_is_not_the_peers_fault)
+{
+    static const char *const transports[] = {"shm", "tcp"};
+    static uint8_t large[1 << 20];
+    weft_log_set_sink(who_is_to_blame, NULL);
+    for (unsigned t = 0; t < 2; t++) {
+        bool all = false;
+        blamed = owned = 0;
+        for (long at = 0; !all; at++) {
+            weft_op_t send = WEFT_OP_INIT;
+            couple_open(transports[t]);
+            nomem_at(at, 1);
+            weft_status_t st = weft_msg_send(couple.ep, large, sizeof large, 1, &send); /* announced: it waits to be received */
+            for (unsigned i = 0; i < 2000; i++)
+                couple_drive();
+            all = nomem_still_ahead();
+            nomem_off();
+            if (!st)
+                weft_op_cancel(&send);
+            if (!st)
+                couple_finish(&send);
+            couple_close();
+            CHECK(at < 100);
+        }
+        CHECK(owned > 0);
+        CHECK_EQ(blamed, 0);
+    }
+    weft_log_set_sink(NULL, NULL);
 }

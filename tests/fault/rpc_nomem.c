@@ -1,7 +1,8 @@
 /* Memory runs out at every single allocation of a service and a client that are opened anew each time, one after the other:
  * opening, adding functions, finding methods, asking for them by signature and by name, tensors both ways, calls without an
  * operation, replacing a function, closing. Everything ends with a result that is right or a status that says so, and
- * afterwards the same runtimes do all of it. (rpc_service_nomem.c has the kinds of requests, rpc_stream_nomem.c streams.)
+ * afterwards the same runtimes do all of it. Results that nobody wants need none. (rpc_service_nomem.c has the kinds of requests,
+ * rpc_stream_nomem.c streams.)
  *
  * ctest: timeout=300 */
 #define TEST_SECONDS 280
@@ -149,6 +150,45 @@ static weft_status_t once(void)
     CHECK_OK(weft_service_close(service, &op));
     CHECK_OK(couple_finish(&op));
     return st;
+}
+
+/* More than has room beside the values, so that whoever reads them needs memory. */
+static void many(weft_request_t *request, void *user)
+{
+    static uint8_t bytes[3];
+    static int64_t shape[1] = {3};
+    weft_tensor_t t[20];
+    weft_value_t all = weft_tensors(t, 20);
+    for (unsigned i = 0; i < 20; i++)
+        t[i] = (weft_tensor_t){.data = bytes, .device_type = 1, .ndim = 1, .code = 1, .bits = 8, .lanes = 1, .shape = shape};
+    ++*(unsigned *)user;
+    weft_request_reply(request, &all, 1);
+}
+
+TEST(results_that_nobody_wants_and_no_memory_to_look_at_them)
+{
+    weft_service_t *service;
+    weft_client_t *client;
+    weft_method_t *m;
+    unsigned answered = 0;
+    couple_open("shm");
+    CHECK_OK(weft_service_open(couple.rt[0], "calc", NULL, &service));
+    CHECK_OK(weft_service_add(service, "many() -> [tensor]", many, &answered, NULL));
+    CHECK_OK(weft_client_on(couple.ep, NULL, &client));
+    CHECK_OK(weft_client_method(client, "many() -> [tensor]", &m));
+    for (unsigned i = 0; i < 2; i++) { /* the first asks for the function, and its memory does not run out */
+        weft_op_t op = WEFT_OP_INIT;
+        CHECK_OK(weft_call(m, NULL, 0, NULL, &op));
+        while (i && answered == 1)
+            weft_runtime_progress(couple.rt[0]);
+        if (i)
+            nomem_at(0, 1000);
+        CHECK_OK(couple_finish(&op));
+        CHECK(!i || !nomem_still_ahead());
+        nomem_off();
+        CHECK_EQ(weft_ep_get_state(couple.ep), WEFT_EP_UP);
+    }
+    couple_close_with(client, service);
 }
 
 TEST(memory_runs_out_at_each_place)

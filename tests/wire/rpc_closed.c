@@ -7,6 +7,7 @@
 
 #include "lib/caller.h"
 #include "lib/desk.h"
+#include "rpc/serve.h"
 #include "test.h"
 
 #define KEEP "keep(v: i32) -> i32"
@@ -146,6 +147,48 @@ TEST(a_call_with_a_stream_to_a_service_that_was_closed)
         close_client(client);
         desk_close(&desk);
     }
+}
+
+/* A thread that removes a function while its runtime closes may find nobody to hand it to, and puts it back. */
+static const wefti_room_t *room;
+static rpc_function_t *late;
+static unsigned handed_back;
+
+static void free_with_a_late_function(weft_runtime_t *rt)
+{
+    wefti_list_push_back(&late->service->functions, &late->link);
+    room->free(rt);
+}
+
+static void counts_back(void *buf, void *user)
+{
+    (void)buf, (void)user;
+    handed_back++;
+}
+
+TEST(a_function_that_is_removed_while_its_runtime_closes_stays_for_the_request_that_is_held)
+{
+    static wefti_room_t mine;
+    weft_function_opts_t fo = WEFT_FUNCTION_OPTS_INIT;
+    weft_op_t call = WEFT_OP_INIT;
+    weft_reply_t reply = WEFT_REPLY_INIT;
+    weft_value_t arg = weft_i32(1);
+    fo.release = counts_back;
+    desk_open(&desk, &pair_ways[0], NULL);
+    CHECK_OK(weft_service_add(desk.service, KEEP, keeps, NULL, &fo));
+    atomic_store(&kept, NULL);
+    CHECK_OK(weft_call(desk_method(&desk, KEEP), &arg, 1, &reply, &call));
+    PAIR_UNTIL(&desk.pair, atomic_load(&kept) != NULL, 20);
+    late = rpc_request(atomic_load(&kept))->fn;
+    room = desk.pair.rt[0]->rooms[WEFTI_ROOM_RPC];
+    mine = *room;
+    mine.free = free_with_a_late_function;
+    desk.pair.rt[0]->rooms[WEFTI_ROOM_RPC] = &mine;
+    CHECK_OK(weft_runtime_close(desk.pair.rt[0]));
+    CHECK_EQ(handed_back, 1);
+    weft_request_release(atomic_load(&kept)); /* the last that has the function */
+    CHECK_OK(weft_runtime_close(desk.pair.rt[1]));
+    weft_reply_release(&reply);
 }
 
 /* A runtime remembers some names, and not all that ever were. */

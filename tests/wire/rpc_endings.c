@@ -1,6 +1,6 @@
 /* Calls that end in unusual ways: their service closes while the reply waits for a stream that nobody reads; they are
- * answered while their large arguments were never fetched; their function is replaced while large calls and calls with
- * streams are on their way. ctest: timeout=120 */
+ * answered while their large arguments were never fetched; they are cancelled beside a call of the peer's that has the same number; their
+ * function is replaced while large calls and calls with streams are on their way. ctest: timeout=120 */
 #include <stdatomic.h>
 
 #include "lib/desk.h"
@@ -87,6 +87,57 @@ TEST(an_answer_to_arguments_that_are_never_fetched)
         weft_reply_release(&reply);
         PAIR_UNTIL(&desk.pair, atomic_load(&kept) != NULL, 20);
         weft_request_release(atomic_load(&kept));
+        desk_close(&desk);
+    }
+}
+
+static void keeps(weft_request_t *request, void *user)
+{
+    atomic_store((_Atomic(weft_request_t *) *)user, weft_request_keep(request));
+}
+
+/* Two sides call each other over one endpoint, and the first call of each has the same number. */
+TEST(a_request_that_is_taken_back_ends_no_call_of_the_peer)
+{
+    each_way(way) {
+        static _Atomic(weft_request_t *) theirs;
+        weft_function_opts_t fo = WEFT_FUNCTION_OPTS_INIT;
+        weft_op_t op = WEFT_OP_INIT, peers = WEFT_OP_INIT, close = WEFT_OP_INIT;
+        weft_reply_t reply = WEFT_REPLY_INIT, peers_reply = WEFT_REPLY_INIT;
+        weft_service_t *service;
+        weft_client_t *client;
+        weft_method_t *method;
+        weft_value_t v = weft_vector(WEFT_T_U8, bytes, sizeof bytes), args[2] = {weft_i32(1), weft_i32(2)};
+        desk_open(&desk, way, NULL);
+        desk_add(&desk, DESK_ADD, desk_adds, NULL);
+        fo.fetch = true;
+        atomic_store(&kept, NULL);
+        atomic_store(&theirs, NULL);
+        CHECK_OK(weft_service_add(desk.service, "size(v: [u8]) -> u64", keeps, (void *)&kept, &fo));
+        CHECK_OK(weft_service_open(desk.pair.rt[1], "back", NULL, &service));
+        CHECK_OK(weft_service_add(service, "wait() -> u64", keeps, (void *)&theirs, NULL));
+        CHECK_OK(weft_client_on(desk.pair.ep[0], NULL, &client));
+        CHECK_OK(weft_client_method(client, "wait() -> u64", &method));
+        CHECK_OK(weft_call(method, NULL, 0, &peers_reply, &peers));
+        PAIR_UNTIL(&desk.pair, atomic_load(&theirs) != NULL, 20);
+        CHECK_OK(weft_call(desk_method(&desk, "size(v: [u8]) -> u64"), &v, 1, &reply, &op));
+        PAIR_UNTIL(&desk.pair, atomic_load(&kept) != NULL, 20); /* its data still waits at the caller */
+        weft_op_cancel(&op);
+        CHECK_EQ(pair_wait(&desk.pair, &op, 20), WEFT_ERR_CANCELLED);
+        CHECK_OK(desk_call(&desk, desk_method(&desk, DESK_ADD), args, 2)); /* what was said before it has arrived */
+        CHECK(!weft_op_done(&peers));
+        v = weft_u64(7);
+        CHECK_OK(weft_request_reply(atomic_load(&theirs), &v, 1));
+        CHECK_OK(pair_wait(&desk.pair, &peers, 20));
+        CHECK_EQ(peers_reply.values[0].u64, 7);
+        weft_request_release(atomic_load(&theirs));
+        weft_request_release(atomic_load(&kept));
+        weft_reply_release(&peers_reply);
+        weft_reply_release(&reply);
+        CHECK_OK(weft_client_close(client, &close));
+        CHECK_OK(pair_wait(&desk.pair, &close, 20));
+        CHECK_OK(weft_service_close(service, &close));
+        CHECK_OK(pair_wait(&desk.pair, &close, 20));
         desk_close(&desk);
     }
 }

@@ -198,6 +198,49 @@ TEST(a_device_whose_memory_the_processor_must_not_touch)
     CHECK_EQ(fakedev_live(), 0);
 }
 
+/* A string that is large, and in memory of a device, would be read there by the processor. */
+static void tries_to_fetch(weft_request_t *request, void *user)
+{
+    static weft_op_t op;
+    void *room;
+    (void)user;
+    weft_request_t *mine = weft_request_keep(request);
+    CHECK(mine && mine->fetch_len);
+    CHECK_OK(weft_mem_alloc(fakedev(), mine->fetch_len, &room));
+    op = (weft_op_t)WEFT_OP_INIT;
+    CHECK_EQ(weft_request_fetch(mine, room, mine->fetch_len, NULL, &op), WEFT_ERR_UNSUPPORTED);
+    weft_mem_free(fakedev(), room, mine->fetch_len);
+    weft_request_fail(mine, WEFT_CODE_FAILED_PRECONDITION, "it does not go there");
+    weft_request_release(mine);
+}
+
+TEST(text_does_not_go_to_memory_of_a_device)
+{
+    enum { N = 70000 };
+    weft_function_opts_t fo = WEFT_FUNCTION_OPTS_INIT;
+    weft_call_opts_t co = WEFT_CALL_OPTS_INIT;
+    weft_value_t text = weft_text((const char *)host, N);
+    memset(host, 'a', N);
+    fo.fetch = true;
+    fakedev_install();
+    CHECK_OK(weft_mem_alloc(fakedev(), N + 64, &co.into));
+    co.into_cap = N + 64;
+    each_way(way) {
+        desk_open(&desk, way, NULL);
+        desk_add(&desk, "echo(text: string) -> string", desk_echoes, NULL);
+        CHECK_OK(weft_service_add(desk.service, "fetch(text: string) -> string", tries_to_fetch, NULL, &fo));
+        CHECK_EQ(desk_call_with(&desk, desk_method(&desk, "echo(text: string) -> string"), &text, 1, &co, 0),
+                 WEFT_ERR_UNSUPPORTED);
+        CHECK_EQ(desk.reply.ran, WEFT_RAN);
+        CHECK_EQ(desk_call(&desk, desk_method(&desk, "fetch(text: string) -> string"), &text, 1), WEFT_ERR_CALL);
+        CHECK_EQ(desk.reply.code, WEFT_CODE_FAILED_PRECONDITION);
+        desk_close(&desk);
+    }
+    weft_mem_free(fakedev(), co.into, N + 64);
+    fakedev_remove();
+    CHECK_EQ(fakedev_live(), 0);
+}
+
 /* A reply is the caller's until it is released, also where its runtime is gone by then; so is the memory of its results. */
 TEST(results_may_outlive_the_runtime_they_came_by)
 {

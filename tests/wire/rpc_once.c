@@ -195,6 +195,22 @@ TEST(what_is_remembered_is_bounded_and_does_not_stay_for_ever)
     close_all();
 }
 
+/* The first is forgotten, and its client is not yet; then there is a second. */
+TEST(every_reply_is_forgotten_in_time)
+{
+    weft_service_opts_t opts = WEFT_SERVICE_OPTS_INIT;
+    opts.remember_ns = 50 * WEFT_MILLISECOND;
+    caller_answer_t bound = open_with(&pair_ways[0], &opts, adds);
+    unsigned n = atomic_load(&caller.n);
+    for (unsigned i = 1; i <= 3; i++) {
+        rpc_once_t once = {77, i, 1, bound.bound.epoch};
+        caller_call(&caller, &bound, i, 0, &once, two, sizeof two);
+        CHECK_EQ(caller_answer(&caller, n++)->first, 42);
+        PAIR_UNTIL(&pair, stats().remembered == 0, 20);
+    }
+    close_all();
+}
+
 TEST(a_cancelled_call_is_not_run_again)
 {
     caller_answer_t bound = open_with(&pair_ways[0], NULL, keeps);
