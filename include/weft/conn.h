@@ -49,8 +49,9 @@ typedef struct weft_listen_opts {
     weft_accept_fn accept;   /* NULL: take endpoints with weft_listener_accept() */
     weft_admit_fn admit;     /* NULL: everyone who passes authentication */
     void *user;
-    uint32_t backlog;        /* connections in their hello at one time; when there are so many, an old one that has shown no
-                              * key makes way for a new one. Default is: 1024 */
+    uint32_t backlog;        /* connections in their hello, and endpoints that wait to be accepted, at one time; when there are so many,
+                              * an endpoint whose peer is gone, or an old connection that has shown no key, makes way for a new
+                              * one. Default is: 1024 */
     const struct weft_ep_hooks *hooks; /* for every accepted endpoint; copied */
     uint64_t reconnect_ns;   /* how long a lost endpoint is kept for its peer's return, if its hook says so. Default is: 30 s */
 } weft_listen_opts_t;

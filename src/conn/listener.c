@@ -1,8 +1,9 @@
 /* conn/listener.c - listening: posts, the backlog of hellos, and handing over what came of them.
  *
  * A wire that arrives becomes a link in its hello, a newcomer, and counts against the backlog until it is up or gone; endpoints nobody
- * has taken yet (no accept callback, no accept operation) count too. All newcomers of a runtime together have at most half of the
- * descriptors of the process. Someone who connects and says nothing is dropped after connect_timeout.
+ * has taken yet (no accept callback, no accept operation) count too: those whose peer is gone only until the place is needed, for a program
+ * that offers services may never take any. All newcomers of a runtime together have at most half of the descriptors of the process. Someone
+ * who connects and says nothing is dropped after connect_timeout.
  *
  * When there is no place for one more, one that has proved nothing goes: the oldest of those from the newest one's own address, if they are
  * more than half, else the oldest of all. So whoever fills the places drives out himself, and a call that goes on takes far less time
@@ -103,11 +104,35 @@ bool wefti_listener_make_way(weft_listener_t *l)
     return let_go(most_crowded(l->conn), 0);
 }
 
+/* An endpoint whose program never knew it ends. */
+static void end_untaken(wefti_epx_t *ep)
+{
+    ep->hooks = (weft_ep_hooks_t){0};
+    wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
+}
+
+/* Let the oldest endpoint go that nobody has taken and whose peer is gone. False: there is none. */
+static bool let_dead_go(weft_listener_t *l)
+{
+    unsigned n = 0;
+    wefti_list_each(it, &l->ready) {
+        wefti_epx_t *ep = wefti_container_of(it, wefti_epx_t, ready);
+        weft_ep_state_t state = wefti_ep_state(ep);
+        if (state == WEFT_EP_FAILED || state == WEFT_EP_PEER_CLOSED) {
+            end_untaken(ep);
+            return true;
+        }
+        if (++n == LOOK_MOST)
+            break;
+    }
+    return false;
+}
+
 static bool has_place(weft_listener_t *l, uint64_t source)
 {
     wefti_conn_t *conn = l->conn;
     if (l->hellos + l->n_ready >= l->backlog)
-        return let_go(l, source);
+        return let_dead_go(l) || let_go(l, source);
     return conn->n_newcomers < newcomers_most() || let_go(most_crowded(conn), source);
 }
 
@@ -269,11 +294,8 @@ void wefti_listener_shut(weft_listener_t *l)
     }
     while ((n = wefti_list_pop(&l->accept_ops)))
         wefti_op_complete(wefti_op_of_link(n), WEFT_ERR_CLOSED);
-    wefti_list_each_safe(it, &l->ready) {
-        wefti_epx_t *ep = wefti_container_of(it, wefti_epx_t, ready);
-        ep->hooks = (weft_ep_hooks_t){0}; /* the program never knew it */
-        wefti_close_end(ep, WEFT_ERR_CLOSED, WEFT_ERR_CLOSED);
-    }
+    wefti_list_each_safe(it, &l->ready)
+        end_untaken(wefti_container_of(it, wefti_epx_t, ready));
     if (l->conn->own == l)
         l->conn->own = NULL;
     wefti_address_changed(l->conn);

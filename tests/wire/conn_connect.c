@@ -279,6 +279,29 @@ static bool is_left(int fd)
     return recv(fd, &c, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN;
 }
 
+/* As in a program that offers services and accepts nobody. */
+TEST(peers_that_came_and_went_take_no_place_that_another_needs)
+{
+    weft_listen_opts_t o = WEFT_LISTEN_OPTS_INIT;
+    weft_listener_t *l;
+    weft_ep_t *stays, *ep;
+    weft_op_t op = WEFT_OP_INIT;
+    two_open(NULL, NULL);
+    o.backlog = 3;
+    CHECK_OK(weft_listen(two.server, "tcp://127.0.0.1:0", &o, &l));
+    CHECK_OK(weft_ep_open(two.client, weft_listener_uri(l), NULL, &op, &stays));
+    CHECK_OK(two_wait(&op, 10));
+    for (int i = 0; i < 20; i++) {
+        CHECK_OK(weft_ep_open(two.client, weft_listener_uri(l), NULL, &op, &ep));
+        CHECK_OK(two_wait(&op, 10));
+        CHECK_OK(i % 2 ? weft_ep_close(ep, &op) : weft_ep_abort(ep, &op));
+        CHECK_OK(two_wait(&op, 10));
+        two_run(0.01); /* the server hears of it */
+    }
+    CHECK_EQ(weft_ep_get_state(stays), WEFT_EP_UP); /* it was the oldest, and lives */
+    two_close();
+}
+
 TEST(the_backlog_bounds_the_hellos_and_the_silent_make_way)
 {
     enum { STRANGERS = 3 };
