@@ -131,8 +131,8 @@ static bool let_dead_go(weft_listener_t *l)
 static bool has_place(weft_listener_t *l, uint64_t source)
 {
     wefti_conn_t *conn = l->conn;
-    if (l->hellos + l->n_ready >= l->backlog)
-        return let_dead_go(l) || let_go(l, source);
+    if (l->hellos + l->n_ready >= l->backlog && !let_dead_go(l))
+        return let_go(l, source);
     return conn->n_newcomers < newcomers_most() || let_go(most_crowded(conn), source);
 }
 

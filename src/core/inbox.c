@@ -178,10 +178,13 @@ weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_
 {
     wefti_opx_t *x = wefti_opx(op);
     weft_runtime_t *rt = x->rt;
-    uint32_t posted = WEFTI_OP_POSTED;
+    uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
+    bool ours = false;
     /* as if it lay in the inbox: it stays until we let go of it. Unless someone has just cancelled it again, and it really does */
-    bool ours = atomic_compare_exchange_strong_explicit(&x->state, &posted, WEFTI_OP_ASKED | WEFTI_OP_INBOX, memory_order_acq_rel,
-                                                        memory_order_acquire);
+    while (!ours && (state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
+        ours = atomic_compare_exchange_weak_explicit(&x->state, &state,
+                                                     (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX,
+                                                     memory_order_acq_rel, memory_order_acquire);
     start_asked(op, start);
     if (ours)
         release(rt, op);

@@ -195,6 +195,10 @@ static void io_go(element_io_t *io)
 {
     weft_transport_t *t = io->t;
     io->state = IO_MOVING;
+    if (!t->way && t->state == WEFT_TRANSPORT_LOST) { /* one before it in the walk has lost it */
+        wefti_io_end(io, t->why ? t->why : WEFT_ERR_PEER);
+        return;
+    }
     if (!t->way) { /* a server has none */
         io->op->len = t->stats.len;
         wefti_io_end(io, io->what == IO_READY ? WEFT_OK : WEFT_ERR_UNSUPPORTED);
@@ -605,8 +609,6 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
         return released(t);
     }
     st = check_local(t, size, offset);
-    if (!st && t->state > WEFT_TRANSPORT_READY && !is_ordered(t))
-        st = not_usable(t, t->why);
     if (st) {
         t->stats.failed++;
         pthread_mutex_unlock(&t->lock);

@@ -303,5 +303,7 @@ bool wefti_etcd_wait(void *backend, uint64_t ns)
         stream_over(e);
         return true;
     }
-    return e->news;
+    bool news = e->news;
+    e->news = false; /* said once: if nobody watches any more, nobody looks */
+    return news;
 }

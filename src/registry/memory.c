@@ -176,6 +176,7 @@ static bool memory_wait(void *backend, uint64_t ns)
     poll(&p, 1, ns == WEFT_FOREVER ? -1 : (int)(ms > 60000 ? 60000 : ms));
     wefti_reg_fork_lock();
     bool news = m->changed;
+    m->changed = false; /* said once: where nobody watches, nobody looks */
     wefti_reg_fork_unlock();
     return news;
 }

@@ -370,7 +370,7 @@ static weft_status_t redis_renew(void *backend, wefti_list_t *ours)
     bool renew = b->fresh || now - b->renewed_at >= b->registry->lease_ns / 3 - b->registry->look_ns / 2;
     for (wefti_list_t *l = ours->next; !st && l != ours; l = l->next) {
         reg_own_t *own = wefti_container_of(l, reg_own_t, link);
-        if (own->held && !own->stale)
+        if (own->held) /* also if a change of it could not be written: what is there is better than nothing */
             owns[n++] = own;
         if (n < AT_ONCE && l->next != ours)
             continue;

@@ -19,7 +19,7 @@ static void watch_free(weft_watch_t *w)
     wefti_handle_free(&handles, w);
 }
 
-/* It has ended: free it, unless its function runs, or an end of the program's is on its way. */
+/* It has ended: free it, unless its function runs, or its beginning or an end of the program's is on its way. */
 static void let_go(weft_watch_t *w)
 {
     if (!w->busy && !atomic_load(&w->coming))
@@ -84,6 +84,12 @@ static void begin(wefti_call_t *call)
 {
     weft_watch_t *w = wefti_container_of(call, weft_watch_t, call);
     weft_registry_t *r = w->registry;
+    atomic_fetch_sub(&w->coming, 1);
+    if (w->ended) { /* an end on the driver was faster */
+        let_go(w);
+        wefti_reg_came(r);
+        return;
+    }
     if (r->closing) {
         w->ended = true;
         wefti_handle_shut(&w->handle);
@@ -104,6 +110,8 @@ static void begin(wefti_call_t *call)
 static void end(weft_watch_t *w)
 {
     w->ended = true;
+    if (!wefti_list_linked(&w->link)) /* its beginning is still on its way to the driver */
+        return;
     wefti_list_remove(&w->link);
     atomic_fetch_sub_explicit(&w->registry->watching, 1, memory_order_relaxed);
 }
@@ -149,8 +157,10 @@ weft_status_t weft_registry_watch(weft_registry_t *registry, const char *service
     w->user = user;
     w->call.fn = begin;
     *watch_out = w;
+    atomic_fetch_add(&w->coming, 1);
     if (wefti_call_on_driver(rt, &w->call))
         return WEFT_OK;
+    atomic_fetch_sub(&w->coming, 1);
     atomic_fetch_sub(&registry->coming, 1);
     wefti_handle_free(&handles, w);
     *watch_out = NULL;

@@ -17,9 +17,11 @@
 uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
 #define STEP_COST 1024u /* of an access, beside its bytes */
 
-#define STUCK (50 * WEFT_MILLISECOND) /* a thread of ours is inside for microseconds, but it may have to wait for a processor */
+#define STUCK \
+    WEFT_SECOND /* a thread of ours is inside for microseconds, but it may have to wait for a processor, or for a page of its buffer */
 #define LOOK WEFT_MILLISECOND
-#define EAGER 200u /* looks, one a round, before they become rare */
+#define EAGER (2 * WEFT_MILLISECOND) /* so long there is a look a round, before they become rare: a copy takes less */
+#define LATE (20 * LOOK)             /* a look so much behind the last one: we were stopped, and so was whoever is inside */
 
 /* --- one step ------------------------------------------------------------------------------------------------------------------ */
 
@@ -126,21 +128,23 @@ static weft_status_t look_again(rma_state_t *rs, bool eager)
 static void on_look(wefti_timer_t *t)
 {
     rma_state_t *rs = wefti_container_of(t, rma_state_t, look);
-    uint64_t now = wefti_now(rs->rt);
+    uint64_t now = wefti_now(rs->rt), late = now - rs->looked > LATE ? now - rs->looked : 0;
     wefti_list_t remotes, *l;
     bool eager = false;
+    rs->looked = now;
     wefti_list_init(&remotes);
     wefti_list_splice(&remotes, &rs->held);
     while ((l = wefti_list_pop(&remotes))) {
         weft_remote_t *r = wefti_container_of(l, weft_remote_t, held_link);
         if (wefti_list_empty(&r->held)) /* all were cancelled */
             continue;
+        r->held_since += late;
         if (!busy(r)) {
             let_go(r);
         } else if (now >= r->held_since + STUCK) {
             ask_owner(r);
         } else {
-            eager = r->held_looks++ < EAGER || eager;
+            eager = now - r->held_since < EAGER || eager;
             wefti_list_push_back(&rs->held, &r->held_link);
         }
     }
@@ -158,12 +162,13 @@ static void hold(weft_remote_t *r)
         wefti_list_remove(l);
         wefti_list_push_back(&r->held, l);
     }
-    if (!r->held_since) { /* else nobody of ours has been inside since it was held last */
-        r->held_since = wefti_now(rs->rt) | 1;
-        r->held_looks = 0;
-    }
+    uint64_t now = wefti_now(rs->rt);
+    if (!r->held_since) /* else nobody of ours has been inside since it was held last */
+        r->held_since = now | 1;
+    if (wefti_list_empty(&rs->held))
+        rs->looked = now;
     wefti_list_push_back(&rs->held, &r->held_link);
-    if (look_again(rs, r->held_looks < EAGER)) /* nobody would look */
+    if (look_again(rs, now - r->held_since < EAGER)) /* nobody would look */
         ask_owner(r);
 }
 

@@ -167,6 +167,7 @@ typedef struct rma_state {
     wefti_timer_t turn;           /* of the first of them, in the next round of progress */
     wefti_list_t held;            /* remotes whose slot somebody has, weft_remote_t.held_link */
     wefti_timer_t look;           /* whether it is free again */
+    uint64_t looked;              /* when that was last seen to */
     wefti_list_t remotes;         /* weft_remote_t.all_link: all of the runtime */
     bool later;                   /* what begins now takes steps from the next round on: enough was done in this one */
     /* metrics, of what is gone and of the driver's paths */
@@ -369,7 +370,6 @@ struct weft_remote {
     wefti_list_t held;            /* accesses that wait for the slot: rma_acc_t.link. mapped.c */
     wefti_list_t held_link;       /* rma_state_t.held */
     uint64_t held_since;          /* since when nobody of the driver's got into the slot; 0: it did, the last time it tried */
-    uint32_t held_looks;
     bool asks;                    /* the slot stays busy: the owner is asked */
     wefti_list_t all_link, ep_link;
     wefti_list_t live;            /* rma_acc_t.live_link, in the order of their posts */

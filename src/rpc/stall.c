@@ -25,7 +25,7 @@ static void *mark_at(rpc_fetch_t *f)
 {
     for (; f->mark_piece < f->mark_n; f->mark_piece++) {
         const weft_iov_t *piece = &f->mark_iov[f->mark_piece];
-        uint64_t end = f->mark_off + f->mark_step - f->mark_since;
+        uint64_t end = f->mark_off + (f->mark_since < f->mark_step ? f->mark_step - f->mark_since : 0);
         end = end > sizeof f->mark ? end : sizeof f->mark;
         if (end <= piece->len) {
             f->mark_end = end;

@@ -61,7 +61,8 @@ TEST(where_nobody_comes_it_is_tried_until_the_time_of_the_connect_is_over)
     weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
     o.connect_timeout_ns = 600 * WEFT_MILLISECOND;
     CHECK_OK(weft_runtime_open(&o, &rt));
-    CHECK_EQ(connect_with("tcp://127.0.0.1:1", false, &took), WEFT_ERR_REFUSED);
+    weft_status_t st = connect_with("tcp://127.0.0.1:1", false, &took);
+    CHECK(st == WEFT_ERR_REFUSED || st == WEFT_ERR_TIMEOUT); /* the time may be over in the middle of the last try */
     CHECK(took > 0.1);
     CHECK_EQ(connect_with("unix:///nonexistent/socket", false, &took), WEFT_ERR_REFUSED);
     CHECK(took > 0.1);

@@ -168,6 +168,40 @@ TEST(a_watch_ends_itself_and_another_and_the_registry_from_inside)
     }
 }
 
+typedef struct early {
+    weft_watch_t *watch;
+    _Atomic bool there;
+    weft_status_t st;
+} early_t;
+
+static void end_before_it_began(void *user)
+{
+    early_t *e = (early_t *)user;
+    while (!e->there)
+        ;
+    e->st = weft_watch_end(e->watch, NULL);
+}
+
+/* Its beginning lies in the inbox of a runtime whose thread is in a callback, which ends it. */
+TEST(a_watch_is_ended_on_the_driver_before_it_began_there)
+{
+    static seen_t s;
+    early_t e = {.st = WEFT_ERR_PENDING};
+    weft_op_t op = WEFT_OP_INIT;
+    place_t a;
+    memset(&s, 0, sizeof s);
+    place_open(&a, "memory://early", WEFT_PROGRESS_THREAD);
+    CHECK_OK(place_enter(&a, "s", "x", 0));
+    CHECK_OK(weft_runtime_call(a.rt, end_before_it_began, &e, &op));
+    CHECK_OK(weft_registry_watch(a.registry, NULL, seen_change, &s, &e.watch));
+    e.there = true;
+    CHECK_OK(weft_op_wait(&op, 20 * WEFT_SECOND));
+    CHECK_OK(e.st);
+    CHECK_EQ(place_count(&a, NULL), 1); /* and whatever was on its way has arrived */
+    CHECK_EQ(s.came, 0);
+    place_close(&a);
+}
+
 static void cancel_from_inside(const weft_entry_t *entry, void *user)
 {
     inside_t *in = (inside_t *)user;

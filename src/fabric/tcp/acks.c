@@ -21,6 +21,7 @@
 #include "fabric/tcp/internal.h"
 
 #define RTO_US_MOST 120000000u
+#define TICK UINT64_C(10000000) /* ns: the kernel's times may be rounded by one of its ticks */
 
 void wefti_tp_acks_begin(tp_conn_t *c)
 {
@@ -38,7 +39,7 @@ static bool answered(tp_conn_t *c, const struct tcp_info *info, uint64_t now)
 {
     if (!info->tcpi_unacked)
         return true; /* what is left has not been sent: the peer's window is closed */
-    if (info->tcpi_last_ack_recv * UINT64_C(1000000) < now - c->looked)
+    if (info->tcpi_last_ack_recv * UINT64_C(1000000) < now - c->looked + TICK)
         return true;
     /* Both count milliseconds, or ticks of the kernel: one that came in the same may have come after it. */
     return info->tcpi_last_ack_recv <= info->tcpi_last_data_sent;
