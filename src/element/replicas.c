@@ -251,7 +251,7 @@ static void open_mirror(replicas_t *r)
     o.name = r->durl.name;
     o.write = r->writes;
     o.len = r->make ? r->durl.bytes : 0;
-    o.force = r->force;
+    o.force = r->force && missing_are_dead(r); /* one may have come back, or fallen silent, since that was found */
     o.checksums = true;
     r->phase = MIRROR_OPENING;
     wefti_way_op(&r->way, &r->op, mirror_opened, r);

@@ -43,6 +43,7 @@ typedef struct hold {
     wefti_list_t link;
     uint32_t term;
     bool seen;
+    bool asked; /* a put of it was sent */
     char service[REG_NAME_MAX + 1], instance[REG_NAME_MAX + 1];
 } hold_t;
 
@@ -282,7 +283,7 @@ static hold_t *hold_of(etcd_t *e, reg_own_t *own)
     h = find_hold(&e->owed, own->entry->service, own->entry->instance);
     if (h) { /* it is wanted again before it was taken away */
         wefti_list_remove(&h->link);
-        e->n_held++;
+        e->n_held += h->term == e->term;
     } else {
         h = (hold_t *)wefti_calloc(1, sizeof *h);
         if (!h)
@@ -325,6 +326,7 @@ static weft_status_t etcd_enter(void *backend, reg_own_t *own)
         size_t n = wefti_etcd_put(e->body, own->entry, e->lease, mine);
         if (!n)
             return WEFT_ERR_NOMEM;
+        h->asked = true; /* from here on it may be there, even if we are not told */
         st = wefti_etcd_ask(e, path_txn, n, ASK_NS, see_there, &there, &r, NULL);
         if (st == WEFT_ERR_NOTFOUND) { /* there is no such lease */
             lost(e);
@@ -353,10 +355,10 @@ static void etcd_leave(void *backend, reg_own_t *own)
         return;
     own->held = NULL;
     wefti_list_remove(&h->link);
-    bool there = e->lease && h->term == e->term;
-    if (there)
+    if (e->lease && h->term == e->term)
         e->n_held--;
-    if (there && take_away(e, h))
+    /* what goes is ours alone: it is taken away under our lease */
+    if (e->lease && h->asked && take_away(e, h))
         wefti_list_push_back(&e->owed, &h->link);
     else
         wefti_free(h);

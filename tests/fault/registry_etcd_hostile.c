@@ -34,12 +34,13 @@ typedef enum manner {
     BAD_STREAM,   /* an etcd whose watch says what cannot be */
     ENDED_STREAM, /* or ends at once */
     LONG_STREAM,  /* or does not end its line */
-    ALL_MANNERS
+    ALL_MANNERS,
+    LOSES_ANSWERS /* to what is put, if `losing`; all else works */
 } manner_t;
 
 static _Atomic int manner;
-static _Atomic bool over;
-static _Atomic unsigned served;
+static _Atomic bool over, losing;
+static _Atomic unsigned served, deleted;
 static int post_fd, port;
 static char block[65536], brackets[65536];
 
@@ -132,6 +133,16 @@ static void misbehave(int fd, const char *request)
         break;
     case MANNERS:
     case ALL_MANNERS:
+        break;
+    case LOSES_ANSWERS:
+        if (strstr(request, "request_delete_range"))
+            deleted++;
+        if (strstr(request, "/lease/keepalive"))
+            ok(fd, "{\"result\":{\"header\":{\"revision\":\"7\"},\"ID\":\"1\",\"TTL\":\"3\"}}");
+        else if (strstr(request, "/lease/"))
+            ok(fd, "{\"header\":{\"revision\":\"7\"},\"ID\":\"1\",\"TTL\":\"3\",\"keys\":[\"L3dlZnQvcy94\"]}");
+        else if (!losing || !strstr(request, "request_put"))
+            ok(fd, "{\"header\":{\"revision\":\"7\"},\"succeeded\":true}");
         break;
     case BAD_STREAM:
     case ENDED_STREAM:
@@ -284,6 +295,23 @@ TEST(a_server_that_says_nothing_does_not_hold_up_a_close)
     e.address = "tcp://127.0.0.1:1";
     for (int i = 0; i < 100; i++) /* which would be minutes if each waited for itself */
         CHECK_OK(weft_registry_enter(p.registry, &e, NULL));
+    place_close(&p);
+    server_end(t);
+}
+
+TEST(what_was_put_without_an_answer_is_taken_away_when_it_leaves)
+{
+    pthread_t t = server();
+    place_t p;
+    manner = LOSES_ANSWERS;
+    if (try_open(&p))
+        SKIP("there is no libcurl here");
+    CHECK_OK(place_enter(&p, "s", "x", 0)); /* it keeps the lease of both */
+    losing = true;
+    CHECK_EQ(place_enter(&p, "s", "y", 0), WEFT_ERR_UNREACHABLE);
+    CHECK_EQ(deleted, 0);
+    CHECK_OK(place_leave(&p, "s", "y"));
+    PLACE_UNTIL(&p, deleted > 0, 20);
     place_close(&p);
     server_end(t);
 }
