@@ -154,8 +154,8 @@ WEFT_API void weft_request_on_cancel(weft_request_t *request, weft_cancel_fn fn,
 
 /* The data of large arguments, for functions added with `fetch`: into one buffer of fetch_len bytes (each argument aligned to 64 in it: fetch_len
  * counts that), in any kind of memory (NULL: look). op completes, and the arguments then view it. For a kept request, once. WEFT_ERR_TRUNCATED: cap
- * is too small; WEFT_ERR_UNSUPPORTED: memory of a device, and a large argument that is no tensor; WEFT_ERR_PEER. A request that is answered without it
- * never moves that data. */
+ * is too small; WEFT_ERR_UNSUPPORTED: memory of a device, and a large argument that is no tensor; WEFT_ERR_PEER. A request that is answered
+ * without it never moves that data. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_request_fetch(weft_request_t *request, void *buf, size_t cap, const weft_mem_kind_t *kind, weft_op_t *op);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
 /* rpc/stall.c - payloads that are pulled and do not come.
  *
  * A peer that announces a payload and then sends nothing of it makes us hold memory for it for as long as it likes: the fabric has the
- * buffer, and only
- * the end of the connection gives it back. So pulls are watched. One that goes on leaves traces: before it begins, a mark is written to the end of
- * every STEP bytes of its buffer, a number that nobody knows, and as bytes arrive the marks go. There are MARKS of them at most, further apart in what is
- * large: each makes a page of ours real, and the peer has only said how long its payload is. If for `stall_ns` no mark of any pull of a peer went
- * and none of its pulls ended, the peer's endpoint fails. All of its pulls count together, for the peer may send one after the other.
+ * buffer, and only the end of the connection gives it back. So pulls are watched. One that goes on leaves traces: before it begins, a mark
+ * is written to the end of every STEP bytes of its buffer, a number that nobody knows, and as bytes arrive the marks go. There are MARKS of
+ * them at most, further apart in what is large: each makes a page of ours real, and the peer has only said how long its payload is. If for
+ * `stall_ns` no mark of any pull of a peer went and none of its pulls ended, the peer's endpoint fails. All of its pulls count together, for
+ * the peer may send one after the other.
  *
  * Time in which this runtime was not driven is nobody's silence: a look that comes late puts off the end by as much.
  *
