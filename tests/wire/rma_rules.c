@@ -311,9 +311,9 @@ TEST(a_key_ends_with_its_time)
         uint8_t *base = weft_region_base(region);
         weft_region_key_opts_t o = WEFT_REGION_KEY_OPTS_INIT;
         o.lifetime_ns = 60 * WEFT_MILLISECOND;
+        double made = test_now();
         far_key_t t = far_key(region, &o);
         weft_remote_t *r = NULL, *late = NULL, *other = far_attach(region, NULL);
-        double made = test_now();
         CHECK_OK(far_try(far.pair.ep[1], t.bytes, t.len, far.way->path, &r));
         weft_status_t st = WEFT_OK;
         while (!st && test_now() < made + 10) { /* it ends, and not before its time; its owner runs */
