@@ -59,7 +59,7 @@ void wefti_op_ask(weft_op_t *op, weft_status_t why);
 unsigned wefti_deliver(weft_runtime_t *rt, unsigned most);
 /* Make DONE of an operation that is not to be touched after this; `queued`: WEFTI_OP_QUEUED or 0. Its callback, or NULL. */
 weft_op_fn wefti_op_done(weft_runtime_t *rt, weft_op_t *op, uint32_t queued);
-/* Undo prepare for one that begun on its way to an inbox that is closed, so that nobody has it: also if it was cancelled meanwhile. */
+/* Undo prepare for an operation that the closed inbox did not take: nobody has it, also if it was cancelled meanwhile. */
 void wefti_op_unpost(weft_op_t *op);
 /* Leave timer and token. */
 void wefti_op_untrack(weft_op_t *op);
