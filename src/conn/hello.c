@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 
-#define HEARTBEAT_LEAST UINT64_C(100000000)     /* 100 ms, as in base/config.h: a peer with less could make us send heartbeats at any rate */
+#define HEARTBEAT_LEAST UINT64_C(100000000)     /* 100 ms, as in base/config.h: less would let a peer set our rate */
 #define HEARTBEAT_MOST UINT64_C(86400000000000) /* a day */
 #define WINDOW_LEAST UINT64_C(1024)
 #define WINDOW_MOST UINT64_C(0xffffffff)
