@@ -341,14 +341,13 @@ static bool room_idle(weft_runtime_t *rt)
 static void room_free(weft_runtime_t *rt)
 {
     wefti_conn_t *conn = wefti_conn_of(rt);
-    uint32_t at = 0;
-    weft_ep_t *ep;
     wefti_list_t *n;
     pthread_mutex_init(&conn->lock, NULL); /* a thread that did not survive the fork may have held it */
     while ((n = wefti_list_pop(&conn->dead)) || (n = wefti_list_pop(&conn->links)))
         wefti_link_free_now(wefti_container_of(n, wefti_link_t, all));
-    while ((ep = wefti_ep_next(rt, &at)))
-        wefti_ep_free(wefti_epx(ep));
+    for (uint32_t i = 0; i < conn->slots.n; i++)
+        if (conn->slots.at[i].generation & 1)
+            wefti_ep_free(conn->slots.at[i].value); /* those that start as well: in a forked child nobody else has them */
     wefti_list_each_safe(it, &conn->listeners) {
         weft_listener_t *l = wefti_container_of(it, weft_listener_t, all);
         l->close_op = NULL;

@@ -142,7 +142,7 @@ void wefti_ep_protocol_error(weft_ep_t *ep, const char *what);
  * to blame. The text stays where it is. */
 void wefti_ep_cannot(weft_ep_t *ep, const char *what);
 
-/* Walk all endpoints of the runtime: start with *at = 0; NULL at the end. */
+/* Walk all endpoints that the driver knows: start with *at = 0; NULL at the end. */
 weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at);
 
 /* Where peers can call the listeners of the runtime: URIs joined by commas, as many whole ones as fit, "" if it has none or is closed. Any thread. */

@@ -283,10 +283,9 @@ static weft_status_t new_endpoint(wefti_conn_t *conn, const char *uris, const we
     weft_status_t st = new_dial(uris, o, uuid, &d);
     if (st)
         return st;
-    st = wefti_ep_new(conn, &o->hooks, o->reconnect_ns, &ep);
+    st = wefti_ep_new(conn, &o->hooks, o->reconnect_ns, true, &ep);
     if (st)
         goto err_dial;
-    ep->starting = true;
     ep->dial = d;
     d->cache_key = *key;
     *key = NULL;

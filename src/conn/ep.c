@@ -30,7 +30,8 @@ static size_t round_up(size_t n)
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(wefti_epx_t, pub);
 
-weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, wefti_epx_t **ep_out)
+weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, bool starting,
+                           wefti_epx_t **ep_out)
 {
     size_t size = 0, at = 0;
     for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
@@ -47,6 +48,7 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     ep->conn = conn;
     ep->hooks = *hooks;
     ep->reconnect_ns = reconnect_ns ? reconnect_ns : RECONNECT_DEFAULT;
+    ep->starting = starting;
     ep->timer.fn = wefti_ep_patience;
     wefti_list_init(&ep->connect_ops);
     wefti_payload_new(ep);
@@ -457,7 +459,8 @@ weft_ep_t *wefti_ep_next(weft_runtime_t *rt, uint32_t *at)
     pthread_mutex_lock(&conn->lock);
     while (!found && *at < conn->slots.n) {
         const wefti_slot_t *slot = &conn->slots.at[(*at)++];
-        found = slot->generation & 1 ? slot->value : NULL;
+        wefti_epx_t *ep = slot->generation & 1 ? slot->value : NULL;
+        found = ep && !ep->starting ? &ep->pub : NULL; /* one that starts may be freed again by the thread that opens it */
     }
     pthread_mutex_unlock(&conn->lock);
     return found;

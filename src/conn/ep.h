@@ -268,8 +268,9 @@ static inline weft_ep_state_t wefti_ep_state(const wefti_epx_t *ep)
 }
 static inline void wefti_ep_set_state(wefti_epx_t *ep, weft_ep_state_t s) { atomic_store(&ep->pub.state, (uint32_t)s); }
 
-/* A new endpoint with an id, CONNECTING. Any thread. WEFT_ERR_NOMEM, _LIMIT with detail. */
-weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, wefti_epx_t **ep_out);
+/* A new endpoint with an id, CONNECTING. Any thread; one that is `starting` is hidden from the driver, and may be freed by any thread, until the
+ * driver begins it. WEFT_ERR_NOMEM, _LIMIT with detail. */
+weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, bool starting, wefti_epx_t **ep_out);
 /* Free one that nothing refers to any more. Driver, or the opener before anyone knows of it. */
 void wefti_ep_free(wefti_epx_t *ep);
 void wefti_ep_kick(wefti_epx_t *ep); /* look at it in the next work */

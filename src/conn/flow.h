@@ -156,6 +156,8 @@ static inline wefti_count_t wefti_count_read(const wefti_count_t *c)
 }
 static inline void wefti_count_sum(wefti_count_t *to, const wefti_count_t *c)
 {
+    if (!(c->sent | c->received))
+        return; /* of an endpoint that the driver never knew, which any thread frees: only the driver may write `to` */
     to->sent += c->sent;
     to->bytes_sent += c->bytes_sent;
     to->received += c->received;

@@ -352,7 +352,7 @@ static bool give_endpoint(wefti_link_t *link, const void *join, size_t n)
             wefti_link_lost(link, st > 0 ? WEFT_ERR_REFUSED : st, "the listener's admit hook refused it");
             return false;
         }
-        st = wefti_ep_new(link->conn, &l->hooks, l->reconnect_ns, &ep);
+        st = wefti_ep_new(link->conn, &l->hooks, l->reconnect_ns, false, &ep);
         if (st) {
             wefti_link_lost(link, st,
                             st == WEFT_ERR_LIMIT ? "the listener has as many endpoints as it may" : "no memory for an endpoint");
