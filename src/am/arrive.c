@@ -75,7 +75,7 @@ static __attribute__((noinline)) void handle_large_copy(am_msg_t *m, const am_po
     wefti_free(copy);
 }
 
-/* To a handler of the library's own: bytes that stay as they are. In a function of its own, so that others pay for no such stack. */
+/* In a function of its own, so that others pay for no such stack. */
 static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *port)
 {
     _Alignas(64) uint8_t here[COPY_MAX];
@@ -88,6 +88,32 @@ static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *
     handle(m, port);
 }
 
+enum { SHORT_MIN = 16, SHORT_MAX = 64 };
+
+/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes. Pieces of a constant size, which may overlap, cost no call of memcpy. */
+static inline void take_short(uint8_t *to, const wefti_wild_t *from, uint32_t n)
+{
+    wefti_wild_take(to, from, 16);
+    if (n > 32) {
+        wefti_wild_take(to + 16, wefti_wild_skip(from, 16), 16);
+        wefti_wild_take(to + n - 32, wefti_wild_skip(from, n - 32), 16);
+    }
+    wefti_wild_take(to + n - 16, wefti_wild_skip(from, n - 16), 16);
+}
+
+/* To a handler of the library's own: bytes that stay as they are. */
+static void handle_own(am_msg_t *m, const am_port_t *port)
+{
+    _Alignas(16) uint8_t here[SHORT_MAX];
+    if (__builtin_expect(m->at != AT_HERE || m->pub.len || m->pub.header_len - SHORT_MIN > SHORT_MAX - SHORT_MIN, 0)) {
+        handle_copy(m, port);
+        return;
+    }
+    take_short(here, wefti_wild(m->pub.header), m->pub.header_len);
+    m->pub.header = here;
+    handle(m, port);
+}
+
 /* m is on our caller's stack. */
 static void deliver(am_msg_t *m)
 {
@@ -95,7 +121,7 @@ static void deliver(am_msg_t *m)
     am_port_t *port = am_port(as, m->pub.id);
     if (__builtin_expect(port && port->fn && wefti_list_empty(&port->arrived), 1)) {
         if (m->pub.id >= WEFT_AM_RESERVED) {
-            handle_copy(m, port);
+            handle_own(m, port);
             return;
         }
         handle(m, port);
