@@ -84,6 +84,11 @@ struct weft_ep {
 
 /* It was not freed. Whoever is not the driver may hear that it was a moment later. */
 static inline bool wefti_ep_is_there(const weft_ep_t *ep) { return wefti_is_open(&ep->handle); }
+/* Connected: what is posted on it may wait for the peer. */
+static inline bool wefti_ep_is_up(const weft_ep_t *ep)
+{
+    return atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed) == WEFT_EP_UP;
+}
 /* For calls that name a runtime and one of its endpoints, or NULL: WEFT_ERR_INVALID, _CLOSED, with a sentence. */
 weft_status_t wefti_ep_check_of(const weft_ep_t *ep, const weft_runtime_t *rt);
 /* For calls that post on it: WEFT_ERR_CLOSED, with a sentence, where it was freed. */

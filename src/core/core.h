@@ -317,7 +317,7 @@ static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, con
     return WEFT_OK;
 }
 
-/* It is under way from here on: `state` is POSTED, or POSTED | INBOX. Before that it may be cancelled at any time, and that sticks, unless it was
+/* It is under way from here on: `state` is POSTED, or POSTED | INBOX, or READY. Before that it may be cancelled at any time, and that sticks, unless it was
  * posted before and is DONE. */
 static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
 {
@@ -445,6 +445,22 @@ static inline void wefti_op_complete(weft_op_t *op, weft_status_t status)
     if (__builtin_expect(op->fn || op->queue || x->watch || x->flags || status, 0) ||
         !atomic_compare_exchange_strong_explicit(&x->state, &posted, WEFTI_OP_DONE, memory_order_acq_rel, memory_order_relaxed))
         wefti_op_complete_slow(op);
+}
+
+/* Begin a prepared operation and complete it with WEFT_OK, on the driver: for what is done within the post. */
+static inline void wefti_op_begin_done(weft_op_t *op)
+{
+    wefti_opx_t *x = wefti_opx(op);
+    if (__builtin_expect(x->flags || !(op->fn || op->queue), 0)) {
+        wefti_op_begin(op);
+        wefti_op_complete(op, WEFT_OK);
+        return;
+    }
+    op->status = WEFT_OK;
+    x->rt->ops_completed++;
+    wefti_op_begin_as(op, WEFTI_OP_READY);
+    x->flags = 0; /* a cancel that came while it was posted is too late */
+    wefti_list_push_back(&x->rt->ready, &x->link);
 }
 
 /* What operations that fail from now on say (weft_op_error), until it is set back to what it was: `uint64_t was = wefti_why(rt, detail);

@@ -117,7 +117,8 @@ static weft_status_t recv_start(weft_op_t *op)
 {
     msg_recv_t *r = msg_recv(op);
     msg_state_t *ms = msg_state(wefti_opx(op)->rt);
-    weft_status_t st = r->ep ? wefti_ep_check(r->ep) : WEFT_OK;
+    bool sure = !r->ep || wefti_ep_is_up(r->ep);
+    weft_status_t st = __builtin_expect(sure, 1) ? WEFT_OK : wefti_ep_check(r->ep);
     if (__builtin_expect(st, 0))
         return st;
     weft_msg_t *msg = wefti_msg_find_held(ms, r->ep, op->tag, r->mask);
@@ -125,12 +126,10 @@ static weft_status_t recv_start(weft_op_t *op)
         wefti_msg_deliver_held(op, msg);
         return WEFT_OK;
     }
-    if (r->ep) {
+    if (__builtin_expect(!sure, 0))
         st = wefti_ep_may_wait(r->ep);
-        if (st)
-            return st;
-    }
-    st = wefti_op_track(op);
+    if (!st)
+        st = wefti_op_track(op);
     if (st)
         return st;
     wefti_msg_post(ms, op);

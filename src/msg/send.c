@@ -281,6 +281,22 @@ static weft_status_t send_detached(weft_ep_t *ep, const void *buf, size_t len, u
     return st;
 }
 
+/* On the driver, for one that has somebody to tell, or that may have to wait. */
+static weft_status_t post_here(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, const weft_mem_kind_t *device,
+                               weft_op_t *op)
+{
+    weft_status_t st = wefti_op_prepare_here(ep->rt, op, &send_kind);
+    if (__builtin_expect(st, 0))
+        return st;
+    fill(op, ep, len, tag);
+    wefti_pieces_set(&msg_send(op)->payload, buf, len, NULL, 0, device);
+    if (!device && !wefti_op_stopped(op) && send_at_once(ep, buf, len, tag)) {
+        wefti_op_begin_done(op);
+        return WEFT_OK;
+    }
+    return wefti_op_start(op, send_start);
+}
+
 weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op)
 {
     if (__builtin_expect(!ep || (!buf && len), 0))
@@ -303,37 +319,22 @@ weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t
     st = wefti_ep_check(ep);
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
-    if (op) {
-        st = wefti_op_prepare(rt, op, &send_kind);
-        if (__builtin_expect(st != WEFT_OK, 0))
-            return st;
-        fill(op, ep, len, tag);
-        msg_send_t *s = msg_send(op);
-        wefti_pieces_set(&s->payload, buf, len, NULL, 0, device);
-    } else if (wefti_gone(rt)) {
-        return wefti_fail_gone(rt);
-    }
-    if (wefti_enter(rt, &was)) {
-        bool direct = wefti_may_pass_inbox(rt, was);
-        if (direct && !device && !(op && wefti_op_stopped(op)) && send_at_once(ep, buf, len, tag)) {
-            if (op) {
-                wefti_op_begin(op);
-                wefti_op_complete(op, WEFT_OK);
-            }
-        } else if (op && direct) {
-            st = wefti_op_start(op, send_start);
-        } else if (op) {
-            st = wefti_op_inbox(op);
-        } else {
+    if (wefti_enter_to_post(rt, &was)) {
+        if (op)
+            st = post_here(ep, buf, len, tag, device, op);
+        else if (device || !send_at_once(ep, buf, len, tag))
             st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
-        }
         wefti_leave(rt, was);
-    } else if (op) {
-        st = wefti_op_inbox(op);
-    } else {
-        st = send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
+        return st;
     }
-    return st;
+    if (!op)
+        return wefti_gone(rt) ? wefti_fail_gone(rt) : send_detached(ep, buf, len, tag, NULL, NULL, NULL, 0, device);
+    st = wefti_op_prepare(rt, op, &send_kind);
+    if (st)
+        return st;
+    fill(op, ep, len, tag);
+    wefti_pieces_set(&msg_send(op)->payload, buf, len, NULL, 0, device);
+    return wefti_op_inbox(op);
 }
 
 weft_status_t weft_msg_send_with(weft_ep_t *ep, const weft_msg_send_opts_t *given, weft_op_t *op)
