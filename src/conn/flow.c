@@ -1,9 +1,9 @@
 /* conn/flow.c - how much a peer may leave here: the window, and the credit that refills it.
  *
  * Every byte of our window is in one of four places: granted (the peer may use it), held (messages nobody took), owed (consumed, not yet
- * returned), or on its way to us. A message that costs more than what is granted breaks the protocol. When credit is returned: on the next
- * record that goes to the peer anyway; when a quarter of the window is owed; at once when the peer starves. Where the traffic counts
- * messages, each of them is a second window that moves with the first.
+ * returned), or on its way to us. A message that costs more than what is granted breaks the protocol. When credit is returned: on a record
+ * that goes to the peer anyway, once a thirty-second of the window is owed; in a record of its own when a quarter is; at once when the peer
+ * starves. Where the traffic counts messages, each of them is a second window that moves with the first.
  *
  * A sender that is down to the last quarter says so (STARVED) and waits. Usually the answer is credit, at once or as soon as the
  * program there receives. But if that program waits for a message that is not here, while the window is full of others, it would wait for
@@ -52,7 +52,7 @@ void wefti_flow_return(weft_ep_t *ep, wefti_flow_t *f)
     if (!word)
         return;
     bool any = f->owed || f->owed_msgs;
-    *word = wefti_flow_piggyback(f, f->kind->rec_credit);
+    *word = wefti_flow_owed(f, f->kind->rec_credit);
     if (any)
         fed(ep, f);
     else
@@ -93,7 +93,7 @@ bool wefti_flow_starved(weft_ep_t *ep, wefti_flow_t *f)
     wefti_word_t *word = (wefti_word_t *)ep->lane->ops->reserve(ep->lane, sizeof *word);
     if (!word)
         return false;
-    *word = wefti_flow_piggyback(f, f->kind->rec_starved);
+    *word = wefti_flow_owed(f, f->kind->rec_starved);
     ep->lane->ops->commit(ep->lane, sizeof *word);
     f->starving = true;
     return true;

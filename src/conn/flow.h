@@ -124,14 +124,24 @@ bool wefti_flow_starved(weft_ep_t *ep, wefti_flow_t *f);
  * flushes what waits, and calls wefti_flow_waits() if it was the question and a receive waits. */
 bool wefti_flow_word(weft_ep_t *ep, wefti_flow_t *f, const wefti_word_t *word);
 
-/* The credit to put into a record that goes out anyway. unpiggyback: it did not go after all. */
-static inline wefti_word_t wefti_flow_piggyback(wefti_flow_t *f, uint8_t kind)
+/* All that is owed, for a record that goes out. */
+static inline wefti_word_t wefti_flow_owed(wefti_flow_t *f, uint8_t kind)
 {
     wefti_word_t word = {.kind = kind, .msgs = (uint16_t)f->owed_msgs, .bytes = (uint32_t)f->owed};
     f->granted += f->owed;
     f->granted_msgs += f->owed_msgs;
     f->owed = f->owed_msgs = 0;
     return word;
+}
+/* Owed so much, it travels on the next record that goes out anyway. Less is not worth the peer's adding it up: a peer that needs it says so. */
+static inline bool wefti_flow_worth(const wefti_flow_t *f)
+{
+    return f->owed >= f->return_at / 8 || f->owed_msgs > f->return_at_msgs / 8;
+}
+/* The credit to put into a record that goes out anyway. unpiggyback: it did not go after all. */
+static inline wefti_word_t wefti_flow_piggyback(wefti_flow_t *f, uint8_t kind)
+{
+    return __builtin_expect(wefti_flow_worth(f), 0) ? wefti_flow_owed(f, kind) : (wefti_word_t){.kind = kind};
 }
 static inline void wefti_flow_unpiggyback(wefti_flow_t *f, wefti_word_t word)
 {

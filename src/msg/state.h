@@ -176,10 +176,7 @@ static inline void msg_consumed(weft_ep_t *ep, uint64_t cost)
 
 static inline wefti_word_t msg_word(wefti_flow_t *f, uint8_t kind)
 {
-    wefti_word_t word = {.kind = kind, .bytes = (uint32_t)f->owed};
-    f->granted += f->owed;
-    f->owed = 0;
-    return word;
+    return __builtin_expect(f->owed >= f->return_at / 8, 0) ? wefti_flow_owed(f, kind) : (wefti_word_t){.kind = kind};
 }
 
 /* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */

@@ -252,6 +252,8 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives);
 /* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. What comes back is for
  * the caller in Python: in an event loop the Op; in a blocking runtime what it came to, for which this waits. */
 PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status);
+/* The same for one that was posted without a callback, because it is likely to be complete at once: then nobody needs to be told. */
+PyObject *weftpy_op_sent(weftpy_op_t *op, weft_status_t status);
 PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value); /* already complete with value (stolen). Steals op */
 void weftpy_op_told(weftpy_op_t *op);
 PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made); /* it is complete */

@@ -263,7 +263,8 @@ static PyObject *send(FAST_ARGS)
     if (!op || weftpy_send_args(ep, args, n, kwnames, &a) || weftpy_endpoint_check(ep))
         return give_up(op);
     op->op.timeout_ns = a.timeout;
-    return weftpy_op_posted(op, weft_msg_send(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, &op->op));
+    op->op.fn = NULL;
+    return weftpy_op_sent(op, weft_msg_send(ep->ep, a.buf->view.buf, (size_t)a.buf->view.len, a.tag, &op->op));
 }
 
 static PyObject *recv(FAST_ARGS)

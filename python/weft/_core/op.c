@@ -135,6 +135,19 @@ PyObject *weftpy_op_posted(weftpy_op_t *op, weft_status_t status)
     return (PyObject *)op;
 }
 
+PyObject *weftpy_op_sent(weftpy_op_t *op, weft_status_t status)
+{
+    if (status || op->run->blocking)
+        return weftpy_op_posted(op, status);
+    if (!weft_op_done(&op->op) && !weft_op_attach(&op->op, told))
+        return weftpy_op_posted(op, WEFT_OK); /* else it is complete: meanwhile, or because the runtime is closed */
+    Py_INCREF((PyObject *)op);
+    op->run->under_way++;
+    weftpy_op_told(op);
+    weftpy_progress(op->run);
+    return (PyObject *)op;
+}
+
 PyObject *weftpy_op_complete(weftpy_op_t *op, PyObject *value)
 {
     op->state = OP_DONE;
