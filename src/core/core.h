@@ -317,8 +317,8 @@ static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, con
     return WEFT_OK;
 }
 
-/* It is under way from here on: `state` is POSTED, or POSTED | INBOX, or READY. Before that it may be cancelled at any time, and that sticks, unless it was
- * posted before and is DONE. */
+/* It is under way from here on: `state` is POSTED, or POSTED | INBOX, or READY. Before that it may be cancelled at any time, and that sticks,
+ * unless it was posted before and is DONE. */
 static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
 {
     wefti_opx_t *x = wefti_opx(op);

@@ -174,6 +174,26 @@ TEST(every_byte_and_message_of_a_window_is_somewhere_whatever_happens)
     }
 }
 
+TEST(little_credit_waits_until_there_is_more_or_the_peer_starves)
+{
+    side_t *s = &sides[0], *o = &sides[1];
+    side_init(s, &counted, 32000, 1600, 32000);
+    side_init(o, &counted, 32000, 1600, 32000);
+    for (int i = 0; i < 2; i++)
+        wefti_flow_up(ep_of(&sides[i]), &sides[i].flow);
+    CHECK(deliver(o, s) && deliver(s, o));
+    for (int taken = 1; taken <= 2; taken++) { /* 1,000 bytes are a thirty-second */
+        CHECK(send_one(s, 600, false) && deliver(s, o));
+        take_one(o, 600);
+        CHECK_EQ(wefti_flow_piggyback(&o->flow, REC_MSG).bytes, taken == 1 ? 0 : 1200);
+    }
+    CHECK(send_one(s, 600, false) && deliver(s, o));
+    take_one(o, 600);
+    CHECK(wefti_flow_starved(ep_of(s), &s->flow) && deliver(s, o));
+    CHECK(o->n == 1 && o->queue[o->first].word.kind == REC_CREDIT && o->queue[o->first].word.bytes == 600);
+    CHECK_EQ(o->flow.owed, 0);
+}
+
 /* Send as long as it goes, with nobody receiving; then the receiver takes all, and everything gets through in the end. */
 static void outrun(const wefti_flow_kind_t *kind, uint64_t window, uint32_t msgs, uint64_t cost)
 {
