@@ -43,12 +43,12 @@ TEST(an_element_that_is_killed_ends_every_operation)
         enum { FLIGHT = 16 };
         weft_op_t ops[FLIGHT];
         bool posted[FLIGHT] = {false};
-        unsigned peer = 0, done = 0;
+        unsigned peer = 0, done = 0, enough = sizes[k] > 1 << 20 ? 24 : 100;
         memories_start(&m, 1, *way, 20 * WEFT_SECOND, bytes(32 << 20)); /* nobody waits for a heartbeat here */
         weft_transport_t *t = memories_add(&m, "mem", 0, 0, 32 << 20);
         CHECK_OK(weft_transport_wait(t, WAIT));
         memset(ops, 0, sizeof ops);
-        for (double end = test_now() + 30; !peer;) {
+        for (double end = test_now() + 60; !peer;) {
             for (int i = 0; i < FLIGHT; i++) {
                 if (posted[i] && !weft_op_done(&ops[i]))
                     continue;
@@ -60,7 +60,7 @@ TEST(an_element_that_is_killed_ends_every_operation)
                 if (st && st != WEFT_ERR_PEER)
                     FAIL("%s, %zu bytes: %s", *way, sizes[k], weft_status_name(st));
                 peer += st == WEFT_ERR_PEER;
-                if (++done == 100)
+                if (++done == enough)
                     memories_signal(&m, 0, SIGKILL);
             }
             CHECK(test_now() < end);
