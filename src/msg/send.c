@@ -43,7 +43,7 @@ static weft_status_t announce(weft_ep_t *ep, weft_op_t *op)
     out->done = announce_done;
     out->user = op;
     wefti_out_set(out, ep, &s->payload, op->len);
-    msg_offer_t offer = {.word = msg_word(f, REC_ANNOUNCE), .tag = op->tag};
+    msg_offer_t offer = {.word = wefti_flow_piggyback(f, REC_ANNOUNCE), .tag = op->tag};
     weft_status_t st = wefti_out_announce(out, &offer, sizeof offer);
     if (st) {
         wefti_flow_unpiggyback(f, offer.word);
@@ -74,7 +74,7 @@ static weft_status_t put(weft_ep_t *ep, weft_op_t *op, bool *copied)
             lane->ops->commit(lane, sizeof head->word);
             return st;
         }
-        head->word = msg_word(f, REC_EAGER);
+        head->word = wefti_flow_piggyback(f, REC_EAGER);
         head->tag = op->tag;
         lane->ops->commit(lane, sizeof *head + len);
         f->credit -= cost;
@@ -186,7 +186,7 @@ static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint
     msg_head_t *head = (msg_head_t *)lane->ops->reserve(lane, sizeof *head + len);
     if (__builtin_expect(!head, 0))
         return false;
-    head->word = msg_word(&m->flow, REC_EAGER);
+    head->word = wefti_flow_piggyback(&m->flow, REC_EAGER);
     head->tag = tag;
     if (len)
         memcpy(head + 1, buf, len);

@@ -155,7 +155,7 @@ void wefti_msg_hold(msg_state_t *ms, weft_msg_t *msg);                   /* a me
 void wefti_msg_unhold(msg_state_t *ms, weft_msg_t *msg);
 weft_msg_t *wefti_msg_find_held(msg_state_t *ms, weft_ep_t *ep, uint64_t tag, uint64_t mask); /* the one that arrived first; stays */
 
-/* wefti_flow_admit(), _consumed() and _piggyback() of a window without a count of messages: every message passes all three. */
+/* wefti_flow_admit() and _consumed() of a window without a count of messages: every message passes both. */
 static inline bool msg_admit(weft_ep_t *ep, wefti_flow_t *f, uint64_t cost)
 {
     if (__builtin_expect(cost > f->granted, 0)) {
@@ -172,11 +172,6 @@ static inline void msg_consumed(weft_ep_t *ep, uint64_t cost)
     f->owed += cost;
     if (__builtin_expect(f->owed >= f->return_at || f->peer_starving, 0))
         wefti_flow_return(ep, f);
-}
-
-static inline wefti_word_t msg_word(wefti_flow_t *f, uint8_t kind)
-{
-    return __builtin_expect(f->owed >= f->return_at / 8, 0) ? wefti_flow_owed(f, kind) : (wefti_word_t){.kind = kind};
 }
 
 /* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */

@@ -44,8 +44,10 @@ TEST(a_runtime_closes_while_endpoints_are_opened)
         pair_open(&pair, &(pair_way_t){"tcp", WEFT_PROGRESS_THREAD}, NULL);
         for (int i = 0; i <= THREADS; i++)
             CHECK(!pthread_create(&threads[i], NULL, i < THREADS ? opens : counts, NULL));
-        while (atomic_load(&opened) < 20)
+        for (double end = test_now() + 20; atomic_load(&opened) < 20;) {
+            CHECK(test_now() < end);
             usleep(50);
+        }
         CHECK_OK(weft_runtime_close(pair.rt[1]));
         for (int i = 0; i <= THREADS; i++)
             pthread_join(threads[i], NULL);

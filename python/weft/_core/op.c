@@ -140,7 +140,8 @@ PyObject *weftpy_op_sent(weftpy_op_t *op, weft_status_t status)
     if (status || op->run->blocking)
         return weftpy_op_posted(op, status);
     if (!weft_op_done(&op->op) && !weft_op_attach(&op->op, told))
-        return weftpy_op_posted(op, WEFT_OK); /* else it is complete: meanwhile, or because the runtime is closed */
+        return weftpy_op_posted(op, WEFT_OK);
+    /* It is complete: at once, or meanwhile, or because the runtime is closed. */
     Py_INCREF((PyObject *)op);
     op->run->under_way++;
     weftpy_op_told(op);
