@@ -83,7 +83,7 @@ typedef struct __attribute__((may_alias)) wefti_opx {
     const wefti_op_kind_t *kind;
     wefti_list_t link;            /* the room's list while POSTED, the ready list while READY */
     wefti_watch_fn watch;         /* set while a group or link watches */
-    uint64_t room[17];            /* the room's own state: see wefti_op_room() */
+    uint64_t room[17];            /* the room's own state: see wefti_op_scratch() */
     /* From here on what most operations never touch: with many under way, every line touched is a cache miss. */
     void *watch_arg;
     wefti_mpsc_node_t handed;     /* in the inbox, or in its completion queue */
@@ -116,9 +116,9 @@ static inline weft_op_t *wefti_op_of_handed(wefti_mpsc_node_t *node)
 {
     return wefti_container_of(wefti_container_of(node, wefti_opx_t, handed), weft_op_t, priv);
 }
-static inline void *wefti_op_room_at(weft_op_t *op) { return wefti_opx(op)->room; }
-#define wefti_op_room(op, type) ((type *)wefti_op_room_at(op))
-#define wefti_op_of_room(ptr) \
+static inline void *wefti_op_scratch_at(weft_op_t *op) { return wefti_opx(op)->room; }
+#define wefti_op_scratch(op, type) ((type *)wefti_op_scratch_at(op))
+#define wefti_op_of_scratch(ptr) \
     wefti_container_of(wefti_container_of((ptr), wefti_opx_t, room), weft_op_t, priv)
 #define WEFTI_OP_ROOM_SIZE sizeof(((wefti_opx_t *)0)->room)
 

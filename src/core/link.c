@@ -22,7 +22,7 @@ typedef struct link {
 static void first_done(weft_op_t *op, void *arg)
 {
     weft_op_t *next = (weft_op_t *)arg;
-    link_t *l = wefti_op_room(next, link_t);
+    link_t *l = wefti_op_scratch(next, link_t);
     (void)op; /* perhaps freed by now */
     l->first = NULL;
     l->told = wefti_opx(next)->rt->told;
@@ -56,7 +56,7 @@ static uint64_t why_not_posted(weft_status_t st)
 void wefti_link_step(weft_op_t *next)
 {
     wefti_opx_t *x = wefti_opx(next);
-    link_t l = *wefti_op_room(next, link_t);
+    link_t l = *wefti_op_scratch(next, link_t);
     weft_runtime_t *rt = x->rt;
     bool waited = false;
     x->flags &= ~(uint32_t)WEFTI_OPF_STEP;
@@ -99,7 +99,7 @@ void wefti_link_step(weft_op_t *next)
 static weft_status_t link_start(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    link_t *l = wefti_op_room(op, link_t);
+    link_t *l = wefti_op_scratch(op, link_t);
     wefti_opx_t *fx = wefti_opx(l->first);
     if (fx->watch)
         return wefti_fail(WEFT_ERR_STATE, "the first operation belongs to a group or a link already");
@@ -121,7 +121,7 @@ static weft_status_t link_start(weft_op_t *op)
 
 static void link_cancel(weft_op_t *op, weft_status_t why)
 {
-    link_t *l = wefti_op_room(op, link_t);
+    link_t *l = wefti_op_scratch(op, link_t);
     if (!l->why)
         l->why = why;
     if (l->first)
@@ -149,6 +149,6 @@ weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn po
     weft_status_t st = wefti_op_prepare(rt, next, &wefti_link_kind);
     if (st)
         return st;
-    *wefti_op_room(next, link_t) = (link_t){.first = first, .post = post, .user = user};
+    *wefti_op_scratch(next, link_t) = (link_t){.first = first, .post = post, .user = user};
     return wefti_op_go(rt, next);
 }

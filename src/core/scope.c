@@ -94,7 +94,7 @@ weft_status_t weft_scope_enter(weft_scope_t *scope)
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_scope_t *scope = wefti_op_room(op, closing_t)->scope;
+    weft_scope_t *scope = wefti_op_scratch(op, closing_t)->scope;
     weft_status_t st = wefti_op_track(op);
     if (st)
         return st;
@@ -112,14 +112,14 @@ static void unclose(weft_scope_t *scope)
 
 static void close_failed(weft_op_t *op, weft_status_t st)
 {
-    unclose(wefti_op_room(op, closing_t)->scope);
+    unclose(wefti_op_scratch(op, closing_t)->scope);
     wefti_op_complete(op, st);
 }
 
 /* The scope stays closed; nobody is told any more when it is empty. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, closing_t)->scope->op = NULL;
+    wefti_op_scratch(op, closing_t)->scope->op = NULL;
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_op_complete(op, why);
 }
@@ -146,7 +146,7 @@ weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op)
         }
     } while (!atomic_compare_exchange_weak_explicit(&scope->word, &word, word | CLOSED | STARTING, memory_order_acq_rel,
                                                     memory_order_relaxed));
-    wefti_op_room(op, closing_t)->scope = scope;
+    wefti_op_scratch(op, closing_t)->scope = scope;
     st = wefti_op_go_by(rt, op, close_start);
     if (st)
         unclose(scope);

@@ -106,7 +106,7 @@ uint64_t wefti_timers_next(weft_runtime_t *rt)
 static weft_status_t delay_start(weft_op_t *op)
 {
     weft_runtime_t *rt = wefti_opx(op)->rt;
-    delay_t *d = wefti_op_room(op, delay_t);
+    delay_t *d = wefti_op_scratch(op, delay_t);
     d->too_late = op->timeout_ns && op->timeout_ns < d->ns;
     uint64_t ns = d->too_late ? op->timeout_ns : d->ns, now = wefti_now(rt);
     weft_status_t st = wefti_op_timer_at(rt, op, ns < UINT64_MAX - now ? now + ns : UINT64_MAX);
@@ -128,7 +128,7 @@ bool wefti_timer_op_due(weft_op_t *op)
 {
     if (wefti_opx(op)->kind != &delay_kind)
         return false;
-    delay_end(op, wefti_op_room(op, delay_t)->too_late ? WEFT_ERR_TIMEOUT : WEFT_OK);
+    delay_end(op, wefti_op_scratch(op, delay_t)->too_late ? WEFT_ERR_TIMEOUT : WEFT_OK);
     return true;
 }
 
@@ -139,6 +139,6 @@ weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t 
     weft_status_t st = wefti_op_prepare(rt, op, &delay_kind);
     if (st)
         return st;
-    wefti_op_room(op, delay_t)->ns = delay_ns;
+    wefti_op_scratch(op, delay_t)->ns = delay_ns;
     return wefti_op_go(rt, op);
 }

@@ -384,7 +384,7 @@ static void close_called(wefti_call_t *call)
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_action_t *a = wefti_op_room(op, closing_t)->action;
+    weft_action_t *a = wefti_op_scratch(op, closing_t)->action;
     (void)wefti_op_track(op); /* without memory for a deadline it ends when all has ended */
     a->close_op = op;
     close_begin(a);
@@ -393,7 +393,7 @@ static weft_status_t close_start(weft_op_t *op)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, closing_t)->action->close_op = NULL; /* it goes on */
+    wefti_op_scratch(op, closing_t)->action->close_op = NULL; /* it goes on */
     wefti_op_complete(op, why);
 }
 
@@ -413,7 +413,7 @@ weft_status_t weft_action_close(weft_action_t *action, weft_op_t *op)
             wefti_op_unprepare(op);
         st = wefti_fail(WEFT_ERR_CLOSED, "the action was closed before");
     } else if (!st && op) {
-        wefti_op_room(op, closing_t)->action = action;
+        wefti_op_scratch(op, closing_t)->action = action;
         st = wefti_op_go(rt, op);
     } else if (!st) {
         action->close_call.fn = close_called;

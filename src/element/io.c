@@ -375,7 +375,7 @@ static void drop_new(element_io_t *io)
 
 static weft_status_t start(weft_op_t *op)
 {
-    element_io_t *io = wefti_op_room(op, io_room_t)->io;
+    element_io_t *io = wefti_op_scratch(op, io_room_t)->io;
     weft_transport_t *t = io->t;
     weft_status_t now = look(t, io->what);
     if (now && now != WEFT_ERR_AGAIN)
@@ -400,13 +400,13 @@ static weft_status_t start(weft_op_t *op)
 
 static void failed(weft_op_t *op, weft_status_t st)
 {
-    drop_new(wefti_op_room(op, io_room_t)->io);
+    drop_new(wefti_op_scratch(op, io_room_t)->io);
     wefti_op_complete(op, st);
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
 {
-    element_io_t *io = wefti_op_room(op, io_room_t)->io;
+    element_io_t *io = wefti_op_scratch(op, io_room_t)->io;
     if (io->state == IO_NEW) /* adopt() is on its way to us, and asks */
         io->why = why;
     else
@@ -442,7 +442,7 @@ static weft_status_t post(element_io_t *io, weft_op_t *op)
     weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
     if (!st) {
         io->op = op;
-        wefti_op_room(op, io_room_t)->io = io;
+        wefti_op_scratch(op, io_room_t)->io = io;
         op->buf = NULL;
         st = wefti_op_go_by(t->rt, op, start);
     }
@@ -485,7 +485,7 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
     weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
     if (!st) {
         io->op = op;
-        wefti_op_room(op, io_room_t)->io = io;
+        wefti_op_scratch(op, io_room_t)->io = io;
         wefti_op_begin(op);
     }
     io->call.fn = adopt;

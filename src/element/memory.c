@@ -244,7 +244,7 @@ static void close_called(wefti_call_t *call)
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_memory_t *m = wefti_op_room(op, closing_t)->memory;
+    weft_memory_t *m = wefti_op_scratch(op, closing_t)->memory;
     m->close_op = op;
     (void)wefti_op_track(op); /* without memory for a deadline it ends with its last part */
     close_begin(m);
@@ -253,7 +253,7 @@ static weft_status_t close_start(weft_op_t *op)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, closing_t)->memory->close_op = NULL; /* it goes on */
+    wefti_op_scratch(op, closing_t)->memory->close_op = NULL; /* it goes on */
     wefti_op_complete(op, why);
 }
 
@@ -266,7 +266,7 @@ static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
     m->ended = true;
     unlock(m);
     if (op) {
-        wefti_op_room(op, closing_t)->memory = m;
+        wefti_op_scratch(op, closing_t)->memory = m;
         return wefti_op_go(rt, op);
     }
     m->close_call.fn = close_called;

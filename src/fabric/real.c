@@ -1,6 +1,6 @@
-/* fabric/real.c - the fabric of this machine: sockets, and the rails for shared memory, TCP and UCX, behind one door.
+/* fabric/real.c - the fabric of this machine: sockets, and the transports for shared memory, TCP and UCX, behind one door.
  *
- * One epoll instance has every descriptor: the sockets, an eventfd for wake(), and the rails' own, which appear with their first
+ * One epoll instance has every descriptor: the sockets, an eventfd for wake(), and the transports' own, which appear with their first
  * lane. It is also what a runtime sleeps on.
  *
  * How often it is looked at: a system call costs more than a message, so while messages flow the sockets are looked at every few
@@ -36,13 +36,13 @@
 
 typedef struct real {
     wefti_fabric_t base;
-    wefti_rail_t *shm, *ucx, *tcp;
+    wefti_transport_t *shm, *ucx, *tcp;
     int shm_fd, ucx_fd, tcp_fd; /* in epoll already; -1: not yet */
     wefti_sock_t *sock;
     int epoll_fd, wake_fd;
     bool look_now;
     uint32_t calls;
-    unsigned found;  /* by a rail, during a look */
+    unsigned found;  /* by a transport, during a look */
     uint64_t looked; /* ticks */
     wefti_watch_t wake_watch, shm_watch, ucx_watch, tcp_watch;
     pthread_mutex_t random_lock;
@@ -66,9 +66,9 @@ static void woken(wefti_watch_t *w, uint32_t events)
     (void)n; /* nothing to read: someone was faster */
 }
 
-static void rail_event(wefti_watch_t *w, uint32_t events)
+static void transport_event(wefti_watch_t *w, uint32_t events)
 {
-    (void)w; /* the descriptor only ends a sleep: progress asks the rail itself */
+    (void)w; /* the descriptor only ends a sleep: progress asks the transport itself */
     (void)events;
 }
 
@@ -79,14 +79,14 @@ static void tcp_event(wefti_watch_t *w, uint32_t events)
     r->found += wefti_tcp_events(r->tcp);
 }
 
-/* The rails' descriptors exist from their first lane on. */
-static void watch_rail(real_t *r, int fd, wefti_watch_t *w, int *watched)
+/* The transports' descriptors exist from their first lane on. */
+static void watch_transport(real_t *r, int fd, wefti_watch_t *w, int *watched)
 {
     if (fd < 0 || *watched >= 0)
         return;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = w};
     if (epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
-        wefti_warn("fabric: a rail's events cannot be watched: %s", strerror(errno));
+        wefti_warn("fabric: a transport's events cannot be watched: %s", strerror(errno));
     else
         *watched = fd;
 }
@@ -99,9 +99,9 @@ static unsigned look(real_t *r, uint64_t now)
     r->look_now = false;
     r->found = 0;
     if (r->ucx && r->ucx_fd < 0)
-        watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
+        watch_transport(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
     if (r->tcp && r->tcp_fd < 0)
-        watch_rail(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
+        watch_transport(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
     int got = epoll_wait(r->epoll_fd, events, EVENTS, 0);
     for (int i = 0; i < got; i++) {
         wefti_watch_t *w = events[i].data.ptr;
@@ -141,17 +141,17 @@ static weft_status_t arm(wefti_fabric_t *f)
     if (wefti_sock_pending(r->sock))
         return WEFT_ERR_AGAIN;
     if (r->tcp) {
-        watch_rail(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
+        watch_transport(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
         if (wefti_tcp_arm(r->tcp))
             return WEFT_ERR_AGAIN;
     }
     if (r->shm) {
-        watch_rail(r, wefti_shm_fd(r->shm), &r->shm_watch, &r->shm_fd);
+        watch_transport(r, wefti_shm_fd(r->shm), &r->shm_watch, &r->shm_fd);
         if (wefti_shm_arm(r->shm))
             return WEFT_ERR_AGAIN;
     }
     if (r->ucx) {
-        watch_rail(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
+        watch_transport(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
         if (wefti_ucx_arm(r->ucx)) {
             if (r->shm)
                 wefti_shm_disarm(r->shm);
@@ -213,9 +213,10 @@ static void random_bytes(wefti_fabric_t *f, void *buf, size_t n)
 
 /* --- wires ---------------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out)
+static weft_status_t acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                   wefti_acceptor_t **acceptor_out)
 {
-    return wefti_sock_post_open(real_of(f)->sock, uri, backlog, user, post_out);
+    return wefti_sock_acceptor_open(real_of(f)->sock, uri, backlog, user, acceptor_out);
 }
 
 static weft_status_t wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out)
@@ -292,9 +293,9 @@ static const wefti_fabric_ops_t real_ops = {
     .wake = wake,
     .now = now_ns,
     .random = random_bytes,
-    .post_open = post_open,
-    .post_uri = wefti_sock_post_uri,
-    .post_close = wefti_sock_post_close,
+    .acceptor_open = acceptor_open,
+    .acceptor_uri = wefti_sock_acceptor_uri,
+    .acceptor_close = wefti_sock_acceptor_close,
     .wire_dial = wire_dial,
     .wire_send = wire_send,
     .wire_close = wire_close,
@@ -343,7 +344,7 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
     pthread_mutex_init(&r->random_lock, NULL);
     r->shm_fd = r->ucx_fd = r->tcp_fd = r->epoll_fd = r->wake_fd = -1;
     r->wake_watch.fn = woken;
-    r->shm_watch.fn = r->ucx_watch.fn = rail_event;
+    r->shm_watch.fn = r->ucx_watch.fn = transport_event;
     r->tcp_watch.fn = tcp_event;
     r->look_now = true;
     st = open_descriptors(r);
@@ -359,10 +360,10 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
         real_close(&r->base);
         return st;
     }
-    wefti_rail_t *in_order[] = {r->shm, r->ucx, r->tcp};
+    wefti_transport_t *in_order[] = {r->shm, r->ucx, r->tcp};
     for (int i = 0; i < 3; i++) {
         if (in_order[i])
-            r->base.rails[r->base.n_rails++] = in_order[i];
+            r->base.transports[r->base.n_transports++] = in_order[i];
     }
     *fabric_out = &r->base;
     return WEFT_OK;

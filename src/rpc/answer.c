@@ -432,7 +432,7 @@ typedef struct from {
 
 static weft_status_t from_start(weft_op_t *op)
 {
-    from_t *f = wefti_op_room(op, from_t);
+    from_t *f = wefti_op_scratch(op, from_t);
     rpc_msg_t msg;
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but it goes */
     answer_take(f->answer, &msg);
@@ -442,7 +442,7 @@ static weft_status_t from_start(weft_op_t *op)
 
 static void from_cancel(weft_op_t *op, weft_status_t why)
 {
-    from_t *f = wefti_op_room(op, from_t);
+    from_t *f = wefti_op_scratch(op, from_t);
     rpc_request_t *r = f->r;
     rpc_out_t *out = r ? r->out : f->out;
     if (out) {
@@ -459,13 +459,13 @@ static const wefti_op_kind_t from_kind = {.name = "reply", .start = from_start, 
 static void from_sent(void *user, weft_status_t st)
 {
     weft_op_t *op = (weft_op_t *)user;
-    weft_am_release(wefti_op_room(op, from_t)->am);
+    weft_am_release(wefti_op_scratch(op, from_t)->am);
     wefti_op_complete(op, st);
 }
 
 static weft_status_t from_stack(rpc_request_t *r, rpc_msg_t *msg, weft_op_t *op)
 {
-    from_t *f = wefti_op_room(op, from_t);
+    from_t *f = wefti_op_scratch(op, from_t);
     *f = (from_t){0};
     wefti_op_begin(op);
     rpc_count(&r->fn->service->stats.answered, 1);
@@ -523,7 +523,7 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
         }
         goto err_op;
     }
-    *wefti_op_room(op, from_t) = (from_t){.r = r, .answer = a};
+    *wefti_op_scratch(op, from_t) = (from_t){.r = r, .answer = a};
     st = wefti_op_go(rt, op);
     if (st) { /* it was not started: the runtime is closed */
         wefti_free(a->bytes);

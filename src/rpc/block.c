@@ -468,7 +468,7 @@ static void fetch_done(void *user, weft_status_t st)
 
 static weft_status_t fetch_start(weft_op_t *op)
 {
-    fetch_t *f = wefti_op_room(op, fetch_t);
+    fetch_t *f = wefti_op_scratch(op, fetch_t);
     rpc_request_t *r = f->r;
     op->len = r->pub.fetch_len;
     if (!r->in->missing || r->fetch_op || !r->in->fetch->am)
@@ -486,7 +486,7 @@ static weft_status_t fetch_start(weft_op_t *op)
 /* It was posted by a thread that could not drive, and its request was kept for it. */
 static weft_status_t fetch_start_inbox(weft_op_t *op)
 {
-    rpc_request_t *r = wefti_op_room(op, fetch_t)->r;
+    rpc_request_t *r = wefti_op_scratch(op, fetch_t)->r;
     weft_status_t st = fetch_start(op);
     atomic_fetch_sub(&r->coming, 1);
     free_if_done(r);
@@ -496,7 +496,7 @@ static weft_status_t fetch_start_inbox(weft_op_t *op)
 static void fetch_cancel(weft_op_t *op, weft_status_t why)
 {
     (void)why;
-    weft_op_cancel(&wefti_op_room(op, fetch_t)->r->in->fetch->op); /* it ends when nothing writes to the buffer any more */
+    weft_op_cancel(&wefti_op_scratch(op, fetch_t)->r->in->fetch->op); /* it ends when nothing writes to the buffer any more */
 }
 
 static const wefti_op_kind_t fetch_kind = {.name = "fetch", .start = fetch_start_inbox, .cancel = fetch_cancel};
@@ -530,6 +530,6 @@ weft_status_t weft_request_fetch(weft_request_t *request, void *buf, size_t cap,
     weft_status_t st = wefti_op_prepare(rpc_request_rt(r), op, &fetch_kind);
     if (st)
         return st;
-    *wefti_op_room(op, fetch_t) = (fetch_t){r, buf, cap, kind};
+    *wefti_op_scratch(op, fetch_t) = (fetch_t){r, buf, cap, kind};
     return fetch_go(r, op);
 }

@@ -228,7 +228,7 @@ static rpc_ext_t *put_ext(rpc_msg_t *msg, weft_op_t *op, const rpc_binding_t *b)
     if (c->seq) {
         rpc_once_t once = {
             client->id, c->seq,
-            rpc_call(wefti_op_of_room(wefti_container_of(wefti_list_first(&client->once), rpc_call_t, once_link)))->seq,
+            rpc_call(wefti_op_of_scratch(wefti_container_of(wefti_list_first(&client->once), rpc_call_t, once_link)))->seq,
             b->epoch};
         rpc_msg_put(msg, &once, sizeof once);
         at->flags |= RPC_F_ONCE;

@@ -374,7 +374,7 @@ typedef struct closing {
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_client_t *c = wefti_op_room(op, closing_t)->client;
+    weft_client_t *c = wefti_op_scratch(op, closing_t)->client;
     if (!wefti_is_open(&c->handle) || c->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
     wefti_op_track(op); /* without memory for its deadline it ends when it ends */
@@ -386,7 +386,7 @@ static weft_status_t close_start(weft_op_t *op)
 /* Whoever waits for it waits no longer; it goes on. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_client_t *c = wefti_op_room(op, closing_t)->client;
+    weft_client_t *c = wefti_op_scratch(op, closing_t)->client;
     c->close_op = NULL;
     wefti_op_complete(op, why);
 }
@@ -420,7 +420,7 @@ weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
         weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
         if (st)
             return st;
-        wefti_op_room(op, closing_t)->client = c;
+        wefti_op_scratch(op, closing_t)->client = c;
         return wefti_op_go(rt, op);
     }
     close_alone_t *a = (close_alone_t *)wefti_calloc(1, sizeof *a);

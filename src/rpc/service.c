@@ -363,7 +363,7 @@ typedef struct ending {
 
 static weft_status_t drain_start(weft_op_t *op)
 {
-    weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
     if (!wefti_is_open(&s->handle))
         return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
     weft_status_t st = wefti_op_track(op);
@@ -379,7 +379,7 @@ static weft_status_t drain_start(weft_op_t *op)
 static void drain_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_list_remove(&wefti_opx(op)->link);
-    wefti_rpc_op_ends(wefti_op_room(op, ending_t)->service->rs, &op, why);
+    wefti_rpc_op_ends(wefti_op_scratch(op, ending_t)->service->rs, &op, why);
 }
 
 static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
@@ -395,7 +395,7 @@ weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
     }
     if (st)
         return st;
-    wefti_op_room(op, ending_t)->service = service;
+    wefti_op_scratch(op, ending_t)->service = service;
     return wefti_op_go(service->rt, op);
 }
 
@@ -414,7 +414,7 @@ static void close_called(wefti_call_t *call)
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
     wefti_rpc_op_waits(s->rs, &s->close_op, op);
     close_called(&s->call);
@@ -424,7 +424,7 @@ static weft_status_t close_start(weft_op_t *op)
 /* The service goes on closing. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_service_t *s = wefti_op_room(op, ending_t)->service;
+    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
     wefti_rpc_op_ends(s->rs, &s->close_op, why);
 }
 
@@ -459,7 +459,7 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
         if (st && op) {
             wefti_op_unprepare(op);
         } else if (!st && op) {
-            wefti_op_room(op, ending_t)->service = service;
+            wefti_op_scratch(op, ending_t)->service = service;
             st = wefti_op_go(rt, op);
         } else if (!st && !wefti_call_on_driver(rt, &service->call)) {
             st = wefti_fail_gone(rt);

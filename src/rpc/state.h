@@ -342,7 +342,7 @@ struct rpc_call {
     bool once, fresh, into;      /* what its options say; into: results go to the program's memory */
 };
 _Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
-static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_room(op, rpc_call_t); }
+static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_scratch(op, rpc_call_t); }
 
 #define RPC_PATIENCE (20 * WEFT_SECOND) /* how long the return of a server that remembers a call is waited for */
 #define RPC_REBINDS 8u                  /* a call that finds its function's number gone so often ends with it */

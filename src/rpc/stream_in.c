@@ -22,7 +22,7 @@ typedef struct stream_recv {
 
 static stream_recv_t *stream_recv(weft_op_t *op)
 {
-    return wefti_op_room(op, stream_recv_t);
+    return wefti_op_scratch(op, stream_recv_t);
 }
 
 /* --- credit -------------------------------------------------------------------------------------------------------- */

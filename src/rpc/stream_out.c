@@ -24,7 +24,7 @@ _Static_assert(sizeof(stream_send_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t
 
 static stream_send_t *stream_send(weft_op_t *op)
 {
-    return wefti_op_room(op, stream_send_t);
+    return wefti_op_scratch(op, stream_send_t);
 }
 
 /* What a send ends with when the call is over. */

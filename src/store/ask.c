@@ -84,7 +84,7 @@ void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a)
 {
     next->op = a->op;
     a->op = NULL;
-    wefti_op_room(next->op, asking_t)->ask = next;
+    wefti_op_scratch(next->op, asking_t)->ask = next;
 }
 
 static void own_done(weft_op_t *op, void *user)
@@ -191,7 +191,7 @@ void wefti_store_ask_send(store_ask_t *a)
 
 static store_ask_t *ask_of(weft_op_t *op)
 {
-    return wefti_op_room(op, asking_t)->ask;
+    return wefti_op_scratch(op, asking_t)->ask;
 }
 
 static weft_status_t start(weft_op_t *op)
@@ -259,7 +259,7 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
     }
     weft_status_t st = wefti_op_prepare(ss->rt, op, kind);
     if (!st) {
-        wefti_op_room(op, asking_t)->ask = a;
+        wefti_op_scratch(op, asking_t)->ask = a;
         st = wefti_op_go_by(ss->rt, op, start);
     }
     if (st && a->owning) {

@@ -187,25 +187,25 @@ weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const wefti_
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op)
 {
     weft_status_t st = wefti_op_go(m->rt, op);
-    if (st && wefti_op_room(op, mir_open_t)->m) /* the runtime was closed meanwhile */
+    if (st && wefti_op_scratch(op, mir_open_t)->m) /* the runtime was closed meanwhile */
         atomic_fetch_sub(&m->coming, 1);
     return st;
 }
 
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = wefti_op_scratch(op, mir_open_t)->m;
     atomic_fetch_sub(&m->coming, 1);
     if (!st)
         return WEFT_OK;
-    wefti_op_room(op, mir_open_t)->m = NULL;
+    wefti_op_scratch(op, mir_open_t)->m = NULL;
     wefti_mirror_turn(m);
     return st;
 }
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = wefti_op_scratch(op, mir_open_t)->m;
     weft_status_t st = wefti_mirror_came(op, m->phase == MIR_UP ? WEFT_OK : WEFT_ERR_CLOSED);
     if (st)
         return st;
@@ -219,7 +219,7 @@ static weft_status_t close_start(weft_op_t *op)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, mir_open_t)->m->close_op = NULL; /* it goes on */
+    wefti_op_scratch(op, mir_open_t)->m->close_op = NULL; /* it goes on */
     wefti_op_complete(op, why);
 }
 
@@ -249,7 +249,7 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     if (st)
         return st;
     if (op) {
-        wefti_op_room(op, mir_open_t)->m = mirror;
+        wefti_op_scratch(op, mir_open_t)->m = mirror;
         return wefti_mirror_go(mirror, op);
     }
     mirror->close_call.fn = close_called;
@@ -363,10 +363,10 @@ bool wefti_mirror_idle(weft_runtime_t *rt)
 
 static weft_status_t open_start(weft_op_t *op)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = wefti_op_scratch(op, mir_open_t)->m;
     weft_status_t st = wefti_op_track(op);
     if (st) {
-        wefti_op_room(op, mir_open_t)->m = NULL;
+        wefti_op_scratch(op, mir_open_t)->m = NULL;
         mirror_free(m);
         return st;
     }
@@ -380,7 +380,7 @@ static weft_status_t open_start(weft_op_t *op)
 
 static void open_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = wefti_op_scratch(op, mir_open_t)->m;
     wefti_mirror_die(m, why);
     wefti_mirror_turn(m);
 }
@@ -477,11 +477,11 @@ weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opt
         goto err_mirror;
     }
     op->buf = NULL;
-    wefti_op_room(op, mir_open_t)->m = m;
+    wefti_op_scratch(op, mir_open_t)->m = m;
     st = wefti_op_go(rt, op);
     if (!st)
         return WEFT_OK;
-    if (!wefti_op_room(op, mir_open_t)->m)
+    if (!wefti_op_scratch(op, mir_open_t)->m)
         return st; /* it was freed where it began */
 
 err_mirror:

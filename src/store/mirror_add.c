@@ -170,7 +170,7 @@ static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
 
 static weft_status_t add_start(weft_op_t *op)
 {
-    const mir_add_t *a = wefti_op_room(op, mir_add_t);
+    const mir_add_t *a = wefti_op_scratch(op, mir_add_t);
     weft_mirror_t *m = a->m;
     weft_store_t *store = a->store;
     weft_status_t st = may_add(m, store);
@@ -191,7 +191,7 @@ static weft_status_t add_start(weft_op_t *op)
 
 static void add_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_add_t)->m;
+    weft_mirror_t *m = wefti_op_scratch(op, mir_add_t)->m;
     m->add_op = NULL;
     wefti_op_complete(op, why);
     wefti_mirror_add_abort(m);
@@ -216,9 +216,9 @@ weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_o
             wefti_store_unref(store);
         return st;
     }
-    *wefti_op_room(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
+    *wefti_op_scratch(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
     st = wefti_mirror_go(mirror, op);
-    if (st && wefti_op_room(op, mir_add_t)->m) /* it did not even begin */
+    if (st && wefti_op_scratch(op, mir_add_t)->m) /* it did not even begin */
         wefti_store_unref(store);
     return st;
 }

@@ -166,7 +166,7 @@ typedef struct mir_io {
     uint32_t pieces;             /* under way */
     bool write;
 } mir_io_t;
-static inline mir_io_t *mir_io(weft_op_t *op) { return wefti_op_room(op, mir_io_t); }
+static inline mir_io_t *mir_io(weft_op_t *op) { return wefti_op_scratch(op, mir_io_t); }
 
 enum { PIECE_READ = 1, PIECE_WRITE, PIECE_AGREE, PIECE_COPY };
 enum { STAGE_PEEK, STAGE_READ, STAGE_WRITE };

@@ -434,7 +434,7 @@ typedef struct closing {
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_store_server_t *s = wefti_op_room(op, closing_t)->server;
+    weft_store_server_t *s = wefti_op_scratch(op, closing_t)->server;
     store_state_t *ss = s->ss;
     (void)wefti_op_track(
         op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
@@ -453,7 +453,7 @@ static weft_status_t close_start(weft_op_t *op)
 /* Whoever waited does so no longer; the memory is given back all the same. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_store_server_t *s = wefti_op_room(op, closing_t)->server;
+    weft_store_server_t *s = wefti_op_scratch(op, closing_t)->server;
     s->close_op = NULL;
     wefti_op_complete(op, why);
 }
@@ -490,7 +490,7 @@ static weft_status_t close_it(weft_runtime_t *rt, weft_store_server_t *server, w
     }
     weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
     if (!st) {
-        wefti_op_room(op, closing_t)->server = server;
+        wefti_op_scratch(op, closing_t)->server = server;
         st = wefti_op_go(rt, op);
     }
     if (st)
