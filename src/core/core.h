@@ -17,12 +17,11 @@
  *     IDLE --post--> POSTED --complete--> READY --deliver--> DONE --post--> POSTED ...
  *                     |  \--- (no fn, no queue, no watcher) --> DONE
  *                     \--cancel--> ASKED --complete--> READY
- *     a link's next: POSTED --the step before succeeded--> LINKED --its own post--> POSTED
  *
  * Only the driver moves it from POSTED on, except POSTED -> ASKED. Bits beside the state say who else holds it: INBOX (it sits in
  * the inbox, to be started or cancelled; completion waits in READY until the inbox has let go of it), QUEUED (it is in its
  * completion queue), WAITED (a thread sleeps until it is done, and must be woken), HOOKED (a callback was attached after the post);
- * STOPPED, with IDLE or LINKED, says that it was cancelled before its post; GROUPED, with IDLE, that it is a member of a group and not posted
+ * STOPPED, with IDLE, says that it was cancelled before its post; GROUPED, with IDLE, that it is a member of a group and not posted
  * yet. After the store of DONE, and the pop from its queue, the library does not touch the operation again; its owner may free it or post
  * it anew.
  * tests/unit/core_op.c and tests/sim hold us to exactly one walk per post. */
@@ -47,7 +46,7 @@
 /* --- operations ------------------------------------------------------------------------------------------------------- */
 
 enum {
-    WEFTI_OP_IDLE = 0, WEFTI_OP_POSTED = 1, WEFTI_OP_READY = 2, WEFTI_OP_DONE = 3, WEFTI_OP_ASKED = 4, WEFTI_OP_LINKED = 5,
+    WEFTI_OP_IDLE = 0, WEFTI_OP_POSTED = 1, WEFTI_OP_READY = 2, WEFTI_OP_DONE = 3, WEFTI_OP_ASKED = 4,
     WEFTI_OP_STATE = 7, /* mask of the above */
     WEFTI_OP_WAITED = 8, WEFTI_OP_INBOX = 16, WEFTI_OP_QUEUED = 32, WEFTI_OP_HOOKED = 64, WEFTI_OP_STOPPED = 128,
     WEFTI_OP_GROUPED = 256
@@ -70,7 +69,7 @@ typedef struct wefti_op_kind {
     bool by_post; /* it is no operation of the program, so the post returns every error of start() */
 } wefti_op_kind_t;
 
-/* Told of a completion instead of fn and queue: groups, links, rooms that post on their own behalf. Runs on the driver, from the
+/* Told of a completion instead of fn and queue: groups. Runs on the driver, from the
  * ready list, once, after the operation became DONE: if it is not the watcher's own, its owner may have freed it, and only
  * rt->told (its status) is there to look at. */
 typedef void (*wefti_watch_fn)(weft_op_t *op, void *arg);
@@ -82,7 +81,7 @@ typedef struct __attribute__((may_alias)) wefti_opx {
     weft_runtime_t *rt;
     const wefti_op_kind_t *kind;
     wefti_list_t link;            /* the room's list while POSTED, the ready list while READY */
-    wefti_watch_fn watch;         /* set while a group or link watches */
+    wefti_watch_fn watch;         /* set while a group watches */
     uint64_t room[17];            /* the room's own state: see wefti_op_scratch() */
     /* From here on what most operations never touch: with many under way, every line touched is a cache miss. */
     void *watch_arg;
@@ -99,9 +98,8 @@ enum {
     WEFTI_OPF_TIMED = 1,
     WEFTI_OPF_TOKEN = 2,
     WEFTI_OPF_INBOX_START = 4, /* it sits in the inbox to be started */
-    WEFTI_OPF_STEP = 8,        /* on the ready list, and not complete: a link's next, or a function to run */
-    WEFTI_OPF_LINKED = 16,     /* posted by a link's step */
-    WEFTI_OPF_STOPPED = 32     /* it was cancelled before it was posted, and is not started yet */
+    WEFTI_OPF_STEP = 8,        /* on the ready list, and not complete: a function to run */
+    WEFTI_OPF_STOPPED = 16     /* it was cancelled before it was posted, and is not started yet */
 };
 
 _Static_assert(sizeof(wefti_opx_t) <= sizeof(((weft_op_t *)0)->priv), "weft_op_t.priv is too small");
@@ -183,8 +181,7 @@ struct weft_runtime {
     _Atomic uint64_t ops_posted;
 
     /* core's own, the driver's */
-    _Alignas(64) wefti_list_t own;              /* operations of core under way: timers, groups, scope closes; through opx->link */
-    weft_op_t *linking;            /* LINKED, and its post function has not posted it yet */
+    _Alignas(64) wefti_list_t own;              /* operations of core under way: timers and groups; through opx->link */
     bool ending;                   /* it is in wefti_shutdown() */
     const void *armed_by;          /* the thread of the foreign loop that armed it and did not progress since */
     uint32_t busy;                 /* rounds and deliveries that may have taken long */
@@ -309,8 +306,7 @@ static inline weft_status_t wefti_op_mark(weft_runtime_t *rt, weft_op_t *op, con
         if (st)
             return st;
     }
-    if (x->rt != rt) /* a link posts what others may already wait for: they look at rt */
-        x->rt = rt;
+    x->rt = rt;
     x->kind = kind;
     x->link.next = NULL;
     x->flags = flags;

@@ -135,7 +135,7 @@ static weft_status_t group_start(weft_op_t *op)
     for (; watched < g->n; watched++) {
         wefti_opx_t *mx = wefti_opx(g->members[watched].op);
         if (mx->watch) {
-            st = wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group or a link already", watched);
+            st = wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group already", watched);
             goto err_watch;
         }
         mx->watch = member_done;

@@ -122,10 +122,6 @@ void wefti_queue_count(weft_queue_t *queue, int by); /* operations under way tha
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
 void wefti_queues_cut(weft_runtime_t *rt); /* the runtime closes: queues are on their own from here on */
 
-/* link.c */
-extern const wefti_op_kind_t wefti_link_kind;
-void wefti_link_step(weft_op_t *next);
-
 /* run.c */
 extern const wefti_op_kind_t wefti_run_kind;
 void wefti_run_step(weft_op_t *op);

@@ -20,10 +20,9 @@
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out)
 {
     uint32_t state = wefti_op_state(op);
-    bool step = (state & WEFTI_OP_STATE) == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    if ((state & WEFTI_OP_STATE) != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step)
+    if ((state & WEFTI_OP_STATE) != WEFTI_OP_IDLE && state != WEFTI_OP_DONE)
         return wefti_fail(WEFT_ERR_STATE, state & WEFTI_OP_QUEUED ? "the operation is complete but still in its queue"
                                                                   : "the operation is under way already");
     if (wefti_closing(rt))
@@ -38,28 +37,20 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t 
         *flags_out |= WEFTI_OPF_STOPPED;
     if (op->queue)
         wefti_queue_count(op->queue, 1);
-    if (step) {
-        rt->linking = NULL;
-        *flags_out |= WEFTI_OPF_LINKED;
-    }
     return WEFT_OK;
 }
 
-/* The state before the post. A link's next never looks idle to those who wait for it. */
+/* The state before the post. */
 static uint32_t state_before(const wefti_opx_t *x)
 {
-    uint32_t state = x->flags & WEFTI_OPF_LINKED ? WEFTI_OP_LINKED : WEFTI_OP_IDLE;
-    return x->flags & WEFTI_OPF_STOPPED ? state | WEFTI_OP_STOPPED : state;
+    return x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
 }
 
 static void uncount(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    bool step = x->flags & WEFTI_OPF_LINKED;
     atomic_fetch_sub_explicit(&x->rt->ops_posted, 1, memory_order_relaxed);
     wefti_op_untrack(op);
-    if (step)
-        x->rt->linking = op;
     if (op->queue)
         wefti_queue_count(op->queue, -1);
 }
@@ -207,10 +198,7 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     if (__builtin_expect(x->flags & WEFTI_OPF_STEP, 0)) {
-        if (x->kind == &wefti_run_kind)
-            wefti_run_step(op);
-        else
-            wefti_link_step(op);
+        wefti_run_step(op);
     } else if (x->watch) {
         wefti_watch_fn watch = x->watch;
         void *arg = x->watch_arg, *user = op->user;
@@ -284,8 +272,7 @@ void weft_op_cancel(weft_op_t *op)
     wefti_opx_t *x = wefti_opx(op);
     weft_runtime_t *was;
     uint32_t state = wefti_op_state(op);
-    /* It was never posted, or a link is about to post it: its post finds the mark. */
-    while ((state & WEFTI_OP_STATE) == WEFTI_OP_IDLE || (state & WEFTI_OP_STATE) == WEFTI_OP_LINKED)
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_IDLE) /* it was never posted: its post finds the mark */
         if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_STOPPED, memory_order_acq_rel,
                                                   memory_order_acquire))
             return;
@@ -327,8 +314,6 @@ weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn)
             return wefti_fail_plain(WEFT_ERR_DONE);
         if (state & WEFTI_OP_HOOKED)
             return wefti_fail(WEFT_ERR_STATE, "a callback was attached already");
-        if ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED || x->kind == &wefti_link_kind)
-            return wefti_fail(WEFT_ERR_STATE, "the operation waits for another one, and is posted after that; attach to it then");
         if (wefti_gone(x->rt))
             return wefti_fail_gone(x->rt);
         x->late_fn = fn;

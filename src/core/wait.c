@@ -8,7 +8,6 @@
  *
  * Promise: a wait ends with its operation or its timeout, whoever drives, comes or goes. tests/unit/core_wait.c holds us to
  * it. */
-#include <sched.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -33,13 +32,9 @@ static bool op_mark(void *arg)
             return true;
         if (state & WEFTI_OP_WAITED)
             return false;
-        if ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED) { /* its post just now would lose the mark */
-            sched_yield();
-            state = atomic_load_explicit(&x->state, memory_order_acquire);
-        } else if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_WAITED, memory_order_acq_rel,
-                                                         memory_order_acquire)) {
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_WAITED, memory_order_acq_rel,
+                                                  memory_order_acquire))
             return false;
-        }
     }
 }
 
