@@ -88,7 +88,7 @@ struct weft_op {
     uint64_t priv[30];       /* the library's */
 };
 
-#define WEFT_OP_INIT {0}
+#define WEFT_OP_INIT WEFT_ZERO(weft_op_t)
 
 /* True once the operation is complete, and true for one never posted, or NULL. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);
