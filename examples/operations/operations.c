@@ -84,7 +84,7 @@ static void group(void)
     MUST(weft_timer_start(rt, WEFT_MILLISECOND, &fast));
     MUST(weft_group_start(rt, WEFT_GROUP_ANY, members, 2, &first));
     MUST(weft_op_wait(&first, WEFT_SECOND));
-    printf("group: member %d won, the other is %s\n", (int)first.tag, weft_status_name(slow.status));
+    printf("group: member %d won, the other is %s\n", (int)first.winner, weft_status_name(slow.status));
 }
 
 int main(void)

@@ -74,16 +74,25 @@ struct weft_op {
     weft_token_t *token;     /* cancelled together with it; NULL for none */
     uint64_t timeout_ns;     /* from the post on; 0 for none */
 
-    /* Valid after completion. Which ones are set is said by each posting call. */
+    /* Valid after completion. Each posting call says which ones it sets, and by which name. */
     weft_status_t status;
     union {
         uint32_t header_len; /* of an active message received */
         uint32_t reason;     /* of WEFT_ERR_REJECTED */
     };
-    uint64_t len;            /* bytes of the message, of the transfer, or a count */
-    uint64_t tag;
+    union {
+        uint64_t len;        /* bytes: of the message, the transfer, the memory */
+        uint64_t count;      /* how many: members of a group or of a batch that succeeded, entries of a list */
+    };
+    union {
+        uint64_t tag;        /* of a message */
+        uint64_t id;         /* of an active message */
+        uint64_t value;      /* of the word before an atomic */
+        uint64_t winner;     /* index of the member with which WEFT_GROUP_ANY succeeded */
+    };
     weft_ep_id_t from;       /* the endpoint it came from */
-    void *buf;               /* something made for the caller: each posting call says what, and how it is released */
+    void *buf;               /* bytes. An object (endpoint, remote, store, ...) is in here too: weft_op_ep(), weft_op_remote(), ... give it,
+                                and NULL if the operation failed */
 
     uint64_t priv[30];       /* the library's */
 };
@@ -142,7 +151,7 @@ typedef enum weft_group_mode {
  * yet when the group is cancelled is a member no longer.
  * A member belongs to the library until the group is complete: neither free it nor post it again before. One that is there twice
  * is WEFT_ERR_STATE; so is one that belongs to another group, though the group may complete with that.
- * op->len of the group is the number of members that succeeded; with ANY, op->tag is the index of the winner. */
+ * op->count of the group is the number of members that succeeded; with ANY, op->winner is the index of the first. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);
 

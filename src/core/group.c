@@ -46,8 +46,8 @@ static uint64_t outcome_detail(const group_t *g)
 static void finish(weft_op_t *op)
 {
     group_t *g = wefti_op_scratch(op, group_t);
-    op->len = g->ok;
-    op->tag = g->winner;
+    op->count = g->ok;
+    op->winner = g->winner;
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_free(g->members);
     g->members = NULL;

@@ -62,7 +62,7 @@ TEST(any_completes_with_the_first_success_after_the_rest_let_go)
     CHECK(!weft_op_done(&ops[0]) && !weft_op_done(&group));
     fake_event(rt, 1);
     CHECK_OK(weft_op_wait(&group, WEFT_SECOND));
-    CHECK_EQ(group.tag, 1);
+    CHECK_EQ(group.winner, 1);
     CHECK_EQ(group.len, 1);
     CHECK_OK(weft_runtime_close(rt));
 }
