@@ -39,7 +39,7 @@ static bool all_idle(weft_runtime_t *rt)
     for (int i = WEFTI_ROOM_N; i-- > 0;)
         if (rt->rooms[i] && rt->rooms[i]->idle && !rt->rooms[i]->idle(rt))
             return false;
-    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && !atomic_load(&rt->cancelling) &&
+    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && !atomic_load(&rt->handed_in) &&
            wefti_mpsc_close(&rt->inbox);
 }
 
@@ -84,7 +84,7 @@ static bool take_driver(weft_runtime_t *rt)
 static void wait_for_those_inside(weft_runtime_t *rt)
 {
     atomic_store(&rt->ended, true);
-    while (atomic_load(&rt->inside)) {
+    while (atomic_load(&rt->handle.inside)) {
         wefti_wake_all(rt);
         sched_yield();
     }
@@ -116,6 +116,7 @@ weft_status_t weft_runtime_close(weft_runtime_t *rt)
         if (st == WEFT_ERR_FORKED) {
             wefti_free(rt->thread);
             wefti_queues_cut(rt);
+            atomic_store(&rt->handle.inside, 0); /* the parent's threads are not here */
             wefti_runtime_release(rt);
         }
         return st;

@@ -21,7 +21,8 @@ static weft_runtime_t *runtime_new(void)
     atomic_store_explicit(&rt->mode, 0, memory_order_relaxed);
     atomic_store_explicit(&rt->closing, false, memory_order_relaxed);
     atomic_store_explicit(&rt->ended, false, memory_order_relaxed);
-    memset((char *)rt + offsetof(weft_runtime_t, quiet), 0, sizeof *rt - offsetof(weft_runtime_t, quiet));
+    memset((char *)rt + offsetof(weft_runtime_t, quiet), 0, offsetof(weft_runtime_t, handed_in) - offsetof(weft_runtime_t, quiet));
+    memset((char *)rt + offsetof(weft_runtime_t, ops_posted), 0, sizeof *rt - offsetof(weft_runtime_t, ops_posted));
     return rt;
 }
 
