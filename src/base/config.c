@@ -1,15 +1,14 @@
 /* base/config.c - from environment, file and defaults to one snapshot of every variable.
  *
  * Three steps, no state between them: gather() notes for each variable the text that is in force and where it came from;
- * convert() turns one text into the field of the snapshot, or says what would be right; the public functions put the two
- * together. gather() neither logs nor records an error (it keeps it in `problem`), since the log itself asks here for its
- * level.
+ * wefti_config_convert() turns one text into the field of the snapshot, or says what would be right; the public functions put the two
+ * together. gather() neither logs nor records an error (it keeps it in `problem`), since the log itself asks here for its level.
  *
- * The one thing that outlives a call is which unknown names were warned about: a small table of hashes, filled without a lock;
- * when it is full, further names are not warned about.
+ * Only which unknown names were warned about outlives a call: a small table of hashes, filled without a lock. When it is full, further
+ * names are not warned about.
  *
  * Promise: a snapshot is complete and in range, or nothing was made and weft_last_error() names the variable, the value, its
- * source and what would be right. tests/unit/base_config.c and tests/fuzz/config.c hold us to it. */
+ * source and what would be right. tests/unit/base_config.c, tests/fuzz/config.c. */
 #include "base/config.h"
 
 #include <stdarg.h>
@@ -23,22 +22,11 @@
 #include "base/alloc.h"
 #include "base/ascii.h"
 #include "base/config_text.h"
+#include "base/config_value.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/nearest.h"
 #include "base/uri.h"
-
-#define PREFIX "WEFT_"
-enum { PREFIX_LEN = sizeof PREFIX - 1, NAME_CAP = 64, WORD_CAP = 32 };
-
-typedef enum kind { TEXT, PATH, CHOICE, SIZE, TIME, NUMBER } kind_t;
-
-typedef struct var {
-    const char *field; /* "heartbeat" */
-    kind_t kind;
-    const char *def, *range, *doc;
-    size_t offset;
-} var_t;
 
 static const var_t vars[] = {
 #define VAR(field, kind, def, range, doc) {#field, kind, def, range, doc, offsetof(wefti_config_t, field)},
@@ -58,13 +46,6 @@ typedef struct wefti_config_store {
     char text[];
 } store_t;
 
-/* The text of one variable. */
-typedef struct given {
-    const char *text;
-    const char *source; /* "default", "environment", or the file's path */
-    unsigned line;      /* in the file; 0 elsewhere */
-} given_t;
-
 typedef struct gathered {
     given_t of[VAR_N];
     wefti_config_file_t file;
@@ -75,14 +56,6 @@ typedef struct gathered {
 typedef void (*unknown_fn)(const char *name, const char *source, unsigned line, void *arg);
 
 /* --- gathering -------------------------------------------------------------------------------------------------------- */
-
-static void env_name(const var_t *var, char name[NAME_CAP])
-{
-    size_t n = strlen(var->field);
-    memcpy(name, PREFIX, PREFIX_LEN);
-    for (size_t i = 0; i <= n; i++)
-        name[PREFIX_LEN + i] = wefti_upper(var->field[i]);
-}
 
 /* The variable of that name, as it may be written in the file; VAR_N: none. */
 static int find_var(const char *name)
@@ -149,7 +122,7 @@ static void gather_env(gathered_t *g)
 {
     for (int i = 0; i < VAR_N; i++) {
         char name[NAME_CAP];
-        env_name(&vars[i], name);
+        wefti_config_env_name(&vars[i], name);
         /* secure: a set-uid program's environment is a stranger's */
         const char *text = secure_getenv(name);
         if (text && says_something(&vars[i], text))
@@ -171,7 +144,7 @@ static void gather_unknown_env(unknown_fn unknown, void *arg)
         int i = find_var(name);
         char right[NAME_CAP] = "";
         if (i < VAR_N)
-            env_name(&vars[i], right);
+            wefti_config_env_name(&vars[i], right);
         if (strcmp(name, right)) /* WEFT_heartbeat is not WEFT_HEARTBEAT to the environment */
             unknown(name, "environment", 0, arg);
     }
@@ -195,129 +168,7 @@ static void gather(gathered_t *g, unknown_fn unknown, void *arg)
     gather_env(g);
 }
 
-static void gathered_free(gathered_t *g)
-{
-    wefti_config_file_free(&g->file);
-}
-
-/* --- converting ------------------------------------------------------------------------------------------------------- */
-
-/* Copy the next word of a range; false at its end. */
-static bool next_word(const char **at, char word[WORD_CAP])
-{
-    while (*at && **at == ' ')
-        (*at)++;
-    size_t n = strcspn(*at, " ");
-    if (!n || n >= WORD_CAP)
-        return false;
-    memcpy(word, *at, n);
-    word[n] = '\0';
-    *at += n;
-    return true;
-}
-
-/* Which word of the range it is, in its right spelling; -1: none. */
-static int find_choice(const var_t *var, const char *text, char word[WORD_CAP])
-{
-    const char *at = var->range;
-    for (int i = 0; next_word(&at, word); i++)
-        if (strlen(word) == strlen(text) && wefti_same_text(word, text, strlen(text)))
-            return i;
-    return -1;
-}
-
-static bool parse_number(kind_t kind, const char *text, uint64_t *out)
-{
-    return !(kind == SIZE   ? wefti_parse_size(text, out)
-             : kind == TIME ? wefti_parse_time(text, out)
-                            : wefti_parse_number(text, out));
-}
-
-static bool may_be_auto(const var_t *var)
-{
-    return !strcmp(var->def, "auto");
-}
-
-static bool convert_number(const var_t *var, const char *text, uint64_t *out)
-{
-    uint64_t v, least, most;
-    char word[WORD_CAP];
-    const char *at = var->range;
-    if (may_be_auto(var) && strlen(text) == 4 && wefti_same_text(text, "auto", 4)) {
-        *out = UINT64_MAX;
-        return true;
-    }
-    if (!parse_number(var->kind, text, &v))
-        return false;
-    if (!next_word(&at, word) || !parse_number(var->kind, word, &least) || !next_word(&at, word) ||
-        !parse_number(var->kind, word, &most))
-        return false; /* a range of the list that does not parse: base_config.c finds it */
-    bool pow2 = next_word(&at, word);
-    if (v < least || v > most || (pow2 && (v & (v - 1))))
-        return false;
-    *out = v;
-    return true;
-}
-
-/* "a time from 100ms to 1h, such as 5s" */
-static void describe(const var_t *var, char *buf, size_t cap)
-{
-    char least[WORD_CAP] = "", most[WORD_CAP] = "", pow2[WORD_CAP] = "";
-    const char *at = var->range;
-    if (var->kind == CHOICE) {
-        snprintf(buf, cap, "one of: %s", var->range);
-        return;
-    }
-    (void)(next_word(&at, least) && next_word(&at, most) && next_word(&at, pow2));
-    snprintf(buf, cap, "%s%s%s from %s to %s%s%s", may_be_auto(var) ? "auto, or " : "", *pow2 ? "a power of two, " : "",
-             var->kind == SIZE   ? "a size"
-             : var->kind == TIME ? "a time"
-                                 : "a number",
-             least, most, may_be_auto(var) ? "" : ", such as ", may_be_auto(var) ? "" : var->def);
-}
-
-/* A value from outside is not fit: say so. */
-static weft_status_t unfit(const var_t *var, const given_t *given)
-{
-    char name[NAME_CAP], where[240], right[160];
-    env_name(var, name);
-    describe(var, right, sizeof right);
-    if (given->line)
-        snprintf(where, sizeof where, "%.200s:%u", given->source, given->line);
-    else
-        snprintf(where, sizeof where, "%.200s", given->source);
-    return wefti_fail(WEFT_ERR_INVALID, "%s is \"%.80s\" (%s), but should be %s", name, given->text, where, right);
-}
-
-static weft_status_t convert(const var_t *var, const given_t *given, wefti_config_t *config)
-{
-    void *field = (char *)config + var->offset;
-    char word[WORD_CAP];
-    const char *text = given->text;
-    uint64_t number;
-    switch (var->kind) {
-    case SIZE:
-    case TIME:
-    case NUMBER:
-        if (!convert_number(var, text, &number))
-            return unfit(var, given);
-        memcpy(field, &number, sizeof number);
-        return WEFT_OK;
-    case CHOICE:
-        if (find_choice(var, text, word) < 0)
-            return unfit(var, given);
-        text = word;
-        break;
-    case TEXT:
-    case PATH:
-        break;
-    }
-    text = wefti_config_keep(config, text);
-    if (!text)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the configuration");
-    memcpy(field, &text, sizeof text);
-    return WEFT_OK;
-}
+/* --- the snapshot --------------------------------------------------------------------------------------------------------- */
 
 /* Convert everything that was gathered. */
 static weft_status_t snapshot(const gathered_t *g, wefti_config_t *config_out)
@@ -326,7 +177,7 @@ static weft_status_t snapshot(const gathered_t *g, wefti_config_t *config_out)
     weft_status_t st = g->status ? wefti_fail(g->status, "%s", g->problem) : WEFT_OK;
     memset(&config, 0, sizeof config);
     for (int i = 0; !st && i < VAR_N; i++)
-        st = convert(&vars[i], &g->of[i], &config);
+        st = wefti_config_convert(&vars[i], &g->of[i], &config);
     if (st) {
         wefti_config_free(&config);
         return st;
@@ -352,7 +203,7 @@ static bool nearest_name(const char *name, char nearest[NAME_CAP])
     }
     if (found == VAR_N)
         return false;
-    env_name(&vars[found], nearest);
+    wefti_config_env_name(&vars[found], nearest);
     return true;
 }
 
@@ -377,10 +228,7 @@ static void warn_unknown(const char *name, const char *source, unsigned line, vo
     (void)arg;
     if (!first_time(name))
         return;
-    if (line)
-        snprintf(where, sizeof where, "%.200s:%u", source, line);
-    else
-        snprintf(where, sizeof where, "%.200s", source);
+    wefti_config_where(source, line, where, sizeof where);
     if (nearest_name(name, nearest))
         wefti_warn("%.80s (%s) is no variable of ours: did you mean %s?", name, where, nearest);
     else
@@ -432,10 +280,10 @@ weft_status_t wefti_config_read(wefti_config_t *config_out)
     char word[WORD_CAP];
     gather(&g, warn_unknown, NULL);
     weft_status_t st = snapshot(&g, &config);
-    gathered_free(&g);
+    wefti_config_file_free(&g.file);
     if (st)
         return st;
-    wefti_log_configured((weft_log_level_t)find_choice(&vars[VAR_log], config.log, word));
+    wefti_log_configured((weft_log_level_t)wefti_config_choice(&vars[VAR_log], config.log, word));
     *config_out = config;
     return WEFT_OK;
 }
@@ -448,7 +296,7 @@ weft_status_t wefti_config_parse(const char *source, const void *bytes, size_t n
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for the configuration");
     gather_file(&g, source, NULL, NULL);
     weft_status_t st = snapshot(&g, config_out);
-    gathered_free(&g);
+    wefti_config_file_free(&g.file);
     return st;
 }
 
@@ -457,8 +305,8 @@ weft_log_level_t wefti_config_log_level(void)
     gathered_t g;
     char word[WORD_CAP];
     gather(&g, NULL, NULL);
-    int level = find_choice(&vars[VAR_log], g.of[VAR_log].text, word);
-    gathered_free(&g);
+    int level = wefti_config_choice(&vars[VAR_log], g.of[VAR_log].text, word);
+    wefti_config_file_free(&g.file);
     return level < 0 ? WEFT_LOG_WARN : (weft_log_level_t)level;
 }
 
@@ -477,14 +325,14 @@ weft_status_t weft_config_each(weft_config_fn fn, void *user)
             wefti_uri_hide(value, hidden, sizeof hidden);
             value = hidden;
         }
-        env_name(&vars[i], name);
+        wefti_config_env_name(&vars[i], name);
         weft_config_var_t var = {.name = name, .doc = vars[i].doc, .value = value, .source = g.of[i].source};
         fn(&var, user);
     }
     weft_status_t st = snapshot(&g, &config);
     if (!st)
         wefti_config_free(&config);
-    gathered_free(&g);
+    wefti_config_file_free(&g.file);
     return st;
 }
 
@@ -496,6 +344,6 @@ weft_status_t weft_config_unknown_each(weft_config_fn fn, void *user)
         return wefti_fail(WEFT_ERR_INVALID, "weft_config_unknown_each: fn is NULL");
     gather(&g, tell_unknown, &tell);
     weft_status_t st = g.status ? wefti_fail(g.status, "%s", g.problem) : WEFT_OK;
-    gathered_free(&g);
+    wefti_config_file_free(&g.file);
     return st;
 }
