@@ -58,8 +58,8 @@ WEFT_API void weft_log_set_level(weft_log_level_t level);
 WEFT_API const char *weft_version(void);
 
 /* A fact of the build or machine: "version", "compiler", "build", "ucx_version", "ucx_built_with", "transports",
- * "memory_kinds", "host_id". Calls fn with name and value; the rest of var is NULL. In a forked child of a process that had a runtime, UCX is not
- * asked for its transports. */
+ * "memory_kinds", "host_id". Calls fn with name and value; the rest of var is NULL. In a forked child of a process that had a
+ * runtime, UCX is not asked for its transports. */
 WEFT_API weft_status_t weft_info_each(weft_config_fn fn, void *user);
 
 #ifdef __cplusplus

@@ -54,7 +54,8 @@ typedef struct weft_iov {
     size_t len;
 } weft_iov_t;
 
-/* Called once when the library has let go of an owned buffer, whatever became of the message. Runs in progress or in the posting call. */
+/* Called once when the library has let go of an owned buffer, whatever became of the message. Runs in progress or in the
+ * posting call. */
 typedef void (*weft_release_fn)(void *buf, void *user);
 
 /* Index and generation of an endpoint: never reused while anyone could still hold the old one. 0 is no endpoint. */
@@ -102,21 +103,22 @@ struct weft_op {
 /* True once the operation is complete, and true for one never posted, or NULL. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);
 
-/* Why an operation failed, in a sentence that names what it was, the address and the peer: "connect: tcp://trainer-3:13337: the peer refused the
- * connection". "" if it succeeded or is not complete. weft_op_wait() and weft_op_wait_all() also leave it in weft_last_error(). Valid
- * until this thread asks for another. The library remembers the last thousand failures of the process; of an older one the sentence is that
- * of its status. Any thread. */
+/* Why an operation failed, in a sentence that names what it was, the address and the peer: "connect: tcp://trainer-3:13337:
+ * the peer refused the connection". "" if it succeeded or is not complete. weft_op_wait() and weft_op_wait_all() also leave it
+ * in weft_last_error(). Valid until this thread asks for another. The library remembers the last thousand failures of the
+ * process; of an older one the sentence is that of its status. Any thread. */
 WEFT_API const char *weft_op_error(const weft_op_t *op);
 
-/* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send
- * whose bytes are already with the fabric completes when the fabric lets go of them. A cancel of an operation that was never posted
- * sticks: its first post starts nothing, and it completes with WEFT_ERR_CANCELLED (closes and other endings are carried out all
- * the same); WEFT_OP_INIT takes it back. Cancelling a complete operation does nothing. Any thread. */
+/* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send whose
+ * bytes are already with the fabric completes when the fabric lets go of them. A cancel of an operation that was never posted
+ * sticks: its first post starts nothing, and it completes with WEFT_ERR_CANCELLED (closes and other endings are carried out
+ * all the same); WEFT_OP_INIT takes it back. Cancelling a complete operation does nothing. Any thread. */
 WEFT_API void weft_op_cancel(weft_op_t *op);
 
-/* Have fn(op, op->user) called when an operation is complete that was posted with neither fn nor queue: for layers that learn only after the
- * post who is to be told. WEFT_OK: it will be called once, from progress, as if it had been set before. WEFT_ERR_DONE: the operation is
- * complete already, and fn is not called. WEFT_ERR_STATE: there is a callback or a queue already. Any thread. */
+/* Have fn(op, op->user) called when an operation is complete that was posted with neither fn nor queue: for layers that learn
+ * only after the post who is to be told. WEFT_OK: it will be called once, from progress, as if it had been set before.
+ * WEFT_ERR_DONE: the operation is complete already, and fn is not called. WEFT_ERR_STATE: there is a callback or a queue
+ * already. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn);
 
 /* Wait until an operation is complete and return its status, or WEFT_ERR_PENDING after timeout_ns with the operation
@@ -145,13 +147,13 @@ typedef enum weft_group_mode {
     WEFT_GROUP_ALL_OR_NONE = 3 /* like ALL, and the first failure cancels the rest */
 } weft_group_mode_t;
 
-/* Make `group` complete as a function of its members. Members are added before or after they are posted and before
- * the group is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The
- * group never completes before all of its members have (a cancelled member still has to let go of its buffers); one that was not posted
- * yet when the group is cancelled is a member no longer.
- * A member belongs to the library until the group is complete: neither free it nor post it again before. One that is there twice
- * is WEFT_ERR_STATE; so is one that belongs to another group, though the group may complete with that.
- * op->count of the group is the number of members that succeeded; with ANY, op->winner is the index of the first. */
+/* Make `group` complete as a function of its members. Members are added before or after they are posted and before the group
+ * is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The group never
+ * completes before all of its members have (a cancelled member still has to let go of its buffers); one that was not posted
+ * yet when the group is cancelled is a member no longer. A member belongs to the library until the group is complete: neither
+ * free it nor post it again before. One that is there twice is WEFT_ERR_STATE; so is one that belongs to another group, though
+ * the group may complete with that. op->count of the group is the number of members that succeeded; with ANY, op->winner is
+ * the index of the first. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);
 
@@ -162,7 +164,8 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_token_new(weft_runtime_t *rt, weft_token_t *parent, weft_token_t **token_out);
 WEFT_API void weft_token_hold(weft_token_t *token);
 WEFT_API void weft_token_drop(weft_token_t *token);
-/* Cancel it. Operations posted with a cancelled token complete with WEFT_ERR_CANCELLED and start nothing. Any thread; idempotent. */
+/* Cancel it. Operations posted with a cancelled token complete with WEFT_ERR_CANCELLED and start nothing. Any thread;
+ * idempotent. */
 WEFT_API void weft_token_cancel(weft_token_t *token);
 WEFT_API bool weft_token_cancelled(const weft_token_t *token);
 

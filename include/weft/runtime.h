@@ -13,8 +13,8 @@
  *                         returns 0, then weft_runtime_arm(); if that says WEFT_ERR_AGAIN, progress again. Poll no longer
  *                         than weft_runtime_next_timeout().
  *
- * Other threads hand what they post to the thread that drives. If they post faster than it can follow, they are slowed down: with more
- * than 8,192 posts waiting, each further one takes up to a millisecond. */
+ * Other threads hand what they post to the thread that drives. If they post faster than it can follow, they are slowed down:
+ * with more than 8,192 posts waiting, each further one takes up to a millisecond. */
 #ifndef WEFT_RUNTIME_H
 #define WEFT_RUNTIME_H
 
@@ -91,9 +91,10 @@ WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
  * another thread is driving it returns 0 at once. Runs callbacks. On a thread-driven runtime it does nothing and returns 0. */
 WEFT_API unsigned weft_runtime_progress(weft_runtime_t *rt);
 
-/* Run fn(user) once in the runtime's progress: on its thread, or on the thread that drives it, as a callback of it; never inside this call.
- * For what has to be done where callbacks run: looking up an endpoint, a step of a scheduler. op (may be NULL) completes after fn returned;
- * if it is cancelled or its time is over before its turn, fn is not called, and op says why.
+/* Run fn(user) once in the runtime's progress: on its thread, or on the thread that drives it, as a callback of it; never
+ * inside this call. For what has to be done where callbacks run: looking up an endpoint, a step of a scheduler. op (may be
+ * NULL) completes after fn returned; if it is cancelled or its time is over before its turn, fn is not called, and op says
+ * why.
  *
  * Threads: any.
  * Fails:   WEFT_ERR_INVALID, WEFT_ERR_NOMEM, WEFT_ERR_CLOSED, WEFT_ERR_FORKED: fn is not called. */

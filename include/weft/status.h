@@ -13,8 +13,8 @@
 #define WEFT_MUST_CHECK
 #endif
 
-/* Behind the *_INIT macros: a struct that is zero, and one that is zero but for its first field, its size. Each compiles without a
- * warning as C and as C++. */
+/* Behind the *_INIT macros: a struct that is zero, and one that is zero but for its first field, its size. Each compiles
+ * without a warning as C and as C++. */
 #ifdef __cplusplus
 template <typename T>
 inline T weft_init_sized()
@@ -75,11 +75,12 @@ typedef enum weft_status {
 WEFT_API const char *weft_status_name(weft_status_t status);
 WEFT_API const char *weft_status_text(weft_status_t status);
 
-/* The detail of the last call of this thread that returned an error: which argument, which value, what the system said; of a wait that
- * returned the status of its operation, what weft_op_error() says. Empty string when there is none. Valid until this thread's next call
- * into the library. */
+/* The detail of the last call of this thread that returned an error: which argument, which value, what the system said; of a
+ * wait that returned the status of its operation, what weft_op_error() says. Empty string when there is none. Valid until this
+ * thread's next call into the library. */
 WEFT_API const char *weft_last_error(void);
-/* What that call returned. Not every error has a detail: one of another status is of an earlier call. WEFT_OK when there is none. */
+/* What that call returned. Not every error has a detail: one of another status is of an earlier call. WEFT_OK when there is
+ * none. */
 WEFT_API weft_status_t weft_last_error_status(void);
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 /* base/config.c - from environment, file and defaults to one snapshot of every variable.
  *
  * Three steps, no state between them: gather() notes for each variable the text that is in force and where it came from;
- * wefti_config_convert() turns one text into the field of the snapshot, or says what would be right; the public functions put the two
- * together. gather() neither logs nor records an error (it keeps it in `problem`), since the log itself asks here for its level.
+ * wefti_config_convert() turns one text into the field of the snapshot, or says what would be right; the public functions put
+ * the two together. gather() neither logs nor records an error (it keeps it in `problem`), since the log itself asks here for
+ * its level.
  *
- * Only which unknown names were warned about outlives a call: a small table of hashes, filled without a lock. When it is full, further
- * names are not warned about.
+ * Only which unknown names were warned about outlives a call: a small table of hashes, filled without a lock. When it is full,
+ * further names are not warned about.
  *
  * Promise: a snapshot is complete and in range, or nothing was made and weft_last_error() names the variable, the value, its
  * source and what would be right. tests/unit/base_config.c, tests/fuzz/config.c. */

@@ -83,8 +83,8 @@ typedef struct wefti_config {
     struct wefti_config_store *store;
 } wefti_config_t;
 
-/* Read environment and file. WEFT_ERR_INVALID: a value does not parse or is out of range; weft_last_error() names the variable, the
- * value, where it came from and what would be right. Unknown names are warned about, once per process and name. */
+/* Read environment and file. WEFT_ERR_INVALID: a value does not parse or is out of range; weft_last_error() names the
+ * variable, the value, where it came from and what would be right. Unknown names are warned about, once per process and name. */
 weft_status_t wefti_config_read(wefti_config_t *config_out);
 void wefti_config_free(wefti_config_t *config); /* a zeroed one is allowed */
 /* The same from the bytes of a file that the caller has, called `source` in errors, and with no look at the environment: for

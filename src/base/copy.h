@@ -1,7 +1,7 @@
 /* base/copy.h - memcpy for so many bytes that they would fill the cache.
  *
- * Stores go past it: otherwise they throw out everything else, and first read what is about to be overwritten (64 MiB: 20 GB/s instead of
- * 15 on one machine). memcpy does the same by itself, but only for what it is given in one call. */
+ * Stores go past it: otherwise they throw out everything else, and first read what is about to be overwritten (64 MiB: 20 GB/s
+ * instead of 15 on one machine). memcpy does the same by itself, but only for what it is given in one call. */
 #ifndef WEFTI_COPY_H
 #define WEFTI_COPY_H
 

@@ -1,8 +1,8 @@
 /* base/detail.c - see detail.h.
  *
- * A slot's `number` is WRITING while it is written and the sentence's number when it is whole. A reader looks at it before and after it copies, so a
- * sentence that was overwritten meanwhile is not believed. The text is words that are read and written one by one, since both may
- * happen at once. */
+ * A slot's `number` is WRITING while it is written and the sentence's number when it is whole. A reader looks at it before and
+ * after it copies, so a sentence that was overwritten meanwhile is not believed. The text is words that are read and written
+ * one by one, since both may happen at once. */
 #include "base/detail.h"
 
 #include <stdarg.h>

@@ -1,15 +1,17 @@
 /* base/handle.h - memory of the objects that programs hold by pointer.
  *
- * A program may call with an object that it, or another thread, has closed. Then the call has to return a status, and must not read
- * memory that belongs to something else by now. So the memory of such an object stays an object of its kind for ever: it goes back to
- * its kind alone, and not before KEPT others of that kind were freed after it. Until then `open` is false, and the call sees that.
+ * A program may call with an object that it, or another thread, has closed. Then the call has to return a status, and must not
+ * read memory that belongs to something else by now. So the memory of such an object stays an object of its kind for ever: it
+ * goes back to its kind alone, and not before KEPT others of that kind were freed after it. Until then `open` is false, and
+ * the call sees that.
  *
- * Each kind is one static wefti_handles_t. An object begins with a wefti_handle_t. What else is in a closed object is what was there when
- * it was freed: fields that a call reads before it looks at `open` must still make sense then. With the address sanitizer all but its
- * first fields, up to the one that WEFTI_HANDLES_INIT names, are poisoned.
+ * Each kind is one static wefti_handles_t. An object begins with a wefti_handle_t. What else is in a closed object is what was
+ * there when it was freed: fields that a call reads before it looks at `open` must still make sense then. With the address
+ * sanitizer all but its first fields, up to the one that WEFTI_HANDLES_INIT names, are poisoned.
  *
- * One lock for all kinds; a fork waits for it, so that a child can make objects of its own whatever other threads did.
- * A thread that looks at more of an object than those fields, while another may close it, is inside of it meanwhile: whoever frees it waits.
+ * One lock for all kinds; a fork waits for it, so that a child can make objects of its own whatever other threads did. A
+ * thread that looks at more of an object than those fields, while another may close it, is inside of it meanwhile: whoever
+ * frees it waits.
  *
  * Memory comes from the system by the page and is never given back: as much as there were objects of the kind at one time.
  * tests/unit/base_handle.c holds us to it. */
@@ -51,8 +53,8 @@ static inline bool wefti_is_open(const wefti_handle_t *h) { return atomic_load_e
 /* Close it: nobody comes in any more. False: it was closed already. Any thread. */
 static inline bool wefti_handle_close(wefti_handle_t *h) { return atomic_exchange(&h->open, 0); }
 
-/* The object stays as it is until wefti_handle_leave(). False: it is closed. For moments, and not around anything that may free it: whoever
- * does waits. Any thread. */
+/* The object stays as it is until wefti_handle_leave(). False: it is closed. For moments, and not around anything that may
+ * free it: whoever does waits. Any thread. */
 static inline bool wefti_handle_enter(wefti_handle_t *h)
 {
     if (!wefti_is_open(h)) /* those who call again and again on a closed one keep nobody waiting */
@@ -67,7 +69,8 @@ static inline void wefti_handle_leave(wefti_handle_t *h) { atomic_fetch_sub(&h->
 
 /* Close it for good, by whoever frees it: nobody is inside then, and nobody comes in. */
 void wefti_handle_shut(wefti_handle_t *h);
-/* Whoever closed it could not go on: it is as it was, unless it was shut meanwhile. From inside, so that whoever shuts it waits for that. */
+/* Whoever closed it could not go on: it is as it was, unless it was shut meanwhile. From inside, so that whoever shuts it
+ * waits for that. */
 static inline void wefti_handle_reopen(wefti_handle_t *h)
 {
     atomic_store(&h->open, 1);

@@ -31,7 +31,8 @@ void wefti_log_line(weft_log_level_t level, const char *fmt, ...) __attribute__(
  * "port %d is not between 0 and 65535", port);` */
 weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same where the status says all there is, and is often no failure (it is not done yet, there is none): costs next to nothing. */
+/* The same where the status says all there is, and is often no failure (it is not done yet, there is none): costs next to
+ * nothing. */
 weft_status_t wefti_fail_plain(weft_status_t status);
 
 /* Forget the detail of this thread: what is there later is of a later failure. */

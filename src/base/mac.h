@@ -1,7 +1,7 @@
 /* base/mac.h - a keyed hash that says what it is for: how the two ends of something prove that they have the same secret.
  *
- * BLAKE2b with 32 bytes (libsodium's crypto_generichash) over the label with its zero and the bytes. A label is used for one purpose, so
- * that what proves one thing proves nothing else. Any thread. */
+ * BLAKE2b with 32 bytes (libsodium's crypto_generichash) over the label with its zero and the bytes. A label is used for one
+ * purpose, so that what proves one thing proves nothing else. Any thread. */
 #ifndef WEFTI_BASE_MAC_H
 #define WEFTI_BASE_MAC_H
 

@@ -1,10 +1,12 @@
 /* base/mpsc.h - a lock-free list to which any thread adds and from which one thread takes everything at once, oldest first.
  *
- * Nodes are embedded in what is handed over. A node may be gone as soon as it was pushed: whoever pushes does not look at it again. A list
- * can be closed, once it is empty: every later push fails, and its owner may free whatever would have answered it.
+ * Nodes are embedded in what is handed over. A node may be gone as soon as it was pushed: whoever pushes does not look at it
+ * again. A list can be closed, once it is empty: every later push fails, and its owner may free whatever would have answered
+ * it.
  *
- * Order: pushes of one thread come out in their order. Push and close are sequentially consistent, so that "push, then look whether
- * anyone takes" and "stop taking, then look whether anything was pushed" cannot both miss the other. tests/unit/base_mpsc.c. */
+ * Order: pushes of one thread come out in their order. Push and close are sequentially consistent, so that "push, then look
+ * whether anyone takes" and "stop taking, then look whether anything was pushed" cannot both miss the other.
+ * tests/unit/base_mpsc.c. */
 #ifndef WEFTI_MPSC_H
 #define WEFTI_MPSC_H
 
@@ -33,8 +35,8 @@ static inline bool wefti_mpsc_empty(const wefti_mpsc_t *q)
 }
 /* The same for a list that may look as if it had something when it is closed: one comparison less. */
 static inline bool wefti_mpsc_empty_and_open(const wefti_mpsc_t *q) { return !atomic_load(&q->newest); }
-/* The same without order, for a look on the way of a message: may be true for a moment after a push of another thread. A closed list
- * looks as if it had something. */
+/* The same without order, for a look on the way of a message: may be true for a moment after a push of another thread. A
+ * closed list looks as if it had something. */
 static inline bool wefti_mpsc_seems_empty(const wefti_mpsc_t *q)
 {
     return !atomic_load_explicit(&q->newest, memory_order_relaxed);

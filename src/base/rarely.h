@@ -10,8 +10,8 @@
 
 #define WEFTI_RARELY_NS UINT64_C(60000000000)
 
-/* What was said, of the kinds that were last asked for; all zero: nothing. It belongs to what is warned about (a registry, a listener), and to one
- * thread at a time. */
+/* What was said, of the kinds that were last asked for; all zero: nothing. It belongs to what is warned about (a registry, a
+ * listener), and to one thread at a time. */
 enum { WEFTI_RARELY_KINDS = 8 };
 typedef struct wefti_rarely {
     struct wefti_rarely_kind {
@@ -21,7 +21,8 @@ typedef struct wefti_rarely {
     uint64_t asked;
 } wefti_rarely_t;
 
-/* May a line of this kind be logged at `now`? True: *left_out_out is how many were not since the last one. False: it is counted. */
+/* May a line of this kind be logged at `now`? True: *left_out_out is how many were not since the last one. False: it is
+ * counted. */
 bool wefti_rarely_may(wefti_rarely_t *r, uint64_t kind, uint64_t now, uint64_t *left_out_out);
 /* A kind for each text, whatever digits are in it: "after 12 ms" and "after 130 ms" are one. */
 uint64_t wefti_rarely_text(const char *text);

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* Give a thread `own` bytes of stack for itself, beside what the system puts there: glibc takes the thread-local storage of the whole
- * program from it, which may be more than all that the thread needs. */
+/* Give a thread `own` bytes of stack for itself, beside what the system puts there: glibc takes the thread-local storage of
+ * the whole program from it, which may be more than all that the thread needs. */
 void wefti_stack_set(pthread_attr_t *attr, size_t own);
 
 #endif

@@ -36,8 +36,8 @@ bool wefti_uri_is_service(const char *text);
 /* The whole text is one. WEFT_ERR_INVALID; with a function behind it, too: what is connected to is a service. */
 weft_status_t wefti_uri_parse_service(const char *text, wefti_uri_service_t *out);
 
-/* Any uri as people may see it: what may be a password, from the first ':' after "scheme://" to the last '@', as "***". dir:// has none. Always
- * terminates; strlen(uri) + 4 bytes are enough. */
+/* Any uri as people may see it: what may be a password, from the first ':' after "scheme://" to the last '@', as "***". dir://
+ * has none. Always terminates; strlen(uri) + 4 bytes are enough. */
 void wefti_uri_hide(const char *uri, char *buf, size_t cap);
 
 #endif

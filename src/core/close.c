@@ -1,11 +1,11 @@
 /* core/close.c - the end of a runtime.
  *
- * Closing runs on the driver (the runtime's own thread where there is one): whoever waits and drives is told to leave, and waits beside it
- * from then on. From the first step on nothing can be posted. Each round forces the rooms down from the top, completes what is core's own
- * (timers, groups) with WEFT_ERR_CLOSED, and
- * progresses, until every room says that the fabric can touch nothing any more. A fabric that does not let go within its bound
- * is left with an error in the log: better a leak than a hang. All completions are delivered before anything is freed. When all is
- * quiet the inbox is closed, so that nothing can be handed in any more, and whoever is still inside is waited for.
+ * Closing runs on the driver (the runtime's own thread where there is one): whoever waits and drives is told to leave, and
+ * waits beside it from then on. From the first step on nothing can be posted. Each round forces the rooms down from the top,
+ * completes what is core's own (timers, groups) with WEFT_ERR_CLOSED, and progresses, until every room says that the fabric
+ * can touch nothing any more. A fabric that does not let go within its bound is left with an error in the log: better a leak
+ * than a hang. All completions are delivered before anything is freed. When all is quiet the inbox is closed, so that nothing
+ * can be handed in any more, and whoever is still inside is waited for.
  *
  * In a forked child the fabric and what the rooms made of it belong to the parent: only memory of core is freed.
  *

@@ -1,5 +1,5 @@
-/* core/core.h - the runtime and its operations, as the rooms above see them. op.h: what an operation is; runtime.h: what a runtime is, and how
- * a thread becomes its driver; post.h: how an operation is posted and completed. */
+/* core/core.h - the runtime and its operations, as the rooms above see them. op.h: what an operation is; runtime.h: what a
+ * runtime is, and how a thread becomes its driver; post.h: how an operation is posted and completed. */
 #ifndef WEFTI_CORE_H
 #define WEFTI_CORE_H
 
@@ -13,12 +13,14 @@ typedef struct wefti_call {
 } wefti_call_t;
 bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call);
 
-/* Run fn(arg) on the driver and wait until it has run. Inside a callback of the runtime it runs at once; inside one of another runtime
- * it is refused, since two such callbacks could wait for each other: WEFT_ERR_STATE. Also WEFT_ERR_CLOSED, _FORKED: fn did not run. */
+/* Run fn(arg) on the driver and wait until it has run. Inside a callback of the runtime it runs at once; inside one of another
+ * runtime it is refused, since two such callbacks could wait for each other: WEFT_ERR_STATE. Also WEFT_ERR_CLOSED, _FORKED: fn
+ * did not run. */
 weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
 
-/* Calls that post and wait: `wefti_sync_begin(&op, timeout)`, the post, `wefti_sync_end(&op, status of the post)`. WEFT_ERR_STATE inside a
- * callback. The time is the operation's own, so that the buffers are the caller's again when the call returns. */
+/* Calls that post and wait: `wefti_sync_begin(&op, timeout)`, the post, `wefti_sync_end(&op, status of the post)`.
+ * WEFT_ERR_STATE inside a callback. The time is the operation's own, so that the buffers are the caller's again when the call
+ * returns. */
 weft_status_t wefti_sync_begin(weft_op_t *op, uint64_t timeout_ns);
 weft_status_t wefti_sync_end(weft_op_t *op, weft_status_t posted);
 #define wefti_block_begin wefti_sync_begin

@@ -1,12 +1,14 @@
 /* core/group.c - one operation that completes as a function of others.
  *
- * A group has one record per member, made in weft_group_start(). On the driver it becomes the watch of each member, and is told
- * of each completion once; members that were done before count at once. It touches a member only while its record says so: after
- * the completion its owner may free it. What is left when the fate is decided is cancelled, and the group completes when all have
- * let go. A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no longer.
+ * A group has one record per member, made in weft_group_start(). On the driver it becomes the watch of each member, and is
+ * told of each completion once; members that were done before count at once. It touches a member only while its record says
+ * so: after the completion its owner may free it. What is left when the fate is decided is cancelled, and the group completes
+ * when all have let go. A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no
+ * longer.
  *
- * A member that is posted after weft_group_start() returned could complete before the driver has started the group, without a look at its watch:
- * some posts need no driver. So it is GROUPED, by the thread that starts the group, and its post takes the way over the driver, behind the group.
+ * A member that is posted after weft_group_start() returned could complete before the driver has started the group, without a
+ * look at its watch: some posts need no driver. So it is GROUPED, by the thread that starts the group, and its post takes the
+ * way over the driver, behind the group.
  *
  * Promise: a group completes once, after its last member, whatever the order. tests/unit/core_group.c holds us to it. */
 #include <stdlib.h>

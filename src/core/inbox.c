@@ -1,18 +1,19 @@
 /* core/inbox.c - how threads that do not drive reach the driver, and how the driver changes.
  *
- * The inbox is a list to which any thread pushes and which the driver takes whole (base/mpsc.h): posts of one thread start in their order. A
- * node is an operation (to be started, or to be cancelled: INBOX_START tells) or a wefti_call_t. Closing the runtime closes it.
+ * The inbox is a list to which any thread pushes and which the driver takes whole (base/mpsc.h): posts of one thread start in
+ * their order. A node is an operation (to be started, or to be cancelled: INBOX_START tells) or a wefti_call_t. Closing the
+ * runtime closes it.
  *
- * Nothing stays in it: a pusher wakes a driver that sleeps, or drains it if nobody drives; a driver that leaves looks once more. Both orders
- * are sequentially consistent, so one of the two sees the other. In the same way a thread that waits to become the driver is either seen by
- * the driver that leaves, or sees that nobody drives.
+ * Nothing stays in it: a pusher wakes a driver that sleeps, or drains it if nobody drives; a driver that leaves looks once
+ * more. Both orders are sequentially consistent, so one of the two sees the other. In the same way a thread that waits to
+ * become the driver is either seen by the driver that leaves, or sees that nobody drives.
  *
- * Threads that push faster than the driver drains are slowed down: with CROWD in the inbox, each push takes up to a millisecond. Else the
- * inbox would grow while it is drained, and the driver would never get out of it. A push never waits for the driver without a bound: that
- * may be in a callback that waits for this very thread.
+ * Threads that push faster than the driver drains are slowed down: with CROWD in the inbox, each push takes up to a
+ * millisecond. Else the inbox would grow while it is drained, and the driver would never get out of it. A push never waits for
+ * the driver without a bound: that may be in a callback that waits for this very thread.
  *
- * Promise: what was pushed runs on the driver, once, without another call. Exception: after LEAVE_MOST rounds of a crowd that then stops,
- * the next progress or wait runs it. tests/unit/core_inbox.c, core_wait.c. */
+ * Promise: what was pushed runs on the driver, once, without another call. Exception: after LEAVE_MOST rounds of a crowd that
+ * then stops, the next progress or wait runs it. tests/unit/core_inbox.c, core_wait.c. */
 #include <limits.h>
 #include <time.h>
 
@@ -103,7 +104,8 @@ bool wefti_call_on_driver(weft_runtime_t *rt, wefti_call_t *call)
     return runs;
 }
 
-/* --- asking ------------------------------------------------------------------------------------------------------------------ */
+/* --- asking
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct question {
     wefti_call_t call;
@@ -279,8 +281,8 @@ void wefti_leave_slow(weft_runtime_t *rt)
 {
     weft_runtime_t *was = wefti_driven;
     unsigned rounds = 0;
-    /* Bounded, so that others who push all the time do not keep this thread here: the next who pushes or waits goes on, or the loop, which
-     * is told. If the runtime closes, the closing thread goes on. */
+    /* Bounded, so that others who push all the time do not keep this thread here: the next who pushes or waits goes on, or the
+     * loop, which is told. If the runtime closes, the closing thread goes on. */
     for (; !wefti_mpsc_empty(&rt->inbox) && rounds < LEAVE_MOST && !wefti_closing(rt); rounds++) {
         if (atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
             return; /* the new driver looks when it leaves */
@@ -306,7 +308,8 @@ void wefti_leave_quietly(weft_runtime_t *rt, weft_runtime_t *was)
         wefti_leave_slow(rt);
 }
 
-/* --- who is inside ----------------------------------------------------------------------------------------------------------- */
+/* --- who is inside
+ * ----------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_join_slow(weft_runtime_t *rt)
 {

@@ -1,16 +1,16 @@
 /* core/key.c - the pre-shared key: what was typed is stretched, what is random is taken as it is.
  *
- * Whoever records a hello can try keys against it. A key that a person chose would not last long against that, so it goes through
- * Argon2id: 32 MiB and three passes, about 60 ms, which is what each guess costs as well. Both sides must come to the same, so the
- * salt is a constant: the hash of a label.
+ * Whoever records a hello can try keys against it. A key that a person chose would not last long against that, so it goes
+ * through Argon2id: 32 MiB and three passes, about 60 ms, which is what each guess costs as well. Both sides must come to the
+ * same, so the salt is a constant: the hash of a label.
  *
- * 32 random bytes cannot be guessed, and need none of it. They are known by what is written before them: "weft-key-1 " and 64 hex
- * digits, as `weft key new` writes them to a file. Whatever begins with "weft-key-" and is not that is refused: half a key must not
- * become another key. A program that makes keys itself says so (opts.key_random).
+ * 32 random bytes cannot be guessed, and need none of it. They are known by what is written before them: "weft-key-1 " and 64
+ * hex digits, as `weft key new` writes them to a file. Whatever begins with "weft-key-" and is not that is refused: half a key
+ * must not become another key. A program that makes keys itself says so (opts.key_random).
  *
- * A process stretches a key once: the result is kept, for the runtimes that are opened later. What is kept is no key by itself: it is
- * XORed with a keyed hash of the bytes it came from, so that only who has these gets it back. It is wiped at exit and in a forked
- * child. The lock is held while one thread stretches, so that the others do not do it too.
+ * A process stretches a key once: the result is kept, for the runtimes that are opened later. What is kept is no key by
+ * itself: it is XORed with a keyed hash of the bytes it came from, so that only who has these gets it back. It is wiped at
+ * exit and in a forked child. The lock is held while one thread stretches, so that the others do not do it too.
  *
  * Promise: the same bytes make the same key in every process, other bytes another one. tests/unit/core_key.c. */
 #include "core/key.h"
@@ -34,7 +34,8 @@
 #define VERSION "1 "
 enum { MARK_LEN = sizeof MARK - 1, HEAD_LEN = MARK_LEN + sizeof VERSION - 1, HEX_LEN = 2 * WEFTI_KEY_SIZE };
 
-/* --- what was stretched before ------------------------------------------------------------------------------------------------ */
+/* --- what was stretched before
+ * ------------------------------------------------------------------------------------------------ */
 
 enum { KEPT = 8, ID_LEN = 16 };
 
@@ -158,7 +159,8 @@ uint64_t wefti_key_stretches(void)
     return n;
 }
 
-/* --- what bytes mean --------------------------------------------------------------------------------------------------------- */
+/* --- what bytes mean
+ * --------------------------------------------------------------------------------------------------------- */
 
 static size_t without_line_end(const char *text, size_t n)
 {
@@ -201,7 +203,8 @@ weft_status_t wefti_key_make(const char *whose, const void *bytes, size_t n, boo
     return stretch_once(whose, bytes, n, key_out);
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------------------- */
+/* --- files
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_key_read(const char *path, uint8_t key_out[WEFTI_KEY_SIZE])
 {

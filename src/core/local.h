@@ -8,8 +8,8 @@
 
 #include "core/core.h"
 
-/* How many rounds or deliveries that did something go by between two looks at the coarse clock; enough quiet calls that the fabric may take
- * its time; also set to make it look at everything. */
+/* How many rounds or deliveries that did something go by between two looks at the coarse clock; enough quiet calls that the
+ * fabric may take its time; also set to make it look at everything. */
 enum { WEFTI_BUSY_LOOK = 8, WEFTI_QUIET_LONG = 256, WEFTI_QUIET_MANY = 1u << 30 };
 /* A sleep ends after this long even if nobody calls: a lost wake-up costs a quarter of a second and shows in rescued_wakeups. */
 #define WEFTI_SAFETY_NS (250 * WEFT_MILLISECOND)
@@ -107,8 +107,8 @@ typedef struct wefti_wait {
     bool (*mark)(void *arg);
     void *arg;
 } wefti_wait_t;
-/* WEFT_OK, _PENDING, _STATE (inside a callback), _FORKED, _CLOSED (and what it waits for did not come), _UNSUPPORTED (virtual time, and
- * nothing comes). Any thread. */
+/* WEFT_OK, _PENDING, _STATE (inside a callback), _FORKED, _CLOSED (and what it waits for did not come), _UNSUPPORTED (virtual
+ * time, and nothing comes). Any thread. */
 weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
 /* Drive until done(arg), spinning and sleeping as configured. For a thread that is the driver. */
 weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t timeout_ns);
@@ -131,8 +131,8 @@ void wefti_run_step(weft_op_t *op);
 
 /* thread.c */
 weft_status_t wefti_thread_start(weft_runtime_t *rt);
-/* Stop and join it; the runtime was shut down on it. Not from the thread itself. False: it is in a callback that has not returned at `bound`,
- * a time of the clock, and goes on. */
+/* Stop and join it; the runtime was shut down on it. Not from the thread itself. False: it is in a callback that has not
+ * returned at `bound`, a time of the clock, and goes on. */
 bool wefti_thread_stop(weft_runtime_t *rt, uint64_t bound);
 
 /* runtime.c */

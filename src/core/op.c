@@ -1,10 +1,12 @@
 /* core/op.c - what happens to an operation from its post to its delivery.
  *
- * The states are in op.h. Inline in post.h is the fast path: POSTED -> DONE with one compare-and-swap, for an operation without fn, queue,
- * watcher, deadline and token. All others come through wefti_op_complete_slow() and, where someone has to be told, the ready list.
+ * The states are in op.h. Inline in post.h is the fast path: POSTED -> DONE with one compare-and-swap, for an operation
+ * without fn, queue, watcher, deadline and token. All others come through wefti_op_complete_slow() and, where someone has to
+ * be told, the ready list.
  *
- * An operation that another thread has put into the inbox to be cancelled (INBOX) becomes READY, but joins the ready list only when the
- * inbox has released it: nobody may free it before. fn and user are read before DONE, since the owner may free the operation from then on.
+ * An operation that another thread has put into the inbox to be cancelled (INBOX) becomes READY, but joins the ready list only
+ * when the inbox has released it: nobody may free it before. fn and user are read before DONE, since the owner may free the
+ * operation from then on.
  *
  * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c, tests/sim. */
 #include <stdio.h>

@@ -13,8 +13,8 @@
  *     HOOKED   weft_op_attach() set a callback after the post
  *     STOPPED  with IDLE: it was cancelled before its post
  *     GROUPED  with IDLE: it is a member of a group, and not posted yet
- * After the store of DONE, and the pop from its queue, the library does not touch it again: its owner may free it or post it anew.
- * tests/unit/core_op.c and tests/sim check that each post goes through these states exactly once. */
+ * After the store of DONE, and the pop from its queue, the library does not touch it again: its owner may free it or post it
+ * anew. tests/unit/core_op.c and tests/sim check that each post goes through these states exactly once. */
 #ifndef WEFTI_CORE_OP_H
 #define WEFTI_CORE_OP_H
 
@@ -35,11 +35,12 @@ enum {
 /* What a room says about one kind of its operations. Static const. */
 typedef struct wefti_op_kind {
     const char *name; /* how weft_op_error() begins */
-    /* Start it, on the driver. After an error wefti_op_not_started() decides whether the post returns it or the operation completes with
-     * it. Also called while the runtime closes, and, unless `stops`, for one that was cancelled before it started: cancel() follows. */
+    /* Start it, on the driver. After an error wefti_op_not_started() decides whether the post returns it or the operation
+     * completes with it. Also called while the runtime closes, and, unless `stops`, for one that was cancelled before it
+     * started: cancel() follows. */
     weft_status_t (*start)(weft_op_t *op);
-    /* End it early: `why` is WEFT_ERR_CANCELLED, _TIMEOUT or _CLOSED. Complete it now, or later, when its buffers are free. May be called
-     * more than once (a timeout after a cancel); never after completion. */
+    /* End it early: `why` is WEFT_ERR_CANCELLED, _TIMEOUT or _CLOSED. Complete it now, or later, when its buffers are free.
+     * May be called more than once (a timeout after a cancel); never after completion. */
     void (*cancel)(weft_op_t *op, weft_status_t why);
     /* Complete one that did not start, and release what the post gave it. NULL: it only has to be completed. */
     void (*failed)(weft_op_t *op, weft_status_t st);
@@ -48,8 +49,8 @@ typedef struct wefti_op_kind {
     bool by_post; /* the post returns every error of start(): it is no operation of the program, or an end that can be tried again */
 } wefti_op_kind_t;
 
-/* Told of a completion instead of fn and queue: groups. Runs on the driver, from the ready list, once, after the operation became DONE. Its
- * owner may have freed it by then: only rt->told (its status) can be looked at. */
+/* Told of a completion instead of fn and queue: groups. Runs on the driver, from the ready list, once, after the operation
+ * became DONE. Its owner may have freed it by then: only rt->told (its status) can be looked at. */
 typedef void (*wefti_watch_fn)(weft_op_t *op, void *arg);
 
 /* may_alias: to the program it is an array of numbers, and that is how it is zeroed. */

@@ -1,7 +1,7 @@
 /* core/opts.c - the options of a runtime, laid over the configuration, and its name.
  *
- * Options beat environment and file. Zero means "as configured". The bytes of the key become the key at once (key.c); neither reaches the
- * log, and both are wiped. tests/unit/core_opts.c. */
+ * Options beat environment and file. Zero means "as configured". The bytes of the key become the key at once (key.c); neither
+ * reaches the log, and both are wiped. tests/unit/core_opts.c. */
 #include <errno.h>
 #include <sodium.h>
 #include <stdio.h>

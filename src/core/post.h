@@ -6,8 +6,8 @@
  *     ... fill wefti_op_scratch(op, type) ...    (if that fails: wefti_op_unprepare(op))
  *     return wefti_op_post(rt, op, kind.start);  starts it: here if this thread is or can become the driver, else through the inbox
  *
- * start() returns an error, or WEFT_OK: then the operation is complete, or the room has it on a list of its own, and has called
- * wefti_op_track() for its deadline and its token. Later the room calls wefti_op_complete(), once, on the driver.
+ * start() returns an error, or WEFT_OK: then the operation is complete, or the room has it on a list of its own, and has
+ * called wefti_op_track() for its deadline and its token. Later the room calls wefti_op_complete(), once, on the driver.
  *
  * A room that has to do something between the steps of the post itself uses its pieces:
  *
@@ -16,8 +16,8 @@
  *     wefti_op_inbox()       hand a prepared operation to the driver
  *     wefti_op_begin()       it is under way, without a start(): the room has it. wefti_op_take_back() undoes that
  *
- * An operation that is done within its post has two shorter ways, on the driver: wefti_op_begin_done() for one that is prepared, and
- * wefti_op_plain() and wefti_op_plain_done() for one that is not prepared and has nobody to tell. */
+ * An operation that is done within its post has two shorter ways, on the driver: wefti_op_begin_done() for one that is
+ * prepared, and wefti_op_plain() and wefti_op_plain_done() for one that is not prepared and has nobody to tell. */
 #ifndef WEFTI_CORE_POST_H
 #define WEFTI_CORE_POST_H
 
@@ -52,8 +52,8 @@ static inline weft_status_t wefti_op_prepare(weft_runtime_t *rt, weft_op_t *op, 
 /* The post fails after all: undo prepare and begin. False: someone cancelled it after begin, so it has to complete. */
 bool wefti_op_unprepare(weft_op_t *op);
 
-/* It is under way from here on: `state` is POSTED, or POSTED | INBOX, or READY. A cancel before that sticks, unless the operation was
- * posted before and is DONE. */
+/* It is under way from here on: `state` is POSTED, or POSTED | INBOX, or READY. A cancel before that sticks, unless the
+ * operation was posted before and is DONE. */
 static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
 {
     wefti_opx_t *x = wefti_opx(op);
@@ -73,13 +73,13 @@ static inline void wefti_op_begin_as(weft_op_t *op, uint32_t state)
 }
 static inline void wefti_op_begin(weft_op_t *op) { wefti_op_begin_as(op, WEFTI_OP_POSTED); }
 
-/* On the driver, for one that was begun and cannot go on: what the post returns. st, or WEFT_OK if it was cancelled meanwhile: then it
- * completes with st. */
+/* On the driver, for one that was begun and cannot go on: what the post returns. st, or WEFT_OK if it was cancelled meanwhile:
+ * then it completes with st. */
 weft_status_t wefti_op_take_back(weft_op_t *op, weft_status_t st);
 
-/* A prepared operation could not be started, on the driver. What the caller did wrong and a lack of memory are returned, and the operation
- * is as before the post. What depends on the peer or on time completes it, with kind->failed, and WEFT_OK is returned: a program that looks
- * at the operation sees every such failure there, whenever it happened. */
+/* A prepared operation could not be started, on the driver. What the caller did wrong and a lack of memory are returned, and
+ * the operation is as before the post. What depends on the peer or on time completes it, with kind->failed, and WEFT_OK is
+ * returned: a program that looks at the operation sees every such failure there, whenever it happened. */
 weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st);
 weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_op_t *op));
 
@@ -93,7 +93,8 @@ static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)
     return __builtin_expect(st, 0) ? wefti_op_not_started(op, st) : WEFT_OK;
 }
 
-/* kind->start runs on the driver, later. WEFT_ERR_CLOSED: the runtime was closed meanwhile, and the operation is as before prepare. */
+/* kind->start runs on the driver, later. WEFT_ERR_CLOSED: the runtime was closed meanwhile, and the operation is as before
+ * prepare. */
 weft_status_t wefti_op_inbox(weft_op_t *op);
 
 static inline weft_status_t wefti_op_post(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
@@ -117,7 +118,8 @@ static inline bool wefti_op_stopped(weft_op_t *op)
     wefti_opx_t *x = wefti_opx(op);
     return x->flags & WEFTI_OPF_STOPPED || atomic_load_explicit(&x->state, memory_order_relaxed) & WEFTI_OP_STOPPED;
 }
-/* For a start() of a kind whose operations do not all stop: WEFT_ERR_CANCELLED if this one was cancelled before it was started. */
+/* For a start() of a kind whose operations do not all stop: WEFT_ERR_CANCELLED if this one was cancelled before it was
+ * started. */
 static inline weft_status_t wefti_op_may_start(weft_op_t *op)
 {
     if (__builtin_expect((atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed) & WEFTI_OP_STATE) == WEFTI_OP_ASKED, 0))
@@ -125,8 +127,8 @@ static inline weft_status_t wefti_op_may_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-/* Once the operation really waits for something: arms its timeout and joins its token. WEFT_ERR_NOMEM. Never calls kind->cancel from inside,
- * even if the token was cancelled meanwhile: that comes through the inbox. */
+/* Once the operation really waits for something: arms its timeout and joins its token. WEFT_ERR_NOMEM. Never calls
+ * kind->cancel from inside, even if the token was cancelled meanwhile: that comes through the inbox. */
 weft_status_t wefti_op_track_slow(weft_op_t *op);
 static inline weft_status_t wefti_op_track(weft_op_t *op)
 {
@@ -165,8 +167,8 @@ static inline void wefti_op_begin_done(weft_op_t *op)
     wefti_list_push_back(&x->rt->ready, &x->link);
 }
 
-/* The way of a small message, which is sent within the call that posts it. True: the operation can be posted and nobody is to be told. Then
- * it is only marked as done. A member of a group is GROUPED until it is posted, so that it never goes this way. */
+/* The way of a small message, which is sent within the call that posts it. True: the operation can be posted and nobody is to
+ * be told. Then it is only marked as done. A member of a group is GROUPED until it is posted, so that it never goes this way. */
 static inline bool wefti_op_plain(const weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
@@ -184,8 +186,8 @@ static inline void wefti_op_plain_done(weft_runtime_t *rt, weft_op_t *op)
     atomic_store_explicit(&x->state, WEFTI_OP_DONE, memory_order_release);
 }
 
-/* What operations that fail from now on say (weft_op_error), until it is set back to what it was: `uint64_t was = wefti_why(rt, detail);
- * ...; wefti_why(rt, was);`. Driver only. */
+/* What operations that fail from now on say (weft_op_error), until it is set back to what it was: `uint64_t was =
+ * wefti_why(rt, detail); ...; wefti_why(rt, was);`. Driver only. */
 static inline uint64_t wefti_why(weft_runtime_t *rt, uint64_t detail)
 {
     uint64_t was = rt->why;

@@ -1,17 +1,16 @@
 /* core/progress.c - one round of driving, and the calls by which callers and foreign loops do it.
  *
- * A round: inbox, fabric, timers (if the clock is due), deliveries. It never waits, and it is bounded: a callback that posts what
- * completes at once gets its next turn in the next round.
+ * A round: inbox, fabric, timers (if the clock is due), deliveries. It never waits, and it is bounded: a callback that posts
+ * what completes at once gets its next turn in the next round.
  *
- * A foreign loop arms the runtime and sleeps on its fd. While it is armed (`armed`, `sleeping`), a post by any thread makes the
- * fd readable before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would have
- * woken the loop. The next progress disarms.
+ * A foreign loop arms the runtime and sleeps on its fd. While it is armed (`armed`, `sleeping`), a post by any thread makes
+ * the fd readable before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would
+ * have woken the loop. The next progress disarms.
  *
- * A round may take 50 ns, or as long as a callback computes or a payload is copied. Reading the clock in each would cost too much, so
- * idle rounds are counted, and every few rounds that found something and every few deliveries look at the coarse clock (5 ns, no cycle
- * counter): if it has ticked, timers run. A caller may also progress once a second: a call of its own that finds nothing looks at the
- * coarse clock too,
- * and if it has ticked, at everything.
+ * A round may take 50 ns, or as long as a callback computes or a payload is copied. Reading the clock in each would cost too
+ * much, so idle rounds are counted, and every few rounds that found something and every few deliveries look at the coarse
+ * clock (5 ns, no cycle counter): if it has ticked, timers run. A caller may also progress once a second: a call of its own
+ * that finds nothing looks at the coarse clock too, and if it has ticked, at everything.
  *
  * tests/unit/core_loop.c and core_timer.c hold us to this. */
 #include "core/local.h"

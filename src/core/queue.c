@@ -1,16 +1,16 @@
 /* core/queue.c - completion queues.
  *
- * The driver pushes, one thread at a time pops; between them a list (`pushed`, base/mpsc.h) that the popper takes whole (`taken`), through
- * opx->handed, which nobody else needs once an operation is complete. An operation in a queue is DONE and QUEUED: complete for whoever
- * asks, but not to be posted again before it is popped.
+ * The driver pushes, one thread at a time pops; between them a list (`pushed`, base/mpsc.h) that the popper takes whole
+ * (`taken`), through opx->handed, which nobody else needs once an operation is complete. An operation in a queue is DONE and
+ * QUEUED: complete for whoever asks, but not to be posted again before it is popped.
  *
  * The event fd is written when the first of a burst is pushed, and read by the pop that finds nothing left:
  *
  *     DARK --a push, which writes--> LIGHTING --it has written--> LIT --a pop that finds nothing reads--> DARK, then one more look,
  *     since a push in between relied on it
  *
- * A pop that finds nothing while it is LIGHTING leaves it: then the fd is readable once with nothing there, and the next pop darkens
- * it. Nobody ever waits for a byte that another may have read.
+ * A pop that finds nothing while it is LIGHTING leaves it: then the fd is readable once with nothing there, and the next pop
+ * darkens it. Nobody ever waits for a byte that another may have read.
  *
  * A forked child has a copy of the queue, but the same fd: so there it gives nothing and touches nothing.
  *

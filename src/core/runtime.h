@@ -1,15 +1,16 @@
 /* core/runtime.h - the runtime, and how a thread becomes its driver. The rooms include core/core.h.
  *
- * One thread at a time drives a runtime: it holds `driver`. Everything that is not marked as any-thread belongs to the driver, so nothing
- * here needs a lock. Three ways to be it:
+ * One thread at a time drives a runtime: it holds `driver`. Everything that is not marked as any-thread belongs to the driver,
+ * so nothing here needs a lock. Three ways to be it:
  *   - the runtime's own thread (WEFT_PROGRESS_THREAD) is the driver for as long as it lives;
  *   - a caller (CALLER, LOOP) takes it for the length of one post, one progress, or one wait;
  *   - a callback runs on a thread that already is the driver.
  * Other threads reach the driver through the inbox (inbox.c).
  *
- * The end: weft_runtime_close() becomes the driver, ends everything, closes the inbox, and waits for the threads that are inside: those that
- * wait or look at tables of the runtime without driving it (handle.inside). The memory of a runtime stays one (base/handle.h), so that a
- * thread that comes too late finds a closed runtime and not another object. tests/unit/core_close.c. */
+ * The end: weft_runtime_close() becomes the driver, ends everything, closes the inbox, and waits for the threads that are
+ * inside: those that wait or look at tables of the runtime without driving it (handle.inside). The memory of a runtime stays
+ * one (base/handle.h), so that a thread that comes too late finds a closed runtime and not another object.
+ * tests/unit/core_close.c. */
 #ifndef WEFTI_CORE_RUNTIME_H
 #define WEFTI_CORE_RUNTIME_H
 
@@ -137,8 +138,8 @@ static inline bool wefti_gone(const weft_runtime_t *rt)
 }
 weft_status_t wefti_fail_gone(const weft_runtime_t *rt); /* WEFT_ERR_CLOSED or _FORKED, with a sentence */
 
-/* Become the driver if that is possible without waiting. If true, call wefti_leave() with the same `was` soon; until then the runtime is
- * open. */
+/* Become the driver if that is possible without waiting. If true, call wefti_leave() with the same `was` soon; until then the
+ * runtime is open. */
 static inline bool wefti_enter(weft_runtime_t *rt, weft_runtime_t **was)
 {
     *was = wefti_driven;

@@ -1,10 +1,10 @@
 /* core/timer.c - time, deadlines of operations, timers of rooms, and the timer operation.
  *
- * All live in one heap. The lowest bit of a key says what the node is part of (0: wefti_timer_t, 1: an operation), at the price
- * of one nanosecond. A deadline only asks the operation to end; the room completes it when it can.
+ * All live in one heap. The lowest bit of a key says what the node is part of (0: wefti_timer_t, 1: an operation), at the
+ * price of one nanosecond. A deadline only asks the operation to end; the room completes it when it can.
  *
- * Timers run in progress, after the fabric was asked: what has arrived counts before a deadline does. progress.c says when the clock
- * is read; whoever sleeps or is about to reads it.
+ * Timers run in progress, after the fabric was asked: what has arrived counts before a deadline does. progress.c says when the
+ * clock is read; whoever sleeps or is about to reads it.
  *
  * Promise: a timer runs once per arming, not before its time. tests/unit/core_timer.c holds us to it. */
 #include "base/clock.h"

@@ -147,8 +147,8 @@ static void stop_waiting(weft_runtime_t *rt)
         ;
 }
 
-/* Until it is done (WEFT_OK), `deadline` passed (WEFT_ERR_PENDING), nobody drives any more (WEFT_ERR_AGAIN), or the runtime closed, which
- * completes every operation, so that nothing else will come (WEFT_ERR_CLOSED). */
+/* Until it is done (WEFT_OK), `deadline` passed (WEFT_ERR_PENDING), nobody drives any more (WEFT_ERR_AGAIN), or the runtime
+ * closed, which completes every operation, so that nothing else will come (WEFT_ERR_CLOSED). */
 static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t deadline)
 {
     uint64_t now = wefti_clock_ns(), spin = rt->spin_ns < ASIDE_SPIN_NS ? rt->spin_ns : ASIDE_SPIN_NS, until = now + spin;

@@ -1,7 +1,8 @@
 /* mem/arena.c - where a pool's memory comes from: memfds that peers may map, or whatever the kind allocates.
  *
- * An arena of host memory that may be shared is a memfd (memfd.c), which others can only read. The fabric is told of it; it is the fabric's
- * business which peers get to know. Where CUDA is in use it is page-locked too, so that a GPU's engine copies from and to it directly.
+ * An arena of host memory that may be shared is a memfd (memfd.c), which others can only read. The fabric is told of it; it is
+ * the fabric's business which peers get to know. Where CUDA is in use it is page-locked too, so that a GPU's engine copies
+ * from and to it directly.
  *
  * Promise: a failed open leaves nothing behind. tests/unit/mem_pool.c holds us to it. */
 #include <sys/mman.h>

@@ -1,11 +1,12 @@
 /* mem/cuda.c - memory of CUDA devices: allocating, recognising, copying, pinning. No other file but cuda_driver.c names CUDA.
  *
- * Contexts: what a thread has current is as it was when a call returns. Allocations are made in the context that is current, else in the
- * primary one of device 0 (or of the device whose memory was seen first). Everything done to a pointer is done in the context it was
- * allocated in, or, where CUDA does not say, in the primary one of its device; so it does not matter which thread drives a runtime.
+ * Contexts: what a thread has current is as it was when a call returns. Allocations are made in the context that is current,
+ * else in the primary one of device 0 (or of the device whose memory was seen first). Everything done to a pointer is done in
+ * the context it was allocated in, or, where CUDA does not say, in the primary one of its device; so it does not matter which
+ * thread drives a runtime.
  *
- * Copies go through streams of our own that do not wait for the default stream, nor it for them. So what a program's kernels write to a
- * buffer must be complete before the buffer is handed over, as with any library that moves GPU memory.
+ * Copies go through streams of our own that do not wait for the default stream, nor it for them. So what a program's kernels
+ * write to a buffer must be complete before the buffer is handed over, as with any library that moves GPU memory.
  *
  * tests/unit/mem_cuda.c runs this against a fake driver, tests/gpu/mem_cuda.c against the real one. */
 #include <string.h>
@@ -33,7 +34,8 @@ static weft_status_t fail(cu_result_t r, const char *what, size_t n)
     return wefti_fail(WEFT_ERR_SYSTEM, "%s %zu bytes: %s", what, n, wefti_cuda_words(r));
 }
 
-/* --- contexts ------------------------------------------------------------------------------------------------------------------ */
+/* --- contexts
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static cu_result_t primary(int ordinal, cu_context_t *ctx_out)
 {
@@ -105,7 +107,8 @@ static cu_result_t enter_for(const void *ptr, bool *pushed)
     return r;
 }
 
-/* --- recognising ---------------------------------------------------------------------------------------------------------------- */
+/* --- recognising
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 enum { NOT_CUDA, DEVICE, MANAGED };
 
@@ -138,7 +141,8 @@ int wefti_cuda_device(const void *ptr)
     return ordinal;
 }
 
-/* --- the program's own streams --------------------------------------------------------------------------------------------------- */
+/* --- the program's own streams
+ * --------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_cuda_settle(const void *ptr, bool all)
 {
@@ -155,7 +159,8 @@ weft_status_t wefti_cuda_settle(const void *ptr, bool all)
     return r ? wefti_fail(WEFT_ERR_SYSTEM, "waiting for the kernels of a GPU: %s", wefti_cuda_words(r)) : WEFT_OK;
 }
 
-/* --- allocating ------------------------------------------------------------------------------------------------------------------ */
+/* --- allocating
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t cuda_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
 {
@@ -194,7 +199,8 @@ static void cuda_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
         wefti_debug("mem: freeing %zu bytes of CUDA memory: %s", n, wefti_cuda_words(r));
 }
 
-/* --- copying --------------------------------------------------------------------------------------------------------------------- */
+/* --- copying
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 /* A stream of the context that is current: one of those kept that nobody uses now, or a new one. slot_out -1: it is not kept. */
 static cu_result_t stream_take(cu_stream_t *stream_out, int *slot_out)
@@ -290,7 +296,8 @@ static weft_status_t cuda_copy(const weft_mem_kind_t *kind, void *dst, const voi
     return r ? fail(r, "copying CUDA memory,", n) : WEFT_OK;
 }
 
-/* --- pinning --------------------------------------------------------------------------------------------------------------------- */
+/* --- pinning
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 bool wefti_cuda_pin(void *base, size_t n)
 {

@@ -1,7 +1,7 @@
 /* mem/cuda_driver.c - finding and starting the CUDA driver.
  *
- * The driver (libcuda.so.1) is loaded at run time; what is needed of its interface is declared in cuda.h, so neither building nor running
- * needs it. States, for the whole process:
+ * The driver (libcuda.so.1) is loaded at run time; what is needed of its interface is declared in cuda.h, so neither building
+ * nor running needs it. States, for the whole process:
  *
  *     UNKNOWN --asked for--> READY   the driver is there and has a device; for the life of the process
  *                       \--> ABSENT  it is not; the reason is kept for the next who asks

@@ -1,14 +1,14 @@
 /* mem/kind.c - which kinds of memory there are, and the calls that take one.
  *
  * The library's own kinds are constants; CUDA's are there once cuda.c has found a driver. A program's own live in a table of
- * sixteen, before the library's in every look-up. Two counts are kept beside it: how many kinds weft_mem_kind_of() has to ask, and how many
- * the processor cannot touch. While they are 0, which is how most programs live, no buffer is looked at twice.
+ * sixteen, before the library's in every look-up. Two counts are kept beside it: how many kinds weft_mem_kind_of() has to ask,
+ * and how many the processor cannot touch. While they are 0, which is how most programs live, no buffer is looked at twice.
  *
- * The table is guarded by a read-write lock, so that a kind that was removed is not being asked anything any more when the removal returns.
- * In a forked child the lock is made anew, since a thread that is not there may have held it.
+ * The table is guarded by a read-write lock, so that a kind that was removed is not being asked anything any more when the
+ * removal returns. In a forked child the lock is made anew, since a thread that is not there may have held it.
  *
- * Promise: a copy between any two kinds goes through functions that know them, and nothing here starts CUDA unless its kinds are asked for by
- * name. tests/unit/mem_kind.c holds us to it. */
+ * Promise: a copy between any two kinds goes through functions that know them, and nothing here starts CUDA unless its kinds
+ * are asked for by name. tests/unit/mem_kind.c holds us to it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,7 +121,8 @@ weft_status_t weft_mem_kind_remove(const weft_mem_kind_t *kind)
     return st ? wefti_fail(st, "that kind was not added, or was removed already") : WEFT_OK;
 }
 
-/* --- finding ----------------------------------------------------------------------------------------------------------------- */
+/* --- finding
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 const weft_mem_kind_t *weft_mem_host(void)
 {
@@ -221,7 +222,8 @@ void wefti_mem_kinds_text(char *buf, size_t n)
     weft_mem_kind_each(add_name, &t);
 }
 
-/* --- using -------------------------------------------------------------------------------------------------------------------- */
+/* --- using
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n)
 {

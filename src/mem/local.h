@@ -24,14 +24,15 @@ weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n);
 
 /* --- CUDA -------------------------------------------------------------------------------------------------------------- */
 
-/* Look for CUDA if nobody has yet, and bring it into use: WEFT_OK, or WEFT_ERR_UNSUPPORTED, _FORKED with the reason as detail. `said`: what
- * WEFT_CUDA says where the caller knows, else NULL. */
+/* Look for CUDA if nobody has yet, and bring it into use: WEFT_OK, or WEFT_ERR_UNSUPPORTED, _FORKED with the reason as detail.
+ * `said`: what WEFT_CUDA says where the caller knows, else NULL. */
 weft_status_t wefti_cuda_use(const char *said);
 bool wefti_cuda_in_use(void);
 bool wefti_cuda_has_managed(void);
 int wefti_cuda_device(const void *ptr);
 weft_status_t wefti_cuda_settle(const void *ptr, bool all);
-/* Page-lock a range for the GPU, whichever thread this is; false where that is not to be had. Undone before the range is unmapped. */
+/* Page-lock a range for the GPU, whichever thread this is; false where that is not to be had. Undone before the range is
+ * unmapped. */
 bool wefti_cuda_pin(void *base, size_t n);
 void wefti_cuda_unpin(void *base);
 
@@ -48,7 +49,8 @@ typedef struct wefti_arena {
     wefti_memfd_t memfd;    /* where there is an fd */
 } wefti_arena_t;
 
-/* n is a multiple of the page size. share: so that peers on this host may map it, if the fabric wants to know. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM. */
+/* n is a multiple of the page size. share: so that peers on this host may map it, if the fabric wants to know. WEFT_ERR_NOMEM,
+ * _LIMIT, _SYSTEM. */
 weft_status_t wefti_arena_open(wefti_arena_t *a, weft_runtime_t *rt, const weft_mem_kind_t *kind, size_t n, bool share);
 /* Peers are not told of it any more. Before close(), and before the fabric ends. */
 void wefti_arena_unshare(wefti_arena_t *a, weft_runtime_t *rt);

@@ -1,9 +1,10 @@
 /* mem/mem.c - the room: what it keeps per runtime, from the opening of the runtime to its end.
  *
- * It stands on nothing that moves: it has no operations and is always idle. Its end comes after that of the rooms above and before the
- * fabric's, so that ranges can still be unregistered and arenas unshared.
+ * It stands on nothing that moves: it has no operations and is always idle. Its end comes after that of the rooms above and
+ * before the fabric's, so that ranges can still be unregistered and arenas unshared.
  *
- * Promise: when the runtime is closed, the fabric knows of no memory of ours any more. tests/unit/mem_pool.c and mem_reg.c hold us to it. */
+ * Promise: when the runtime is closed, the fabric knows of no memory of ours any more. tests/unit/mem_pool.c and mem_reg.c
+ * hold us to it. */
 #include "base/alloc.h"
 #include "mem/local.h"
 

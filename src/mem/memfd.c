@@ -1,19 +1,20 @@
 /* mem/memfd.c - memory in one piece that other processes can be let map: a memfd, and what becomes of it in a forked child.
  *
  * It has no name in any file system and is gone with the last process that has it. It is sealed, so that it can neither shrink
- * nor grow: a peer that maps it cannot be hit by SIGBUS for its end. Pages cost nothing until they are touched. Where others are
- * to read it only, it is sealed against that too once it is mapped here: what was checked in it is as it was, whoever opens it.
+ * nor grow: a peer that maps it cannot be hit by SIGBUS for its end. Pages cost nothing until they are touched. Where others
+ * are to read it only, it is sealed against that too once it is mapped here: what was checked in it is as it was, whoever
+ * opens it.
  *
  * Fork: a shared mapping stays one memory in parent and child, and a child that writes to what it takes for its own copy of a
  * buffer would change the parent's message on its way. Keeping the range out of the child (MADV_DONTFORK) is no answer, since
  * programs fork in order to read what they have in memory. So the child maps each one anew before fork() returns to it, at the
  * same address and privately: what it writes is its own from then on, and what it has not written still shows the parent's
- * memory, as it is now and as it changes, and zero once the parent has given it back. A child that needs a buffer as it was copies it
- * first. Children that are not made by
- * fork() (vfork, posix_spawn) run another program at once.
+ * memory, as it is now and as it changes, and zero once the parent has given it back. A child that needs a buffer as it was
+ * copies it first. Children that are not made by fork() (vfork, posix_spawn) run another program at once.
  *
- * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped that
- * was replaced sees and changes nothing of what took its place, piece by piece. tests/unit/mem_pool.c and rma_share.c hold us to it. */
+ * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped
+ * that was replaced sees and changes nothing of what took its place, piece by piece. tests/unit/mem_pool.c and rma_share.c
+ * hold us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -30,7 +31,8 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-/* --- forks ------------------------------------------------------------------------------------------------------------------- */
+/* --- forks
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* held for moments only: a fork waits for it */
 static wefti_list_t all = {&all, &all};                      /* of the process */
@@ -77,7 +79,8 @@ static void watch_forks(void)
         wefti_error("no memory to notice forks: a forked child must not write to buffers of pools or to regions");
 }
 
-/* --- opening and closing ------------------------------------------------------------------------------------------------------ */
+/* --- opening and closing
+ * ------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t new_fd(const char *name, size_t n, int *fd_out)
 {
@@ -99,7 +102,8 @@ static weft_status_t new_fd(const char *name, size_t n, int *fd_out)
     return WEFT_OK;
 }
 
-/* No seal is added after this. Kernels before 5.1 have no seal against writers to come; then the rule about /proc is all there is. */
+/* No seal is added after this. Kernels before 5.1 have no seal against writers to come; then the rule about /proc is all there
+ * is. */
 static void seal(int fd, bool read_only)
 {
     if (!read_only || fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL))
@@ -157,7 +161,8 @@ void wefti_memfd_keep(wefti_memfd_t *m)
     close_fds(m);
 }
 
-/* --- giving back, replacing ------------------------------------------------------------------------------------------------------- */
+/* --- giving back, replacing
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* By pwrite() and not by memcpy(), so that no memory is an error and not a signal. */
 static weft_status_t copy_range(int to, const wefti_memfd_t *m, size_t at, size_t end)
@@ -191,8 +196,9 @@ static weft_status_t next_data(const wefti_memfd_t *m, size_t at, size_t end, si
     return WEFT_OK;
 }
 
-/* Copy what is there from *at on, about n bytes of it, and move *at on. Holes stay holes: a sparse region is as long as its address space, and the
- * copy must not fill it. Page by page, since looking for the end of much data (SEEK_HOLE) looks at all of it. */
+/* Copy what is there from *at on, about n bytes of it, and move *at on. Holes stay holes: a sparse region is as long as its
+ * address space, and the copy must not fill it. Page by page, since looking for the end of much data (SEEK_HOLE) looks at all
+ * of it. */
 static weft_status_t copy_some(const wefti_memfd_t *m, size_t *at, size_t end, size_t n)
 {
     size_t from = *at, upto = *at, data = *at, page = whole_pages(1);

@@ -2,8 +2,8 @@
  *
  * A pointer that is not out is refused: an error in the log, and an assertion where those are on.
  *
- * One lock per pool, which stays with the memory of the pool (base/handle.h): a call with a pool that was freed finds it closed. In a
- * forked child the pool is the parent's: it gives nothing out and takes nothing back. tests/unit/mem_pool.c. */
+ * One lock per pool, which stays with the memory of the pool (base/handle.h): a call with a pool that was freed finds it
+ * closed. In a forked child the pool is the parent's: it gives nothing out and takes nothing back. tests/unit/mem_pool.c. */
 #include <stdint.h>
 #include <string.h>
 
@@ -120,7 +120,8 @@ void weft_pool_get_stats(weft_pool_t *pool, weft_pool_stats_t *stats_out)
     wefti_opts_write(stats_out, &s, sizeof s);
 }
 
-/* --- the pool as a kind ------------------------------------------------------------------------------------------------------------ */
+/* --- the pool as a kind
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static weft_pool_t *pool_of(const weft_mem_kind_t *kind)
 {
@@ -172,7 +173,8 @@ const weft_mem_kind_t *weft_pool_kind(weft_pool_t *pool)
     return pool && is_open(pool) ? &pool->kind : NULL;
 }
 
-/* --- making and freeing ------------------------------------------------------------------------------------------------------------- */
+/* --- making and freeing
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t check(weft_pool_opts_t *o)
 {
@@ -253,8 +255,8 @@ weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, we
     return pool ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a pool");
 }
 
-/* A child frees its own copy. The fabric that knows of the arenas is the parent's, and so is a device's memory; the lock may be held by a
- * thread that is not here. */
+/* A child frees its own copy. The fabric that knows of the arenas is the parent's, and so is a device's memory; the lock may
+ * be held by a thread that is not here. */
 static weft_status_t free_in_child(weft_pool_t *pool)
 {
     if (!atomic_exchange(&pool->handle.open, 0))

@@ -1,19 +1,19 @@
 /* mem/reg.c - registered ranges, kept for the next time.
  *
- * A range is IN USE (refs > 1, one being the cache's) or UNUSED; unused ones stay registered, in the order in which they became so, until
- * the room is needed
- * for others, somebody asks to forget one, or the runtime ends. A range covers whole pages. One that contains what is asked for is
- * taken as it is. A new one takes the place of unused ones that it overlaps; those in use stay beside it, since the fabric can register a
- * page twice (CUDA cannot: then the new one is not page-locked as a whole, which only costs time).
+ * A range is IN USE (refs > 1, one being the cache's) or UNUSED; unused ones stay registered, in the order in which they
+ * became so, until the room is needed for others, somebody asks to forget one, or the runtime ends. A range covers whole
+ * pages. One that contains what is asked for is taken as it is. A new one takes the place of unused ones that it overlaps;
+ * those in use stay beside it, since the fabric can register a page twice (CUDA cannot: then the new one is not page-locked as
+ * a whole, which only costs time).
  *
- * Ranges lie in an array by base, and each knows how far those up to it reach at most: so a look-up walks back only as far as there can
- * be an answer. Changing the array costs its length, which is nothing beside registering.
+ * Ranges lie in an array by base, and each knows how far those up to it reach at most: so a look-up walks back only as far as
+ * there can be an answer. Changing the array costs its length, which is nothing beside registering.
  *
- * One lock; the fabric's and CUDA's calls are made under it. A range that somebody has when the runtime ends is undone with the others; what is
- * written down of it goes with the last who gives it back.
+ * One lock; the fabric's and CUDA's calls are made under it. A range that somebody has when the runtime ends is undone with
+ * the others; what is written down of it goes with the last who gives it back.
  *
- * Promise: in use or not, never more than WEFT_REG_CACHE bytes and WEFTI_MEM_RANGES ranges are registered; each registration is undone
- * once. tests/unit/mem_reg.c holds us to it against a fabric that counts. */
+ * Promise: in use or not, never more than WEFT_REG_CACHE bytes and WEFTI_MEM_RANGES ranges are registered; each registration
+ * is undone once. tests/unit/mem_reg.c holds us to it against a fabric that counts. */
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,7 +41,8 @@ void wefti_reg_init(wefti_reg_cache_t *cache, weft_runtime_t *rt)
     wefti_list_init(&cache->unused);
 }
 
-/* --- the array --------------------------------------------------------------------------------------------------------------- */
+/* --- the array
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* The first whose base is greater. */
 static uint32_t after(const wefti_reg_cache_t *c, uintptr_t base)
@@ -132,7 +133,8 @@ static void evict(wefti_reg_cache_t *c, weft_mem_reg_t *r)
     drop(c, r);
 }
 
-/* --- registering ---------------------------------------------------------------------------------------------------------------- */
+/* --- registering
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* What there is to do for a range with the fabric and CUDA as they are now. */
 static weft_status_t make_ready(wefti_reg_cache_t *c, weft_mem_reg_t *r)

@@ -1,18 +1,18 @@
 /* mem/slab.c - the memory of a pool: arenas, the slabs in them, and which buffers are out.
  *
- * A buffer of up to half an arena (arena.c) comes from a slab: some units of 64 KiB of an arena, cut into buffers of one size. Sizes go up in
- * four steps per doubling, so at most a quarter of what was asked for is added, and at most an eighth of a slab is lost at its end. A larger
- * buffer is an arena of its own, which is kept for the next buffer of about that size.
+ * A buffer of up to half an arena (arena.c) comes from a slab: some units of 64 KiB of an arena, cut into buffers of one size.
+ * Sizes go up in four steps per doubling, so at most a quarter of what was asked for is added, and at most an eighth of a slab
+ * is lost at its end. A larger buffer is an arena of its own, which is kept for the next buffer of about that size.
  *
  *     slab    is empty, partial or full by how many of its buffers are out; those with a free buffer are on a list per size, the one that
  *             last got a buffer back first. An empty one keeps its units until another size finds none
  *     arena   has buffers out, or is idle; idle ones go back to the system when the pool is trimmed, or needs space under max_bytes
  *
- * What is free is recorded outside of the memory itself, which may be a device's: so nothing that a program writes to a buffer that it gave
- * back can break the pool. Under the address sanitizer, what is not out is poisoned.
+ * What is free is recorded outside of the memory itself, which may be a device's: so nothing that a program writes to a buffer
+ * that it gave back can break the pool. Under the address sanitizer, what is not out is poisoned.
  *
- * Promise: buffers that are out never overlap, lie wholly in an arena and are aligned to 64; arenas never exceed max_bytes; nothing
- * is allocated or mapped for a buffer of a size that was given back before. tests/unit/mem_pool.c. */
+ * Promise: buffers that are out never overlap, lie wholly in an arena and are aligned to 64; arenas never exceed max_bytes;
+ * nothing is allocated or mapped for a buffer of a size that was given back before. tests/unit/mem_pool.c. */
 #include <stdint.h>
 #include <string.h>
 
@@ -30,7 +30,8 @@
 
 #define PAGE ((size_t)4096)
 
-/* --- sizes ------------------------------------------------------------------------------------------------------------------- */
+/* --- sizes
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 /* The size of buffers that n bytes get, and its number. n is at most SIZE_MAX / 4. */
 static size_t class_of(size_t n, uint32_t *which_out)
@@ -55,7 +56,8 @@ static uint32_t slab_units(size_t size, uint32_t most)
     return units;
 }
 
-/* --- arenas ------------------------------------------------------------------------------------------------------------------- */
+/* --- arenas
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 arena_t *wefti_slab_arena_at(weft_pool_t *pool, const char *ptr)
 {
@@ -164,7 +166,8 @@ static weft_status_t open_arena(weft_pool_t *pool, size_t least, size_t want, bo
     return WEFT_OK;
 }
 
-/* --- slabs --------------------------------------------------------------------------------------------------------------------- */
+/* --- slabs
+ * --------------------------------------------------------------------------------------------------------------------- */
 
 /* The first of `units` free units in a row; -1: none. */
 static int64_t free_run(const arena_t *a, uint32_t units)
@@ -274,7 +277,8 @@ static bool put_small(weft_pool_t *pool, arena_t *a, const char *ptr)
     return true;
 }
 
-/* --- buffers that are arenas ------------------------------------------------------------------------------------------------------ */
+/* --- buffers that are arenas
+ * ------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t get_own(weft_pool_t *pool, size_t n, size_t size, void **ptr_out)
 {
@@ -313,7 +317,8 @@ static bool put_own(weft_pool_t *pool, arena_t *a, const char *ptr)
     return true;
 }
 
-/* --- both -------------------------------------------------------------------------------------------------------------------------- */
+/* --- both
+ * -------------------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_slab_get(weft_pool_t *pool, size_t n, void **ptr_out)
 {

@@ -1,10 +1,10 @@
 /* mem/stage.c - pieces of host memory through which payloads of devices pass.
  *
- * A stage is UNMADE, then FREE or OUT. It is made when it is first wanted and stays until the runtime ends. Once CUDA is in use a stage is
- * page-locked when it is next given out, those made before included; whether that worked is tried once.
+ * A stage is UNMADE, then FREE or OUT. It is made when it is first wanted and stays until the runtime ends. Once CUDA is in
+ * use a stage is page-locked when it is next given out, those made before included; whether that worked is tried once.
  *
- * All of it belongs to the driver. Promise: a stage is out to one owner at a time, at most WEFTI_STAGES_MAX are, and each comes back.
- * tests/unit/mem_stage.c holds us to it. */
+ * All of it belongs to the driver. Promise: a stage is out to one owner at a time, at most WEFTI_STAGES_MAX are, and each
+ * comes back. tests/unit/mem_stage.c holds us to it. */
 #include "base/alloc.h"
 #include "mem/local.h"
 
