@@ -63,24 +63,25 @@ static wefti_handle_t *take(wefti_handles_t *kind)
     return h;
 }
 
-/* Enough pages for a few more. They are new, so nobody holds what is in them. */
+/* Enough pages for a few more. They are new, so nobody holds what is in them; they are touched when they are used. */
 static bool grow(wefti_handles_t *kind)
 {
     size_t each = stride(kind), bytes = each > SLAB ? (each + 4095) / 4096 * 4096 : SLAB;
-    uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return false;
-    /* at the old end: those that were never used go first */
-    for (size_t n = bytes / each; n--;) {
-        wefti_handle_t *h = (wefti_handle_t *)(void *)(at + n * each);
-        h->next = kind->oldest;
-        kind->oldest = h;
-        if (!kind->newest)
-            kind->newest = h;
-        kind->n_free++;
-        kind->n_all++;
-    }
+    kind->fresh = at;
+    kind->n_fresh = bytes / each;
+    kind->n_all += kind->n_fresh;
     return true;
+}
+
+static wefti_handle_t *take_fresh(wefti_handles_t *kind)
+{
+    wefti_handle_t *h = (wefti_handle_t *)(void *)kind->fresh;
+    kind->fresh += stride(kind);
+    kind->n_fresh--;
+    return h;
 }
 
 void *wefti_handle_take(wefti_handles_t *kind)
@@ -92,8 +93,11 @@ void *wefti_handle_take(wefti_handles_t *kind)
     wefti_free(charge);
     pthread_once(&once, install);
     pthread_mutex_lock(&lock);
-    bool fresh = kind->oldest && !kind->oldest->uses;
-    wefti_handle_t *h = fresh || kind->n_free > KEPT || grow(kind) ? take(kind) : NULL;
+    wefti_handle_t *h = NULL;
+    if (!kind->n_fresh && kind->n_free > KEPT)
+        h = take(kind);
+    else if (kind->n_fresh || grow(kind))
+        h = take_fresh(kind);
     pthread_mutex_unlock(&lock);
     if (!h)
         return NULL;

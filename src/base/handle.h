@@ -33,8 +33,10 @@ typedef struct wefti_handle {
 
 typedef struct wefti_handles {
     size_t size, readable;
-    wefti_handle_t *oldest, *newest; /* free ones */
+    wefti_handle_t *oldest, *newest; /* free ones that were used before */
     size_t n_free, n_all;
+    char *fresh; /* memory that was never used, and of how many objects */
+    size_t n_fresh;
 } wefti_handles_t;
 
 /* type: its first member is a wefti_handle_t; upto: the last member that may be read after the object was freed. */
