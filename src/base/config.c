@@ -56,7 +56,7 @@ typedef struct gathered {
 
 typedef void (*unknown_fn)(const char *name, const char *source, unsigned line, void *arg);
 
-/* --- gathering -------------------------------------------------------------------------------------------------------- */
+/* --- gathering -------------------------------------------------------------------------------------------------------------- */
 
 /* The variable of that name, as it may be written in the file; VAR_N: none. */
 static int find_var(const char *name)
@@ -169,7 +169,7 @@ static void gather(gathered_t *g, unknown_fn unknown, void *arg)
     gather_env(g);
 }
 
-/* --- the snapshot --------------------------------------------------------------------------------------------------------- */
+/* --- the snapshot ----------------------------------------------------------------------------------------------------------- */
 
 /* Convert everything that was gathered. */
 static weft_status_t snapshot(const gathered_t *g, wefti_config_t *config_out)
@@ -187,7 +187,7 @@ static weft_status_t snapshot(const gathered_t *g, wefti_config_t *config_out)
     return WEFT_OK;
 }
 
-/* --- unknown names ---------------------------------------------------------------------------------------------------- */
+/* --- unknown names ---------------------------------------------------------------------------------------------------------- */
 
 /* The known name nearest to one that is not ours, as it is written where that came from; false: none is near. */
 static bool nearest_name(const char *name, char nearest[NAME_CAP])
@@ -251,7 +251,7 @@ static void tell_unknown(const char *name, const char *source, unsigned line, vo
     tell->fn(&var, tell->user);
 }
 
-/* --- the door --------------------------------------------------------------------------------------------------------- */
+/* --- the door --------------------------------------------------------------------------------------------------------------- */
 
 const char *wefti_config_keep(wefti_config_t *config, const char *text)
 {

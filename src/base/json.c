@@ -54,8 +54,7 @@ wefti_json_t wefti_json(char *text, size_t n)
     return j;
 }
 
-/* --- objects and arrays
- * ------------------------------------------------------------------------------------------------------ */
+/* --- objects and arrays ----------------------------------------------------------------------------------------------------- */
 
 static void into(wefti_json_t *j, char open)
 {
@@ -118,8 +117,7 @@ char wefti_json_next(wefti_json_t *j)
     return c == '{' || c == '[' || c == '"' || c == 't' || c == 'f' || c == 'n' ? c : 0;
 }
 
-/* --- strings
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- strings ---------------------------------------------------------------------------------------------------------------- */
 
 static bool hex4(wefti_json_t *j, uint32_t *out)
 {
@@ -229,8 +227,7 @@ bool wefti_json_is(const wefti_json_text_t *t, const char *word)
     return t->n == strlen(word) && !memcmp(t->p, word, t->n);
 }
 
-/* --- numbers and words
- * ------------------------------------------------------------------------------------------------------- */
+/* --- numbers and words ------------------------------------------------------------------------------------------------------ */
 
 /* A number as JSON has it; where its whole part ends, and whether there is more to it. */
 static bool number(wefti_json_t *j, bool *whole_out)

@@ -34,8 +34,7 @@
 #define VERSION "1 "
 enum { MARK_LEN = sizeof MARK - 1, HEAD_LEN = MARK_LEN + sizeof VERSION - 1, HEX_LEN = 2 * WEFTI_KEY_SIZE };
 
-/* --- what was stretched before
- * ------------------------------------------------------------------------------------------------ */
+/* --- what was stretched before ---------------------------------------------------------------------------------------------- */
 
 enum { KEPT = 8, ID_LEN = 16 };
 
@@ -117,7 +116,7 @@ static void keep(const print_t *print, const uint8_t *key)
     k->used = true;
 }
 
-/* --- stretching ------------------------------------------------------------------------------------------------------------ */
+/* --- stretching ------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t stretch(const char *whose, const void *bytes, size_t n, uint8_t *key_out)
 {
@@ -159,8 +158,7 @@ uint64_t wefti_key_stretches(void)
     return n;
 }
 
-/* --- what bytes mean
- * --------------------------------------------------------------------------------------------------------- */
+/* --- what bytes mean -------------------------------------------------------------------------------------------------------- */
 
 static size_t without_line_end(const char *text, size_t n)
 {
@@ -203,8 +201,7 @@ weft_status_t wefti_key_make(const char *whose, const void *bytes, size_t n, boo
     return stretch_once(whose, bytes, n, key_out);
 }
 
-/* --- files
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------------------------------------ */
 
 weft_status_t wefti_key_read(const char *path, uint8_t key_out[WEFTI_KEY_SIZE])
 {

@@ -17,7 +17,7 @@
 
 static const char *const mode_names[] = {NULL, "caller", "thread", "loop"};
 
-/* --- options over configuration -------------------------------------------------------------------------------------------- */
+/* --- options over configuration --------------------------------------------------------------------------------------------- */
 
 static weft_status_t merge_number(const char *what, uint64_t given, uint64_t least, uint64_t most, uint64_t *field)
 {
@@ -92,7 +92,7 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     return WEFT_OK;
 }
 
-/* --- all of it ------------------------------------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------------------------------------- */
 
 static weft_progress_mode_t mode_of(const char *word)
 {

@@ -26,7 +26,7 @@
 #include "base/detail.h"
 #include "core/runtime.h"
 
-/* --- posting ----------------------------------------------------------------------------------------------------------- */
+/* --- posting ---------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out);
 
@@ -110,7 +110,7 @@ static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op) { ret
 #define wefti_op_go_by wefti_op_post
 #define wefti_op_prepare_here wefti_op_prepare
 
-/* --- in start() --------------------------------------------------------------------------------------------------------- */
+/* --- in start() ------------------------------------------------------------------------------------------------------------- */
 
 /* Was it cancelled before it was posted? For rooms that begin it themselves. */
 static inline bool wefti_op_stopped(weft_op_t *op)
@@ -135,7 +135,7 @@ static inline weft_status_t wefti_op_track(weft_op_t *op)
     return __builtin_expect(op->timeout_ns || op->token, 0) ? wefti_op_track_slow(op) : WEFT_OK;
 }
 
-/* --- completing --------------------------------------------------------------------------------------------------------- */
+/* --- completing ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_op_complete_slow(weft_op_t *op);
 

@@ -89,7 +89,7 @@ unsigned wefti_progress(weft_runtime_t *rt)
     return n;
 }
 
-/* --- callers and loops ----------------------------------------------------------------------------------------------------- */
+/* --- callers and loops ------------------------------------------------------------------------------------------------------ */
 
 unsigned weft_runtime_progress(weft_runtime_t *rt)
 {

@@ -124,7 +124,7 @@ weft_status_t wefti_runtime_start(weft_runtime_t *rt);
 /* Check opts and lay them over config. For src/open.c, which needs the transports before there is a fabric. */
 weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_config_t *config);
 
-/* --- driving ------------------------------------------------------------------------------------------------------------ */
+/* --- driving ---------------------------------------------------------------------------------------------------------------- */
 
 static inline weft_progress_mode_t wefti_mode(const weft_runtime_t *rt)
 {

@@ -47,7 +47,7 @@ bool weft_token_cancelled(const weft_token_t *token)
     return token && wefti_token_cancelled(token);
 }
 
-/* --- counting -------------------------------------------------------------------------------------------------------------- */
+/* --- counting --------------------------------------------------------------------------------------------------------------- */
 
 void weft_token_hold(weft_token_t *token)
 {
@@ -80,7 +80,7 @@ void weft_token_drop(weft_token_t *token)
     }
 }
 
-/* --- cancelling ------------------------------------------------------------------------------------------------------------ */
+/* --- cancelling ------------------------------------------------------------------------------------------------------------- */
 
 /* Ask what joined; put the children that are alive on `todo`, held. */
 static void cancel_one(weft_token_t *token, wefti_list_t *todo)
@@ -125,7 +125,7 @@ void weft_token_cancel(weft_token_t *token)
         weft_token_drop(token); /* the runtime is closed: nothing is left to cancel */
 }
 
-/* --- operations ------------------------------------------------------------------------------------------------------------ */
+/* --- operations ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_token_join(weft_token_t *token, weft_op_t *op)
 {

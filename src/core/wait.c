@@ -15,7 +15,7 @@
 
 enum { IDLE_LOOK = 64, ASIDE_SPIN_NS = 10000, VIRTUAL_MOST = 4096 };
 
-/* --- what can be waited for ------------------------------------------------------------------------------------------------ */
+/* --- what can be waited for ------------------------------------------------------------------------------------------------- */
 
 static bool op_done(void *arg)
 {
@@ -76,7 +76,7 @@ static bool all_mark(void *arg)
     return all_are((several_t *)arg, op_mark);
 } /* the first will do: it is looked at first, too */
 
-/* --- driving --------------------------------------------------------------------------------------------------------------- */
+/* --- driving ---------------------------------------------------------------------------------------------------------------- */
 
 /* Inlined with each `done`, so that the loop of a single operation calls nothing but progress. */
 static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t *rt, bool (*done)(void *), void *arg,
@@ -133,7 +133,7 @@ weft_status_t wefti_drive(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t
     return drive(rt, what->done, what->arg, timeout_ns);
 }
 
-/* --- waiting beside a driver ----------------------------------------------------------------------------------------------- */
+/* --- waiting beside a driver ------------------------------------------------------------------------------------------------ */
 
 static inline bool may_drive(weft_runtime_t *rt)
 {
@@ -236,7 +236,7 @@ weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t 
     return wait_for(rt, what->done, what, timeout_ns);
 }
 
-/* --- the public calls ------------------------------------------------------------------------------------------------------ */
+/* --- the public calls ------------------------------------------------------------------------------------------------------- */
 
 /* What it came to. Its sentence is this thread's last error, too: whoever waits need not look in two places. */
 static inline weft_status_t outcome(const weft_op_t *op)

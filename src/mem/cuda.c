@@ -34,8 +34,7 @@ static weft_status_t fail(cu_result_t r, const char *what, size_t n)
     return wefti_fail(WEFT_ERR_SYSTEM, "%s %zu bytes: %s", what, n, wefti_cuda_words(r));
 }
 
-/* --- contexts
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- contexts --------------------------------------------------------------------------------------------------------------- */
 
 static cu_result_t primary(int ordinal, cu_context_t *ctx_out)
 {
@@ -107,8 +106,7 @@ static cu_result_t enter_for(const void *ptr, bool *pushed)
     return r;
 }
 
-/* --- recognising
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- recognising ------------------------------------------------------------------------------------------------------------ */
 
 enum { NOT_CUDA, DEVICE, MANAGED };
 
@@ -141,8 +139,7 @@ int wefti_cuda_device(const void *ptr)
     return ordinal;
 }
 
-/* --- the program's own streams
- * --------------------------------------------------------------------------------------------------- */
+/* --- the program's own streams ---------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_cuda_settle(const void *ptr, bool all)
 {
@@ -159,8 +156,7 @@ weft_status_t wefti_cuda_settle(const void *ptr, bool all)
     return r ? wefti_fail(WEFT_ERR_SYSTEM, "waiting for the kernels of a GPU: %s", wefti_cuda_words(r)) : WEFT_OK;
 }
 
-/* --- allocating
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- allocating ------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t cuda_alloc(const weft_mem_kind_t *kind, size_t n, void **ptr_out)
 {
@@ -199,8 +195,7 @@ static void cuda_free(const weft_mem_kind_t *kind, void *ptr, size_t n)
         wefti_debug("mem: freeing %zu bytes of CUDA memory: %s", n, wefti_cuda_words(r));
 }
 
-/* --- copying
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- copying ---------------------------------------------------------------------------------------------------------------- */
 
 /* A stream of the context that is current: one of those kept that nobody uses now, or a new one. slot_out -1: it is not kept. */
 static cu_result_t stream_take(cu_stream_t *stream_out, int *slot_out)
@@ -296,8 +291,7 @@ static weft_status_t cuda_copy(const weft_mem_kind_t *kind, void *dst, const voi
     return r ? fail(r, "copying CUDA memory,", n) : WEFT_OK;
 }
 
-/* --- pinning
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- pinning ---------------------------------------------------------------------------------------------------------------- */
 
 bool wefti_cuda_pin(void *base, size_t n)
 {

@@ -39,7 +39,7 @@ static bool is_cuda(const weft_mem_kind_t *kind)
     return kind == &wefti_mem_kind_cuda || kind == &wefti_mem_kind_managed;
 }
 
-/* --- the program's own ----------------------------------------------------------------------------------------------------- */
+/* --- the program's own ------------------------------------------------------------------------------------------------------ */
 
 static void in_child(void)
 {
@@ -121,8 +121,7 @@ weft_status_t weft_mem_kind_remove(const weft_mem_kind_t *kind)
     return st ? wefti_fail(st, "that kind was not added, or was removed already") : WEFT_OK;
 }
 
-/* --- finding
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- finding ---------------------------------------------------------------------------------------------------------------- */
 
 const weft_mem_kind_t *weft_mem_host(void)
 {
@@ -222,8 +221,7 @@ void wefti_mem_kinds_text(char *buf, size_t n)
     weft_mem_kind_each(add_name, &t);
 }
 
-/* --- using
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- using ------------------------------------------------------------------------------------------------------------------ */
 
 weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n)
 {

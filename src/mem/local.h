@@ -7,7 +7,7 @@
 #include "base/opts.h"
 #include "mem/mem.h"
 
-/* --- kinds ------------------------------------------------------------------------------------------------------------- */
+/* --- kinds ------------------------------------------------------------------------------------------------------------------ */
 
 extern const weft_mem_kind_t wefti_mem_kind_host, wefti_mem_kind_huge, wefti_mem_kind_pinned; /* host.c */
 extern const weft_mem_kind_t wefti_mem_kind_cuda, wefti_mem_kind_managed;                     /* cuda.c */
@@ -22,7 +22,7 @@ bool wefti_pool_is_kind(const weft_mem_kind_t *kind);
 /* The system refused n bytes of memory for `what`: records the detail. */
 weft_status_t wefti_mem_fail_errno(int err, const char *what, size_t n);
 
-/* --- CUDA -------------------------------------------------------------------------------------------------------------- */
+/* --- CUDA ------------------------------------------------------------------------------------------------------------------- */
 
 /* Look for CUDA if nobody has yet, and bring it into use: WEFT_OK, or WEFT_ERR_UNSUPPORTED, _FORKED with the reason as detail.
  * `said`: what WEFT_CUDA says where the caller knows, else NULL. */
@@ -36,7 +36,7 @@ weft_status_t wefti_cuda_settle(const void *ptr, bool all);
 bool wefti_cuda_pin(void *base, size_t n);
 void wefti_cuda_unpin(void *base);
 
-/* --- arenas ------------------------------------------------------------------------------------------------------------ */
+/* --- arenas ----------------------------------------------------------------------------------------------------------------- */
 
 /* Memory of a pool, in one piece: see arena.c. */
 typedef struct wefti_arena {
@@ -56,7 +56,7 @@ weft_status_t wefti_arena_open(wefti_arena_t *a, weft_runtime_t *rt, const weft_
 void wefti_arena_unshare(wefti_arena_t *a, weft_runtime_t *rt);
 void wefti_arena_close(wefti_arena_t *a);
 
-/* --- the room ---------------------------------------------------------------------------------------------------------- */
+/* --- the room --------------------------------------------------------------------------------------------------------------- */
 
 #define WEFTI_MEM_RANGES 4096u /* registered at a time, at most */
 

@@ -31,8 +31,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-/* --- forks
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- forks ------------------------------------------------------------------------------------------------------------------ */
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* held for moments only: a fork waits for it */
 static wefti_list_t all = {&all, &all};                      /* of the process */
@@ -79,8 +78,7 @@ static void watch_forks(void)
         wefti_error("no memory to notice forks: a forked child must not write to buffers of pools or to regions");
 }
 
-/* --- opening and closing
- * ------------------------------------------------------------------------------------------------------ */
+/* --- opening and closing ---------------------------------------------------------------------------------------------------- */
 
 static weft_status_t new_fd(const char *name, size_t n, int *fd_out)
 {
@@ -161,8 +159,7 @@ void wefti_memfd_keep(wefti_memfd_t *m)
     close_fds(m);
 }
 
-/* --- giving back, replacing
- * ------------------------------------------------------------------------------------------------------- */
+/* --- giving back, replacing ------------------------------------------------------------------------------------------------- */
 
 /* By pwrite() and not by memcpy(), so that no memory is an error and not a signal. */
 static weft_status_t copy_range(int to, const wefti_memfd_t *m, size_t at, size_t end)

@@ -120,8 +120,7 @@ void weft_pool_get_stats(weft_pool_t *pool, weft_pool_stats_t *stats_out)
     wefti_opts_write(stats_out, &s, sizeof s);
 }
 
-/* --- the pool as a kind
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- the pool as a kind ----------------------------------------------------------------------------------------------------- */
 
 static weft_pool_t *pool_of(const weft_mem_kind_t *kind)
 {
@@ -173,8 +172,7 @@ const weft_mem_kind_t *weft_pool_kind(weft_pool_t *pool)
     return pool && is_open(pool) ? &pool->kind : NULL;
 }
 
-/* --- making and freeing
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- making and freeing ----------------------------------------------------------------------------------------------------- */
 
 static weft_status_t check(weft_pool_opts_t *o)
 {

@@ -41,8 +41,7 @@ void wefti_reg_init(wefti_reg_cache_t *cache, weft_runtime_t *rt)
     wefti_list_init(&cache->unused);
 }
 
-/* --- the array
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- the array -------------------------------------------------------------------------------------------------------------- */
 
 /* The first whose base is greater. */
 static uint32_t after(const wefti_reg_cache_t *c, uintptr_t base)
@@ -133,8 +132,7 @@ static void evict(wefti_reg_cache_t *c, weft_mem_reg_t *r)
     drop(c, r);
 }
 
-/* --- registering
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- registering ------------------------------------------------------------------------------------------------------------ */
 
 /* What there is to do for a range with the fabric and CUDA as they are now. */
 static weft_status_t make_ready(wefti_reg_cache_t *c, weft_mem_reg_t *r)

@@ -30,8 +30,7 @@
 
 #define PAGE ((size_t)4096)
 
-/* --- sizes
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- sizes ------------------------------------------------------------------------------------------------------------------ */
 
 /* The size of buffers that n bytes get, and its number. n is at most SIZE_MAX / 4. */
 static size_t class_of(size_t n, uint32_t *which_out)
@@ -56,8 +55,7 @@ static uint32_t slab_units(size_t size, uint32_t most)
     return units;
 }
 
-/* --- arenas
- * ------------------------------------------------------------------------------------------------------------------- */
+/* --- arenas ----------------------------------------------------------------------------------------------------------------- */
 
 arena_t *wefti_slab_arena_at(weft_pool_t *pool, const char *ptr)
 {
@@ -166,8 +164,7 @@ static weft_status_t open_arena(weft_pool_t *pool, size_t least, size_t want, bo
     return WEFT_OK;
 }
 
-/* --- slabs
- * --------------------------------------------------------------------------------------------------------------------- */
+/* --- slabs ------------------------------------------------------------------------------------------------------------------ */
 
 /* The first of `units` free units in a row; -1: none. */
 static int64_t free_run(const arena_t *a, uint32_t units)
@@ -277,8 +274,7 @@ static bool put_small(weft_pool_t *pool, arena_t *a, const char *ptr)
     return true;
 }
 
-/* --- buffers that are arenas
- * ------------------------------------------------------------------------------------------------------ */
+/* --- buffers that are arenas ------------------------------------------------------------------------------------------------ */
 
 static weft_status_t get_own(weft_pool_t *pool, size_t n, size_t size, void **ptr_out)
 {
@@ -317,8 +313,7 @@ static bool put_own(weft_pool_t *pool, arena_t *a, const char *ptr)
     return true;
 }
 
-/* --- both
- * -------------------------------------------------------------------------------------------------------------------------- */
+/* --- both ------------------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_slab_get(weft_pool_t *pool, size_t n, void **ptr_out)
 {
