@@ -16,58 +16,44 @@
  * PATH; CHOICE one of the words in `range`, in any case, and kept as it is written there.
  * The range of a number is "least most", and "pow2" after it where only powers of two are right.
  * An empty value is a value where the default is empty; elsewhere it counts as not given. */
-/*        field             kind    default    range                        doc */
+/* field, kind, default, range, doc */
 #define WEFTI_CONFIG_LIST(X) \
-    X(config_file,     PATH,   "",        "", \
-      "file with more of these variables, one NAME = value a line") \
-    X(log,             CHOICE, "warn",    "none error warn info debug","what is written to stderr or the log callback") \
-    X(name,            TEXT,   "",        "", \
-      "instance name shown to peers; empty: program-pid") \
-    X(progress,        CHOICE, "caller",  "caller thread loop", \
-      "who drives a runtime that was opened without saying") \
-    X(spin,            TIME,   "auto",    "0ns 1s", \
+    X(config_file, PATH, "", "", "file with more of these variables, one NAME = value a line") \
+    X(log, CHOICE, "warn", "none error warn info debug", "what is written to stderr or the log callback") \
+    X(name, TEXT, "", "", "instance name shown to peers; empty: program-pid") \
+    X(progress, CHOICE, "caller", "caller thread loop", "who drives a runtime that was opened without saying") \
+    X(spin, TIME, "auto", "0ns 1s", \
       "how long to spin before sleeping; auto: 50us on a runtime's own thread, 2ms in a caller's wait") \
-    X(transports,      TEXT,   "all",     "", \
-      "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
-    X(interfaces,      TEXT,   "all",     "", \
-      "network devices that may be used, comma separated") \
-    X(key_file,        PATH,   "",        "", \
-      "file with the pre-shared key, as \"weft key new\" makes it; must not be readable by others") \
-    X(trusted,         CHOICE, "off",     "off on emulated", \
+    X(transports, TEXT, "all", "", "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
+    X(module_path, PATH, "", "", "folder that has libweft_ucx.so; empty: beside the library, then where Weft was installed") \
+    X(interfaces, TEXT, "all", "", "network devices that may be used, comma separated") \
+    X(key_file, PATH, "", "", "file with the pre-shared key, as \"weft key new\" makes it; must not be readable by others") \
+    X(trusted, CHOICE, "off", "off on emulated", \
       "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \
-    X(heartbeat,       TIME,   "5s",      "100ms 1h",                  "a peer silent for this long is lost") \
-    X(heartbeat_by,    CHOICE, "process", "process program", \
+    X(heartbeat, TIME, "5s", "100ms 1h", "a peer silent for this long is lost") \
+    X(heartbeat_by, CHOICE, "process", "process program", \
       "who sends heartbeats: the process, whatever the program does; the program, only while it drives the runtime") \
-    X(connect_timeout, TIME,   "10s",     "1ms 1h",                    "how long a connect may take") \
-    X(close_timeout,   TIME,   "10s",     "1ms 1h", \
-      "how long a graceful close may take before it is forced") \
-    X(recv_window,     SIZE,   "256k",    "16k 1G", \
-      "bytes of messages nobody asked for that one peer may leave here") \
-    X(am_window,       SIZE,   "1M",      "16k 1G", \
-      "bytes of active messages that one peer may leave here, waiting or kept") \
-    X(am_messages,     NUMBER, "2048",    "16 65535", \
-      "how many active messages one peer may leave here, waiting or kept") \
-    X(am_hold,         TIME,   "30s",     "1ms 24h", \
+    X(connect_timeout, TIME, "10s", "1ms 1h", "how long a connect may take") \
+    X(close_timeout, TIME, "10s", "1ms 1h", "how long a graceful close may take before it is forced") \
+    X(recv_window, SIZE, "256k", "16k 1G", "bytes of messages nobody asked for that one peer may leave here") \
+    X(am_window, SIZE, "1M", "16k 1G", "bytes of active messages that one peer may leave here, waiting or kept") \
+    X(am_messages, NUMBER, "2048", "16 65535", "how many active messages one peer may leave here, waiting or kept") \
+    X(am_hold, TIME, "30s", "1ms 24h", \
       "how long the payload of an active message may wait at its sender for someone to pull it") \
-    X(cuda,            CHOICE, "auto",    "auto on off", \
+    X(cuda, CHOICE, "auto", "auto on off", \
       "CUDA memory: auto when a kind of it is asked for by name, on from the start, off never") \
-    X(reg_cache,       SIZE,   "1G",      "0 1T", \
-      "bytes of registered memory kept at most, in use or for later use") \
-    X(shm_ring,        SIZE,   "64k",     "16k 64M pow2", \
-      "bytes of shared-memory ring per direction and peer; a power of two") \
-    X(shm_copy,        CHOICE, "auto",    "auto kernel ring", \
+    X(reg_cache, SIZE, "1G", "0 1T", "bytes of registered memory kept at most, in use or for later use") \
+    X(shm_ring, SIZE, "64k", "16k 64M pow2", "bytes of shared-memory ring per direction and peer; a power of two") \
+    X(shm_copy, CHOICE, "auto", "auto kernel ring", \
       "how large messages move on one host: the kernel's cross-process copy, or in pieces through the ring") \
-    X(max_endpoints,   NUMBER, "65536",   "1 16777215",                "endpoints one runtime may have") \
-    X(registry,        TEXT,   "dir://",  "", \
-      "where services are found: dir:///PATH, dir:// for the default directory, redis://HOST, etcd://HOST[:PORT],..., or memory://NAME") \
-    X(registry_dir,    PATH,   "",        "", \
-      "the directory of dir://; empty: XDG_RUNTIME_DIR/weft, /run/user/UID/weft or /tmp/weft-UID") \
-    X(registry_ca,     PATH,   "",        "", \
-      "a file of the certificates that etcd+https:// believes in; empty: those of the system") \
-    X(mem_server,      TEXT,   "",        "", \
-      "where weft mem finds its server; several, for a mirror, separated by blanks") \
-    X(launcher,        PATH,   "",        "", \
-      "where elements reach weft run, which sets it for them")
+    X(max_endpoints, NUMBER, "65536", "1 16777215", "endpoints one runtime may have") \
+    X(registry, TEXT, "dir://", "", \
+      "where services are found: dir:///PATH, dir:// for the default directory, redis://HOST, " \
+      "etcd://HOST[:PORT],..., or memory://NAME") \
+    X(registry_dir, PATH, "", "", "the directory of dir://; empty: XDG_RUNTIME_DIR/weft, /run/user/UID/weft or /tmp/weft-UID") \
+    X(registry_ca, PATH, "", "", "a file of the certificates that etcd+https:// believes in; empty: those of the system") \
+    X(mem_server, TEXT, "", "", "where weft mem finds its server; several, for a mirror, separated by blanks") \
+    X(launcher, PATH, "", "", "where elements reach weft run, which sets it for them")
 
 /* A snapshot of all variables, parsed. TEXT, PATH and CHOICE are strings owned by the snapshot; the others are numbers. */
 typedef struct wefti_config {
@@ -96,7 +82,10 @@ const char *wefti_config_keep(wefti_config_t *config, const char *text);
 /* Is the fabric marked as trusted? */
 static inline bool wefti_trusted(const wefti_config_t *config) { return config->trusted && strcmp(config->trusted, "off") != 0; }
 /* And are one-sided operations wanted even where UCX emulates them? */
-static inline bool wefti_trusted_emulated(const wefti_config_t *config) { return config->trusted && !strcmp(config->trusted, "emulated"); }
+static inline bool wefti_trusted_emulated(const wefti_config_t *config)
+{
+    return config->trusted && !strcmp(config->trusted, "emulated");
+}
 
 /* Parsers, also for tools: whole string or WEFT_ERR_INVALID. Size: digits and k, M, G, T (any case, "iB" may follow), powers of
  * 1024. Time: digits and ns, us, ms, s, m, h; "0" needs no unit. */
