@@ -1,6 +1,6 @@
 /* base/alloc.c - the switch with which tests make memory run out, and the one allocation helper that is not inline.
  *
- * wefti_alloc_fails belongs to tests: set before the first thread starts, asked on every allocation, never set by the library.
+ * wefti_alloc_fails belongs to tests: set before the first thread starts, called on every allocation, never set by the library.
  *
  * Promise: an allocation that is told to fail looks to its caller exactly like one for which there was no memory.
  * tests/unit/base_heap.c, base_map.c, base_slots.c and base_config.c use it to hold the rooms to "NOMEM leaves things as they

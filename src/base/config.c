@@ -81,7 +81,7 @@ __attribute__((format(printf, 3, 4))) static void note_problem(gathered_t *g, we
     va_end(args);
 }
 
-/* An empty value says something only where empty is what the default is. */
+/* An empty value counts only where the default is empty. */
 static bool says_something(const var_t *var, const char *text)
 {
     return *text || !*var->def;
@@ -124,7 +124,7 @@ static void gather_env(gathered_t *g)
     for (int i = 0; i < VAR_N; i++) {
         char name[NAME_CAP];
         wefti_config_env_name(&vars[i], name);
-        /* secure: a set-uid program's environment is a stranger's */
+        /* secure: the caller of a set-uid program chooses its environment */
         const char *text = secure_getenv(name);
         if (text && says_something(&vars[i], text))
             g->of[i] = (given_t){text, "environment", 0};
@@ -151,8 +151,8 @@ static void gather_unknown_env(unknown_fn unknown, void *arg)
     }
 }
 
-/* All there is: defaults, the file over them, the environment over both. A problem with the file does not keep the rest from
- * being gathered. Free it after use. */
+/* Defaults, the file over them, the environment over both. After a problem with the file the rest is still gathered. Free it
+ * after use. */
 static void gather(gathered_t *g, unknown_fn unknown, void *arg)
 {
     const char *why = NULL, *path = secure_getenv(PREFIX "CONFIG_FILE");
@@ -189,7 +189,7 @@ static weft_status_t snapshot(const gathered_t *g, wefti_config_t *config_out)
 
 /* --- unknown names ---------------------------------------------------------------------------------------------------------- */
 
-/* The known name nearest to one that is not ours, as it is written where that came from; false: none is near. */
+/* The known name nearest to an unknown one; false: none is near. */
 static bool nearest_name(const char *name, char nearest[NAME_CAP])
 {
     const char *bare = strlen(name) > PREFIX_LEN && wefti_same_text(name, PREFIX, PREFIX_LEN) ? name + PREFIX_LEN : name;

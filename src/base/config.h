@@ -73,8 +73,8 @@ typedef struct wefti_config {
  * variable, the value, where it came from and what would be right. Unknown names are warned about, once per process and name. */
 weft_status_t wefti_config_read(wefti_config_t *config_out);
 void wefti_config_free(wefti_config_t *config); /* a zeroed one is allowed */
-/* The same from the bytes of a file that the caller has, called `source` in errors, and with no look at the environment: for
- * fuzzing, and for tests that want the defaults (n 0). Unknown names are passed over. */
+/* The same from the bytes of a file, called `source` in errors, without the environment: for fuzzing, and for tests that want
+ * the defaults (n 0). Unknown names are ignored. */
 weft_status_t wefti_config_parse(const char *source, const void *bytes, size_t n, wefti_config_t *config_out);
 /* Copy a string that lives as long as the snapshot, for rooms that lay options over it; NULL: no memory. */
 const char *wefti_config_keep(wefti_config_t *config, const char *text);
@@ -93,7 +93,7 @@ weft_status_t wefti_parse_size(const char *text, uint64_t *out);
 weft_status_t wefti_parse_time(const char *text, uint64_t *ns_out);
 weft_status_t wefti_parse_number(const char *text, uint64_t *out); /* 0..UINT32_MAX */
 
-/* For the log: the level configured now, WEFT_LOG_WARN where that cannot be told. Neither logs nor fails. */
+/* For the log: the level configured now, WEFT_LOG_WARN where it is not valid. Neither logs nor fails. */
 weft_log_level_t wefti_config_log_level(void);
 
 #endif

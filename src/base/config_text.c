@@ -1,4 +1,4 @@
-/* base/config_text.c - reading and cutting up a configuration file.
+/* base/config_text.c - reading a configuration file, and splitting it into lines.
  *
  *     # a comment, also after a value
  *     heartbeat = 2s          # the same as WEFT_HEARTBEAT = 2s
@@ -7,7 +7,7 @@
  * \n or \r\n. There are no quotes and no continuation lines: a value is what is left without the blanks at both ends.
  *
  * Promise: any bytes give lines or problems, every line is given once, and nothing is read or written outside the copy.
- * tests/unit/base_config.c and tests/fuzz/config.c hold us to it. */
+ * tests/unit/base_config.c and tests/fuzz/config.c. */
 #include "base/config_text.h"
 
 #include <errno.h>

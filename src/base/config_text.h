@@ -5,11 +5,11 @@
 #include <stddef.h>
 #include <weft/status.h>
 
-/* A copy of the text; one byte more than n is there, and zero. Lines are cut out of it in place. */
+/* A copy of the text; one byte more than n is there, and zero. Lines are terminated in place. */
 typedef struct wefti_config_file {
     char *text;
     size_t n, at;
-    unsigned line; /* of the last one cut out; the first is 1 */
+    unsigned line; /* number of the last one given out; the first is 1 */
 } wefti_config_file_t;
 
 typedef struct wefti_config_line {
@@ -24,7 +24,7 @@ weft_status_t wefti_config_file_load(const char *path, wefti_config_file_t *file
 weft_status_t wefti_config_file_from(const void *bytes, size_t n, wefti_config_file_t *file_out);
 void wefti_config_file_free(wefti_config_file_t *file);
 
-/* Cut out the next line that is neither blank nor a comment: 1, or 0 at the end. */
+/* The next line that is neither blank nor a comment: 1, or 0 at the end. */
 int wefti_config_file_next(wefti_config_file_t *file, wefti_config_line_t *line_out);
 
 #endif

@@ -1,6 +1,6 @@
-/* base/copy.h - memcpy for so many bytes that they would fill the cache.
+/* base/copy.h - memcpy of so many bytes that they would fill the cache.
  *
- * Stores go past it: otherwise they throw out everything else, and first read what is about to be overwritten (64 MiB: 20 GB/s
+ * Non-temporal stores: ordinary ones evict everything else, and first read what they are about to overwrite (64 MiB: 20 GB/s
  * instead of 15 on one machine). memcpy does the same by itself, but only for what it is given in one call. */
 #ifndef WEFTI_COPY_H
 #define WEFTI_COPY_H

@@ -1,7 +1,7 @@
 /* base/detail.c - see detail.h.
  *
  * A slot's `number` is WRITING while it is written and the sentence's number when it is whole. A reader looks at it before and
- * after it copies, so a sentence that was overwritten meanwhile is not believed. The text is words that are read and written
+ * after it copies, so it notices a sentence that was overwritten meanwhile. The text is words that are read and written
  * one by one, since both may happen at once. */
 #include "base/detail.h"
 
@@ -25,7 +25,7 @@ uint64_t wefti_detail_put(const char *text)
     struct slot *s = &slots[number % WEFTI_DETAILS];
     uint64_t was = atomic_load_explicit(&s->number, memory_order_relaxed);
     strncpy((char *)words, text, WEFTI_DETAIL_MAX - 1);
-    /* One writer at a time. Whoever was stopped for a thousand sentences, and finds another one here, has been forgotten. */
+    /* One writer at a time. A writer that was stopped for so long that the ring came round gives up its sentence. */
     if (was == WRITING || was > number || !atomic_compare_exchange_strong(&s->number, &was, WRITING))
         return number;
     atomic_thread_fence(memory_order_release);

@@ -1,8 +1,8 @@
-/* base/detail.h - sentences about failures that are told later, on another thread: each has a number.
+/* base/detail.h - sentences about failures that another thread asks for later: each has a number.
  *
- * An operation fails on no thread in particular, and its owner keeps its memory and need not release anything. So it keeps a
- * number, and the sentence is in a ring of the process: the last WEFTI_DETAILS of them are there. Many operations that fail
- * for one reason share one. Any thread writes and reads; nobody waits. tests/unit/base_detail.c. */
+ * An operation has no place for a sentence, and its owner releases nothing. So it keeps a number, and the last WEFTI_DETAILS
+ * sentences are in a ring of the process. Operations that fail for one reason share one. Any thread writes and reads; nobody
+ * waits. tests/unit/base_detail.c. */
 #ifndef WEFTI_DETAIL_H
 #define WEFTI_DETAIL_H
 

@@ -63,7 +63,7 @@ static wefti_handle_t *take(wefti_handles_t *kind)
     return h;
 }
 
-/* Enough pages for a few more. They are new, so nobody holds what is in them; they are touched when they are used. */
+/* Enough pages for a few more. They are touched when they are used. */
 static bool grow(wefti_handles_t *kind)
 {
     size_t each = stride(kind), bytes = each > SLAB ? (each + 4095) / 4096 * 4096 : SLAB;
@@ -133,7 +133,7 @@ void wefti_handle_shut(wefti_handle_t *h)
 {
     atomic_store(&h->shut, 1);
     atomic_store(&h->open, 0);
-    wefti_handle_quiet(h); /* who opens it again is inside, and closes it before it leaves */
+    wefti_handle_quiet(h); /* wefti_handle_reopen() runs inside, and closes it before that thread leaves */
 }
 
 void wefti_handle_quiet(wefti_handle_t *h)

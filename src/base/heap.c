@@ -1,10 +1,10 @@
 /* base/heap.c - a 4-ary heap over intrusive nodes.
  *
- * A node knows its place (slot), so that removing any node costs what removing the smallest does: O(log n). Four children a node
- * because the walk down then touches half the cache lines of a binary heap's, and timers are mostly removed, not run.
+ * A node knows its place (slot), so that removing any node costs what removing the smallest does: O(log n). Four children a
+ * node because the walk down then touches half the cache lines of a binary heap's, and timers are mostly removed, not run.
  *
- * States of a node: in no heap (slot 0), or in one heap at at[slot - 1]. Only insert and remove move it; whoever owns the heap
- * calls them, there is no lock.
+ * States of a node: in no heap (slot 0), or in one heap at at[slot - 1]. Only insert and remove move it; the owner of the heap
+ * calls them; there is no lock.
  *
  * Promise: at[0] has the smallest key; a failed insert changes nothing.
  * tests/unit/base_heap.c compares it with a sorted array over random operations. */

@@ -1,8 +1,7 @@
 /* base/json.c - JSON as RFC 8259 has it, read in place.
  *
- * Strict: strings are UTF-8 without bare control characters, \u escapes that are half a surrogate pair are refused, numbers have
- * the one form there is for them, at most WEFTI_JSON_DEPTH arrays and objects lie in each other. Skipping goes as deep as that
- * and no deeper, on the stack.
+ * Strict: strings are UTF-8 without bare control characters, \u escapes that are half a surrogate pair are refused, numbers
+ * have JSON's one form, arrays and objects nest at most WEFTI_JSON_DEPTH deep. Skipping recurses to that depth.
  *
  * Promise: any bytes are read or refused, with no byte outside of them touched. tests/unit/base_json.c,
  * tests/fuzz/registry_etcd.c. */
@@ -25,7 +24,7 @@ static bool refuse(wefti_json_t *j)
     return false;
 }
 
-/* The next character that is no blank, which must be this. */
+/* The next character that is no blank must be c. */
 static bool take(wefti_json_t *j, char c)
 {
     if (j->bad)
@@ -49,7 +48,7 @@ wefti_json_t wefti_json(char *text, size_t n)
 {
     static char nothing[1];
     if (!text)
-        text = nothing; /* no bytes may be nowhere, and C adds nothing to NULL */
+        text = nothing; /* NULL with n 0 is allowed, and C does not allow arithmetic on NULL */
     wefti_json_t j = {text, text + n, 0, 0, false};
     return j;
 }
@@ -134,7 +133,7 @@ static bool hex4(wefti_json_t *j, uint32_t *out)
     return true;
 }
 
-/* After "\u". Never longer than what it stood in. */
+/* After "\u". The character never takes more bytes than its escape. */
 static char *unicode(wefti_json_t *j, char *put)
 {
     uint32_t c, low;

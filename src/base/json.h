@@ -9,9 +9,9 @@
  *             wefti_json_skip(&j);
  *     if (!wefti_json_end(&j)) ...
  *
- * A reader that once met something else than it was asked for stays `bad`, gives nothing more and ends every loop: check once,
- * at the end. After each member and each item exactly one value is to be read or skipped. Strings are unescaped where they
- * lie, so the text changes. */
+ * A reader that found something else than it was asked for stays `bad`, gives nothing more and ends every loop: check once, at
+ * the end. After each member and each item read or skip exactly one value. Strings are unescaped where they lie, so the text
+ * changes. */
 #ifndef WEFTI_JSON_H
 #define WEFTI_JSON_H
 

@@ -1,15 +1,15 @@
 /* base/log.c - where log lines go, and the detail behind weft_last_error().
  *
  * The level starts UNREAD, above every level, so that the first line of any level comes here and the configured level is read
- * then: nothing runs when the library is loaded. It leaves UNREAD once, by that, by the first snapshot of the configuration, or
- * by weft_log_set_level(), whichever is first; afterwards only weft_log_set_level() moves it.
+ * then: nothing runs when the library is loaded. It leaves UNREAD once, by that, by the first snapshot of the configuration,
+ * or by weft_log_set_level(), whichever is first; afterwards only weft_log_set_level() moves it.
  *
  * The sink is guarded by a readers-writer lock held while it runs, so that once weft_log_set_sink() has returned the old
  * function is not running and will not be called again: its user data may be freed. A sink that logs (it calls the library)
- * gets those lines on stderr, and a sink that sets a sink has its wish fulfilled when it returns; neither can wait for itself.
+ * gets those lines on stderr, and what a sink sets takes effect when it returns; neither can wait for itself.
  *
- * A line is one write, at most LINE_MAX_LEN bytes, with control characters replaced: what a peer calls itself cannot forge a
- * line. errno is left as it was. tests/unit/base_log.c holds us to all of it. */
+ * A line is one write, at most LINE_MAX_LEN bytes, with control characters replaced: the name of a peer cannot forge a line.
+ * errno is left as it was. tests/unit/base_log.c. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -71,7 +71,7 @@ static void write_stderr(weft_log_level_t level, const char *line, size_t n)
     memcpy(buf + head, line, n);
     buf[(size_t)head + n] = '\n';
     while (write(STDERR_FILENO, buf, (size_t)head + n + 1) < 0 && errno == EINTR)
-        ; /* any other failure: there is nobody left to tell */
+        ; /* any other failure cannot be reported */
 }
 
 /* In a forked child: a thread that does not exist here may have held the lock. */

@@ -1,6 +1,6 @@
 /* base/log.h - the log, and the detail behind an error returned at once.
  *
- * Whoever first decides an error logs it or records its detail; callers pass the status up and stay silent. Secrets
+ * The code that decides an error logs it or records its detail; its callers only pass the status on. Secrets
  * (authentication keys, keys of regions) never reach a format string. */
 #ifndef WEFTI_LOG_H
 #define WEFTI_LOG_H
@@ -31,8 +31,7 @@ void wefti_log_line(weft_log_level_t level, const char *fmt, ...) __attribute__(
  * "port %d is not between 0 and 65535", port);` */
 weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same where the status says all there is, and is often no failure (it is not done yet, there is none): costs next to
- * nothing. */
+/* The same without a detail, for a status that is often no failure (not done yet, there is none). Cheap. */
 weft_status_t wefti_fail_plain(weft_status_t status);
 
 /* Forget the detail of this thread: what is there later is of a later failure. */

@@ -1,4 +1,4 @@
-/* base/mac.c - a keyed hash that says what it is for. See mac.h. tests/unit/base_mac.c has the vectors. */
+/* base/mac.c - a keyed hash with a label. See mac.h. tests/unit/base_mac.c has the vectors. */
 #include "base/mac.h"
 
 #include <sodium.h>

@@ -1,7 +1,7 @@
-/* base/mac.h - a keyed hash that says what it is for: how the two ends of something prove that they have the same secret.
+/* base/mac.h - a keyed hash with a label: how two sides prove that they have the same secret.
  *
- * BLAKE2b with 32 bytes (libsodium's crypto_generichash) over the label with its zero and the bytes. A label is used for one
- * purpose, so that what proves one thing proves nothing else. Any thread. */
+ * BLAKE2b with 32 bytes (libsodium's crypto_generichash) over the label with its zero and the bytes. Each purpose has its own
+ * label, so that a proof for one is none for another. Any thread. */
 #ifndef WEFTI_BASE_MAC_H
 #define WEFTI_BASE_MAC_H
 

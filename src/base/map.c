@@ -2,8 +2,7 @@
  *
  * A cell is empty (value NULL) or taken. A key sits at its home cell or in the unbroken run of taken cells after it; put, take
  * and growing keep that true, and a lookup may therefore stop at the first empty cell. The table is at most three quarters
- * full, so a run is short and there always is an empty cell. It grows by doubling and never shrinks: its owner had that many at
- * once before.
+ * full, so a run is short and there always is an empty cell. It grows by doubling and never shrinks.
  *
  * Promise: get finds exactly what put left and take did not remove; a put that fails changes nothing.
  * tests/unit/base_map.c compares it with a plain array over random operations, with keys that collide. */

@@ -1,8 +1,7 @@
 /* base/mpsc.h - a lock-free list to which any thread adds and from which one thread takes everything at once, oldest first.
  *
- * Nodes are embedded in what is handed over. A node may be gone as soon as it was pushed: whoever pushes does not look at it
- * again. A list can be closed, once it is empty: every later push fails, and its owner may free whatever would have answered
- * it.
+ * Nodes are embedded in what is handed over. A node may be gone as soon as it was pushed: the pusher does not look at it
+ * again. An empty list can be closed: every later push fails.
  *
  * Order: pushes of one thread come out in their order. Push and close are sequentially consistent, so that "push, then look
  * whether anyone takes" and "stop taking, then look whether anything was pushed" cannot both miss the other.
@@ -33,10 +32,10 @@ static inline bool wefti_mpsc_empty(const wefti_mpsc_t *q)
     const wefti_mpsc_node_t *n = atomic_load(&q->newest);
     return !n || n == &wefti_mpsc_mark;
 }
-/* The same for a list that may look as if it had something when it is closed: one comparison less. */
+/* One comparison less: a closed list counts as not empty. */
 static inline bool wefti_mpsc_empty_and_open(const wefti_mpsc_t *q) { return !atomic_load(&q->newest); }
-/* The same without order, for a look on the way of a message: may be true for a moment after a push of another thread. A
- * closed list looks as if it had something. */
+/* The same with a relaxed load, for fast paths: may be true for a moment after a push of another thread. A closed list counts
+ * as not empty. */
 static inline bool wefti_mpsc_seems_empty(const wefti_mpsc_t *q)
 {
     return !atomic_load_explicit(&q->newest, memory_order_relaxed);
@@ -82,7 +81,7 @@ static inline bool wefti_mpsc_close(wefti_mpsc_t *q)
     return atomic_compare_exchange_strong(&q->newest, &none, &wefti_mpsc_mark) || none == &wefti_mpsc_mark;
 }
 
-/* Open it again, when nobody can know of it. */
+/* Open it again. No other thread may know it yet. */
 static inline void wefti_mpsc_open(wefti_mpsc_t *q) { atomic_store(&q->newest, NULL); }
 
 #endif

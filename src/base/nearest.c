@@ -1,10 +1,9 @@
-/* base/nearest.c - the distance between words, counted in slips of the hand.
+/* base/nearest.c - Damerau-Levenshtein distance.
  *
- * The slips: a letter too many, one missing, a wrong one, two neighbours swapped. No stretch is edited twice, which is the
- * restricted form of the distance; for typing errors the two forms agree.
+ * The restricted form (optimal string alignment): no substring is edited twice. For typing errors the two forms agree.
  *
- * Promise: symmetric, zero exactly for words that are equal but for case, and no memory but the stack's.
- * tests/unit/base_config.c holds us to it. */
+ * Promise: symmetric, zero exactly for words that are equal but for case, allocates nothing.
+ * tests/unit/base_config.c. */
 #include "base/nearest.h"
 
 #include <stdint.h>

@@ -7,7 +7,7 @@
 
 /* Damerau-Levenshtein distance (a swap of two neighbours is one step), case aside. SIZE_MAX if a word is longer than 63. */
 size_t wefti_word_distance(const char *a, const char *b);
-/* Is `a` so near to `b` that someone who wrote it may have meant b: at most one slip, and one more per four letters of b. */
+/* Is that so near to `b` that it may be a typing error: at most one edit, and one more per four letters of b. */
 bool wefti_word_near(size_t distance, const char *b);
 
 #endif

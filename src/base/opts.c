@@ -1,11 +1,11 @@
-/* base/opts.c - options of callers that were compiled with another version. */
+/* base/opts.c - see opts.h. */
 #include "base/opts.h"
 
 #include <weft/config.h>
 
 #include "base/log.h"
 
-#define BEYOND 4096u /* bytes beyond ours: what says more has no size, but whatever was in memory there */
+#define BEYOND 4096u /* bytes beyond ours: more means that the size was never set */
 
 weft_status_t wefti_opts_read_other(const void *given, void *out, size_t size, const char *what)
 {

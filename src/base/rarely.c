@@ -1,7 +1,7 @@
-/* base/rarely.c - which kinds of warnings were said when, and how often they were not.
+/* base/rarely.c - see rarely.h.
  *
- * A table of a few kinds: one that is full forgets the kind that was not asked for the longest, which then counts as never
- * said. So what comes without end in a few kinds is held back, and nothing here grows. tests/unit/base_rarely.c holds it. */
+ * A table of a few kinds. When it is full, the kind that was unused for longest is forgotten, and counts as never logged.
+ * tests/unit/base_rarely.c. */
 #include "base/rarely.h"
 
 bool wefti_rarely_may(wefti_rarely_t *r, uint64_t kind, uint64_t now, uint64_t *left_out_out)

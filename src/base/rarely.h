@@ -10,8 +10,8 @@
 
 #define WEFTI_RARELY_NS UINT64_C(60000000000)
 
-/* What was said, of the kinds that were last asked for; all zero: nothing. It belongs to what is warned about (a registry, a
- * listener), and to one thread at a time. */
+/* The kinds that were used last; all zero: none. It belongs to what is warned about (a registry, a listener), and to one
+ * thread at a time. */
 enum { WEFTI_RARELY_KINDS = 8 };
 typedef struct wefti_rarely {
     struct wefti_rarely_kind {

@@ -17,7 +17,7 @@ static inline uint64_t wefti_rng_next(wefti_rng_t *r)
 }
 /* 0 .. n-1; n > 0. */
 static inline uint64_t wefti_rng_below(wefti_rng_t *r, uint64_t n) { return wefti_rng_next(r) % n; }
-/* About so long: half of it is certain, half is luck, so that a thousand who wait for one thing do not come in one instant. */
+/* A random time from half of it to all of it, so that many who wait for one thing do not come at once. */
 static inline uint64_t wefti_rng_jitter(wefti_rng_t *r, uint64_t ns) { return ns / 2 + wefti_rng_below(r, ns / 2 + 1); }
 
 #endif

@@ -1,9 +1,8 @@
 /* base/slots.c - a table whose ids know which use of a slot they meant.
  *
  * A slot is FREE (even generation, value NULL, on the free list), TAKEN (odd generation), or RETIRED (generation 0, on no
- * list): a slot whose generation has nowhere left to go is never used again, since an id from its first life would come true
- * once more. Add moves FREE or a new slot to TAKEN, remove moves TAKEN to FREE or RETIRED. Retired slots do not count towards
- * `max`.
+ * list): a slot whose generation would wrap is never used again, since an id of its first use would be valid again. Add moves
+ * FREE or a new slot to TAKEN, remove moves TAKEN to FREE or RETIRED. Retired slots do not count towards `max`.
  *
  * Promise: an id is never 0, never given twice, and finds its value from add to remove and nothing after.
  * tests/unit/base_slots.c compares it with a list of all ids ever given, and walks a slot into retirement. */

@@ -27,7 +27,7 @@ static inline void *wefti_slots_get(const wefti_slots_t *s, uint64_t id)
     uint32_t i = (uint32_t)id, gen = (uint32_t)(id >> 32);
     return i < s->n && s->at[i].generation == gen ? s->at[i].value : 0;
 }
-/* Let a taken id stand for something else. */
+/* Replace the value of a taken id. */
 static inline void wefti_slots_put(wefti_slots_t *s, uint64_t id, void *value) { s->at[(uint32_t)id].value = value; }
 
 #endif

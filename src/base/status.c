@@ -1,7 +1,7 @@
 /* base/status.c - names and sentences of statuses, from the one list in weft/status.h.
  *
  * Promise: every status of the list has both, no two share a name, and any other number gets the two words for unknown ones.
- * tests/unit/base_status.c holds us to it. */
+ * tests/unit/base_status.c. */
 #include "base/status.h"
 
 #include <weft/config.h>

@@ -1,13 +1,13 @@
-/* base/status.h - statuses that a peer tells of, whatever version it is. */
+/* base/status.h - statuses that a peer of any version sends. */
 #ifndef WEFTI_STATUS_H
 #define WEFTI_STATUS_H
 
 #include <stdint.h>
 #include <weft/status.h>
 
-/* How a peer says an operation ended, 0 or less: as a status of ours. A failure that this version does not know, for the peer
- * is newer, is a failure of that operation all the same, and nothing more: WEFT_ERR_REJECTED, *reason_out (untouched
- * otherwise) its number without the sign, and the log has both. who: "the owner of remote memory". */
+/* The status of an operation as a peer sends it, 0 or less, as one of ours. One that this version does not know, because the
+ * peer is newer, becomes WEFT_ERR_REJECTED, with its number without the sign in *reason_out (untouched otherwise), and the log
+ * has both. who: "the owner of remote memory". */
 weft_status_t wefti_status_told(int32_t number, const char *who, uint32_t *reason_out);
 
 #endif

@@ -4,7 +4,7 @@
  * its readers would take it for seconds and half for milliseconds; 0 is 0 in any of them.
  *
  * Promise: the whole string is read or WEFT_ERR_INVALID says what is wrong with it; nothing wraps around.
- * tests/unit/base_config.c and tests/fuzz/config.c hold us to it. */
+ * tests/unit/base_config.c and tests/fuzz/config.c. */
 #include <string.h>
 
 #include "base/ascii.h"

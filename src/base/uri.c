@@ -5,11 +5,11 @@
  *     host   = name or device or IPv4  |  "[" IPv6 ["%" zone] "]"
  *     weft   = "weft://" name ["@" name]
  *
- * Strict: what cannot be an address on any machine is refused here, with the part and its value, so that nobody waits for a
- * resolver to say so. A comma always separates, the scheme may be in any case, and there is no percent-encoding.
+ * Strict: what cannot be an address on any machine is refused here, with the part and its value, so that no resolver has to. A
+ * comma always separates, the scheme may be in any case, and there is no percent-encoding.
  *
- * Promise: reads nothing past the terminator; an accepted address formats to text that parses to the same address, and an error
- * leaves the outputs alone. tests/unit/base_uri.c and tests/fuzz/uri.c hold us to it. */
+ * Promise: reads nothing past the terminator; an accepted address formats to text that parses to the same address, and an
+ * error leaves the outputs alone. tests/unit/base_uri.c and tests/fuzz/uri.c. */
 #include "base/uri.h"
 
 #include <arpa/inet.h>

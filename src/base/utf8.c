@@ -1,7 +1,7 @@
 /* base/utf8.c - UTF-8 as RFC 3629 has it: no longer form than needed, no surrogates, nothing beyond U+10FFFF.
  *
  * Promise: never a byte past the end is read; eight bytes of ASCII cost one comparison, since that is what most text is.
- * tests/unit/base_utf8.c holds us to it. */
+ * tests/unit/base_utf8.c. */
 #include "base/utf8.h"
 
 #include <string.h>

@@ -1,12 +1,11 @@
-/* base/wild.h - bytes that a peer can still change: read once, into memory of our own, and believed there.
+/* base/wild.h - bytes that a peer can still change: copied once, and only the copy is used.
  *
- * On shared memory a record is handed over where it lies, and its sender may write to it while we look. So nothing there is
- * read twice: not to check it and then to use it, nor by a compiler that would rather load again than keep a value. The type
- * says so. A pointer to wefti_wild_t cannot be followed; what it points to is taken, and from then on there is only the copy.
+ * On shared memory a record is read in place, and its sender may write to it meanwhile. So nothing there is read twice: not to
+ * check it and then to use it, nor by a compiler that loads again instead of keeping a value. A pointer to wefti_wild_t cannot
+ * be dereferenced, only copied from.
  *
- * wefti_wild_bare() is for bytes that are handed on without a look at them: to a copy into the program's buffer, to a handler
- * of the program's that gets them in place. tests/fault/conn_flips.c changes records between any two instructions of ours that
- * touch them. */
+ * wefti_wild_bare() is for bytes that are passed on unseen: to a copy into the program's buffer, or to a handler that gets
+ * them in place. tests/fault/conn_flips.c changes records between any two instructions of ours that touch them. */
 #ifndef WEFTI_WILD_H
 #define WEFTI_WILD_H
 

@@ -1,16 +1,15 @@
 /* core/close.c - the end of a runtime.
  *
- * Closing runs on the driver (the runtime's own thread where there is one): whoever waits and drives is told to leave, and
- * waits beside it from then on. From the first step on nothing can be posted. Each round forces the rooms down from the top,
+ * Closing runs on the driver (the runtime's own thread where there is one): a thread that waits and drives is told to leave,
+ * and waits without driving. From the first step on nothing can be posted. Each round forces the rooms down from the top,
  * completes what is core's own (timers, groups) with WEFT_ERR_CLOSED, and progresses, until every room says that the fabric
- * can touch nothing any more. A fabric that does not let go within its bound is left with an error in the log: better a leak
- * than a hang. All completions are delivered before anything is freed. When all is quiet the inbox is closed, so that nothing
- * can be handed in any more, and whoever is still inside is waited for.
+ * can touch nothing any more. If the fabric does not release everything within a bound, it is left with an error in the log: a
+ * leak is better than a hang. All completions are delivered before anything is freed. When all is quiet the inbox is closed,
+ * so that nothing can be handed in any more, and threads that are still inside are waited for.
  *
  * In a forked child the fabric and what the rooms made of it belong to the parent: only memory of core is freed.
  *
- * Promise: every operation completes once, and no callback comes after weft_runtime_close() returned. tests/unit/core_close.c
- * holds us to it. */
+ * Promise: every operation completes once, and no callback comes after weft_runtime_close() returned. tests/unit/core_close.c. */
 #include <sched.h>
 
 #include "base/alloc.h"
@@ -67,7 +66,7 @@ void wefti_shutdown(weft_runtime_t *rt)
     }
 }
 
-/* Take the place of whoever drives a runtime without a thread of its own. False: that one does not leave. */
+/* Become the driver of a runtime without a thread of its own. False: the present driver does not leave. */
 static bool take_driver(weft_runtime_t *rt)
 {
     uint64_t bound = wefti_clock_ns() + wefti_close_bound;
@@ -80,7 +79,7 @@ static bool take_driver(weft_runtime_t *rt)
     return true;
 }
 
-/* Everything has ended: whoever waited is on the way out, and nobody can come in. */
+/* Everything has ended: threads that waited are leaving, and none can enter. */
 static void wait_for_those_inside(weft_runtime_t *rt)
 {
     atomic_store(&rt->ended, true);

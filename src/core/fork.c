@@ -2,9 +2,9 @@
  *
  * A fabric does not survive fork(): its connections and registrations belong to the parent, and its thread is not here. So
  * every fork counts, and a runtime remembers the count at its opening: comparing the two is what every public call does first.
- * A call that forgets must not touch the parent's connections, which the child has mapped as well: so in the child every
- * runtime of the parent has a driver already, and nobody can become it. The handler only counts and stores; it is legal
- * between fork() and exec(). tests/unit/core_fork.c holds us to it. */
+ * A call that forgets the comparison must not touch the parent's connections, which the child has mapped, too: so in the child
+ * the driver of every runtime counts as taken. The handler only counts and stores; it is legal between fork() and exec().
+ * tests/unit/core_fork.c. */
 #include <pthread.h>
 
 #include "core/local.h"

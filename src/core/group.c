@@ -2,15 +2,15 @@
  *
  * A group has one record per member, made in weft_group_start(). On the driver it becomes the watch of each member, and is
  * told of each completion once; members that were done before count at once. It touches a member only while its record says
- * so: after the completion its owner may free it. What is left when the fate is decided is cancelled, and the group completes
- * when all have let go. A member that was never posted when the rest is cancelled counts as cancelled, and is the group's no
- * longer.
+ * so: after the completion its owner may free it. When the outcome is decided, the other members are cancelled, and the group
+ * completes when all have ended. A member that was never posted when the rest is cancelled counts as cancelled, and leaves the
+ * group.
  *
  * A member that is posted after weft_group_start() returned could complete before the driver has started the group, without a
- * look at its watch: some posts need no driver. So it is GROUPED, by the thread that starts the group, and its post takes the
- * way over the driver, behind the group.
+ * look at its watch: some posts need no driver. So the thread that starts the group marks it as GROUPED, and its post goes
+ * through the driver, behind the group.
  *
- * Promise: a group completes once, after its last member, whatever the order. tests/unit/core_group.c holds us to it. */
+ * Promise: a group completes once, after its last member, whatever the order. tests/unit/core_group.c. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -113,13 +113,13 @@ static void member_done(weft_op_t *op, void *arg)
 {
     member_t *m = (member_t *)arg;
     group_t *g = wefti_op_scratch(m->group, group_t);
-    (void)op; /* perhaps freed by now */
+    (void)op; /* may be freed by now */
     const weft_runtime_t *rt = wefti_opx(m->group)->rt;
     count(g, (size_t)(m - g->members), rt->told, rt->told_detail);
     settle(m->group);
 }
 
-/* It was not started: the first n members are nobody's. */
+/* It was not started: the first n members leave it. */
 static void let_go(group_t *g, size_t n)
 {
     while (n--)

@@ -1,16 +1,16 @@
-/* core/key.c - the pre-shared key: what was typed is stretched, what is random is taken as it is.
+/* core/key.c - the pre-shared key: a typed one is stretched, a random one is used as it is.
  *
- * Whoever records a hello can try keys against it. A key that a person chose would not last long against that, so it goes
- * through Argon2id: 32 MiB and three passes, about 60 ms, which is what each guess costs as well. Both sides must come to the
- * same, so the salt is a constant: the hash of a label.
+ * An attacker who records a hello can try keys against it. A key that a person chose would soon be found, so it goes through
+ * Argon2id: 32 MiB and three passes, about 60 ms, for each guess as well. Both sides must get the same key, so the salt is a
+ * constant: the hash of a label.
  *
- * 32 random bytes cannot be guessed, and need none of it. They are known by what is written before them: "weft-key-1 " and 64
- * hex digits, as `weft key new` writes them to a file. Whatever begins with "weft-key-" and is not that is refused: half a key
- * must not become another key. A program that makes keys itself says so (opts.key_random).
+ * 32 random bytes cannot be guessed, and need none of it. They are recognised by their prefix: "weft-key-1 " and 64 hex
+ * digits, as `weft key new` writes them to a file. Anything else that begins with "weft-key-" is refused: half a key must not
+ * become another key. A program that makes keys itself says so (opts.key_random).
  *
- * A process stretches a key once: the result is kept, for the runtimes that are opened later. What is kept is no key by
- * itself: it is XORed with a keyed hash of the bytes it came from, so that only who has these gets it back. It is wiped at
- * exit and in a forked child. The lock is held while one thread stretches, so that the others do not do it too.
+ * A process stretches a key once: the result is kept, for the runtimes that are opened later. It is kept XORed with a keyed
+ * hash of the bytes it came from, so that only those bytes give it back. It is wiped at exit and in a forked child. The lock
+ * is held while one thread stretches, so that the others do not do it too.
  *
  * Promise: the same bytes make the same key in every process, other bytes another one. tests/unit/core_key.c. */
 #include "core/key.h"
@@ -44,7 +44,7 @@ typedef struct kept {
     uint8_t sealed[WEFTI_KEY_SIZE];
 } kept_t;
 
-/* What is known of typed bytes without stretching them, and only here: `secret` is random and of this process. */
+/* A hash of typed bytes, keyed with a random `secret` of this process. */
 typedef struct print {
     uint8_t id[ID_LEN];
     uint8_t seal[WEFTI_KEY_SIZE];
@@ -80,7 +80,7 @@ static void begin(void)
 __attribute__((destructor)) static void at_exit(void)
 {
     if (pthread_mutex_trylock(&lock))
-        return; /* a thread that is still opening a runtime does not hold up the exit */
+        return; /* do not wait for a thread that is still opening a runtime */
     forget();
     pthread_mutex_unlock(&lock);
 }

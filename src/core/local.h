@@ -89,7 +89,7 @@ unsigned wefti_timers_run(weft_runtime_t *rt);
 weft_status_t wefti_op_timer_after(weft_runtime_t *rt, weft_op_t *op, uint64_t ns);
 /* Nanoseconds from now to the next timer; WEFT_FOREVER for none. Reads the clock if there is one. */
 uint64_t wefti_timers_next(weft_runtime_t *rt);
-/* The timer operation's hour has come. */
+/* Complete a timer operation whose time has come; false: it is another kind of operation. */
 bool wefti_timer_op_due(weft_op_t *op);
 
 /* sleep.c */

@@ -4,7 +4,7 @@
  * what completes at once gets its next turn in the next round.
  *
  * A foreign loop arms the runtime and sleeps on its fd. While it is armed (`armed`, `sleeping`), a post by any thread makes
- * the fd readable before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can swallow the event that would
+ * the fd readable before the post returns (WEFTI_DUE_POKE), since posting on an armed fabric can consume the event that would
  * have woken the loop. The next progress disarms.
  *
  * A round may take 50 ns, or as long as a callback computes or a payload is copied. Reading the clock in each would cost too
@@ -12,7 +12,7 @@
  * clock (5 ns, no cycle counter): if it has ticked, timers run. A caller may also progress once a second: a call of its own
  * that finds nothing looks at the coarse clock too, and if it has ticked, at everything.
  *
- * tests/unit/core_loop.c and core_timer.c hold us to this. */
+ * tests/unit/core_loop.c and core_timer.c. */
 #include "core/local.h"
 
 enum { DELIVER_MOST = 256 };
@@ -40,8 +40,7 @@ static void unarm(weft_runtime_t *rt)
     rt->until_clock = 1;
 }
 
-/* The loop that armed it is back, or another thread disarmed it behind the back of the sleeping loop, which then has to come and
- * see. */
+/* The loop that armed it is back; or another thread disarmed it while the loop sleeps, and the loop has to be woken. */
 static void tell_loop(weft_runtime_t *rt)
 {
     if (rt->armed_by == &wefti_driven)
@@ -134,7 +133,7 @@ static weft_status_t arm(weft_runtime_t *rt)
     if (!wefti_mpsc_empty(&rt->inbox))
         goto err_armed; /* its wake-up may have come before arm, and be gone */
     rt->armed = 1;
-    rt->armed_by = &wefti_driven; /* as good a name for this thread as any */
+    rt->armed_by = &wefti_driven; /* an address that identifies this thread */
     rt->leave_due |= WEFTI_DUE_POKE;
     return WEFT_OK;
 
@@ -168,7 +167,7 @@ uint64_t weft_runtime_next_timeout(weft_runtime_t *rt)
 {
     weft_runtime_t *was;
     if (!rt || wefti_gone(rt) || !wefti_enter(rt, &was))
-        return WEFT_FOREVER; /* whoever drives it looks after its timers */
+        return WEFT_FOREVER; /* the present driver runs the timers */
     uint64_t ns = wefti_timers_next(rt);
     wefti_leave_quietly(rt, was);
     return ns;

@@ -2,7 +2,7 @@
  *
  * The driver pushes, one thread at a time pops; between them a list (`pushed`, base/mpsc.h) that the popper takes whole
  * (`taken`), through opx->handed, which nobody else needs once an operation is complete. An operation in a queue is DONE and
- * QUEUED: complete for whoever asks, but not to be posted again before it is popped.
+ * QUEUED: complete, but not to be posted again before it is popped.
  *
  * The event fd is written when the first of a burst is pushed, and read by the pop that finds nothing left:
  *
@@ -10,12 +10,12 @@
  *     since a push in between relied on it
  *
  * A pop that finds nothing while it is LIGHTING leaves it: then the fd is readable once with nothing there, and the next pop
- * darkens it. Nobody ever waits for a byte that another may have read.
+ * darkens it. No thread ever waits for a byte that another may have read.
  *
- * A forked child has a copy of the queue, but the same fd: so there it gives nothing and touches nothing.
+ * A forked child has a copy of the queue, but the same fd: so there every call fails and touches nothing.
  *
  * Promise: each completion is popped once, in the order of completion; the fd is readable while something is there.
- * tests/unit/core_queue.c holds us to it. */
+ * tests/unit/core_queue.c. */
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static void darken(weft_queue_t *queue)
     uint64_t count;
     if (atomic_load(&queue->lit) != LIT)
         return;
-    /* nothing to read: the program has read it, which it should not */
+    /* if there is nothing to read, the program has read it, which it should not */
     while (read(atomic_load(&queue->fd), &count, sizeof count) < 0 && errno == EINTR)
         ;
     atomic_store(&queue->lit, DARK);
@@ -90,7 +90,7 @@ static void darken(weft_queue_t *queue)
 
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op)
 {
-    /* The popper may have it, and want to free the queue, as soon as it is in. */
+    /* As soon as it is pushed, the popper may have it and free the queue. */
     atomic_store_explicit(&queue->pushing, 1, memory_order_relaxed);
     wefti_op_done(rt, op, WEFTI_OP_QUEUED);
     wefti_mpsc_push_t how = wefti_mpsc_push(&queue->pushed, &wefti_opx(op)->handed);
@@ -197,7 +197,7 @@ static void unlock(weft_runtime_t *rt)
 void wefti_queues_cut(weft_runtime_t *rt)
 {
     if (wefti_gone(rt))
-        return; /* a thread that is not here may have the lock; and none of them looks at the runtime any more */
+        return; /* a thread that is not here may have the lock, and no queue looks at the runtime any more */
     lock(rt);
     for (wefti_list_t *l; (l = wefti_list_pop(&rt->queues));)
         atomic_store(&wefti_container_of(l, weft_queue_t, link)->rt, NULL);
@@ -216,7 +216,7 @@ weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out)
         queue->fork_generation = wefti_fork_generation;
         queue->fd = -1;
         lock(rt);
-        if (!wefti_closing(rt)) { /* else it is made without one, as if the runtime had been closed a moment later */
+        if (!wefti_closing(rt)) { /* else it has no runtime, as if that had been closed a moment later */
             queue->rt = rt;
             wefti_list_push_back(&rt->queues, &queue->link);
         }
@@ -227,7 +227,7 @@ weft_status_t weft_queue_new(weft_runtime_t *rt, weft_queue_t **queue_out)
     return queue ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a queue");
 }
 
-/* Leave the list of its runtime, unless that one closes just now and has emptied it. */
+/* Leave the list of its runtime, unless that is closing and has emptied it. */
 static void unlist(weft_queue_t *queue)
 {
     weft_runtime_t *rt = wefti_queue_runtime(queue);

@@ -1,7 +1,7 @@
 /* core/run.c - a function of the program, run on the driver.
  *
- * It waits on the ready list, where completions wait, and is run in its turn: so it runs from progress, never inside the call
- * that asks for it, and after what completed before. tests/unit/core_run.c. */
+ * It waits on the ready list with the completions, and runs in its turn: from progress, never inside weft_runtime_call(), and
+ * after what completed before it. tests/unit/core_run.c. */
 #include "base/alloc.h"
 #include "core/local.h"
 

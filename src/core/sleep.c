@@ -1,8 +1,8 @@
 /* core/sleep.c - how the driver sleeps until there is something to do, and the futex under other threads' waits.
  *
- * The order is what keeps a wake-up from being lost: say that we sleep, look at the inbox, arm the fabric, look at the inbox
- * again (a wake-up that came before arm() may be gone with it), sleep. A pusher puts his node into the inbox first and looks
- * whether we sleep then. Still every sleep ends after WEFTI_SAFETY_NS; if it then turns out that there was something to do,
+ * The order is what keeps a wake-up from being lost: set `sleeping`, look at the inbox, arm the fabric, look at the inbox
+ * again (a wake-up that came before arm() may be gone with it), sleep. A pusher pushes first, and then looks whether the
+ * driver sleeps. Still every sleep ends after WEFTI_SAFETY_NS; if it then turns out that there was something to do,
  * rescued_wakeups counts it.
  *
  * tests/unit/core_thread.c lets threads post into a hundred thousand random sleeps. */
@@ -25,7 +25,7 @@ static bool work_waits(weft_runtime_t *rt)
     return !wefti_mpsc_empty(&rt->inbox) || !wefti_list_empty(&rt->ready) || (wefti_closing(rt) && !rt->ending);
 }
 
-/* How long it may be; 0: not at all. */
+/* How long the sleep may be; 0: not at all. */
 static uint64_t longest(weft_runtime_t *rt, uint64_t until)
 {
     uint64_t ns = WEFTI_SAFETY_NS, timer = wefti_timers_next(rt), now = until < WEFT_FOREVER ? wefti_now(rt) : 0;
@@ -40,7 +40,7 @@ bool wefti_sleep(weft_runtime_t *rt, uint64_t until)
     struct pollfd pfd = {.fd = f->ops->event_fd(f), .events = POLLIN};
     if (pfd.fd < 0)
         return false;
-    rt->quiet = WEFTI_QUIET_MANY; /* whatever comes of it, the next round looks at everything */
+    rt->quiet = WEFTI_QUIET_MANY; /* the next round looks at everything */
     uint64_t ns = longest(rt, until);
     if (!ns)
         return true;
@@ -56,7 +56,7 @@ bool wefti_sleep(weft_runtime_t *rt, uint64_t until)
         rt->sleeps++;
         got = ppoll(&pfd, 1, &ts, NULL);
         rt->wakeups += got > 0;
-        /* what comes in the very moment the time is up has called, or is about to: that is no rescue */
+        /* an event that comes just when the time is up is no rescue */
         if (got == 0 && ns == WEFTI_SAFETY_NS)
             nobody_called = atomic_load(&rt->sleeping) && poll(&pfd, 1, 0) == 0;
     }

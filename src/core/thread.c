@@ -1,10 +1,10 @@
 /* core/thread.c - a runtime's own thread.
  *
- * It is the driver from its first to its last instruction. It does what a caller's endless wait would do (wait.c): progress, spin
- * for spin_ns after the last event, sleep. It is stopped by a node in the inbox, like everything else that other threads want of
- * it, and shuts the runtime down itself, so that the last callbacks run where all others did.
+ * It is the driver from its first to its last instruction. It does what a caller's endless wait would do (wait.c): progress,
+ * spin for spin_ns after the last event, sleep. A call in the inbox stops it, and it shuts the runtime down itself, so that
+ * the last callbacks run on the same thread as all others.
  *
- * It takes no signals: those are the program's. tests/unit/core_thread.c holds us to this, and to an idle thread that uses no
+ * It blocks all signals: they are the program's. tests/unit/core_thread.c holds us to this, and to an idle thread that uses no
  * CPU. */
 #include <pthread.h>
 #include <sched.h>
@@ -38,8 +38,8 @@ static void stop(wefti_call_t *call)
 {
     thread_t *t = wefti_container_of(call, thread_t, call);
     int asked = ASKED;
-    atomic_store(&t->called, false);                              /* from here on whoever asks again calls again */
-    if (atomic_compare_exchange_strong(&t->asked, &asked, STOPS)) /* else whoever asked has given up */
+    atomic_store(&t->called, false);                              /* from here on another stop needs another call */
+    if (atomic_compare_exchange_strong(&t->asked, &asked, STOPS)) /* else the closing thread has given up */
         t->stop = true;
 }
 

@@ -4,9 +4,9 @@
  * price of one nanosecond. A deadline only asks the operation to end; the room completes it when it can.
  *
  * Timers run in progress, after the fabric was asked: what has arrived counts before a deadline does. progress.c says when the
- * clock is read; whoever sleeps or is about to reads it.
+ * clock is read; a sleep reads it, too.
  *
- * Promise: a timer runs once per arming, not before its time. tests/unit/core_timer.c holds us to it. */
+ * Promise: a timer runs once per arming, not before its time. tests/unit/core_timer.c. */
 #include "base/clock.h"
 #include "core/local.h"
 
@@ -45,7 +45,7 @@ static weft_status_t insert(weft_runtime_t *rt, wefti_heap_node_t *node, uint64_
 
 weft_status_t wefti_timer_at(weft_runtime_t *rt, wefti_timer_t *t, uint64_t when)
 {
-    wefti_heap_remove(&rt->timers, &t->node); /* makes room: re-arming never fails */
+    wefti_heap_remove(&rt->timers, &t->node); /* makes space: re-arming never fails */
     return insert(rt, &t->node, when < UINT64_MAX - 1 ? (when + 1) & ~UINT64_C(1) : UINT64_MAX - 1);
 }
 

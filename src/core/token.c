@@ -2,14 +2,14 @@
  *
  * Whether a token is cancelled is its own flag or that of an ancestor, so it is true for everyone at once, from any thread.
  * Ending the operations that joined is the driver's part: the token is also a node of the inbox (call), pushed by the first
- * cancel, and again when an operation joins too late to have been seen by it.
+ * cancel, and again when an operation joins after that.
  *
  *   ops       joined operations, the driver's only
  *   children  guarded by `lock`, since tokens are made and dropped on any thread; a child holds its parent, never the reverse
  *   refs      handles, children, joined operations, and the call while it is in the inbox
  *
  * Promise: an operation with a token that is cancelled is asked to end once, whichever of post and cancel comes first.
- * tests/unit/core_token.c holds us to it. */
+ * tests/unit/core_token.c. */
 #include <pthread.h>
 
 #include "base/alloc.h"
@@ -55,7 +55,7 @@ void weft_token_hold(weft_token_t *token)
         atomic_fetch_add_explicit(&token->refs, 1, memory_order_relaxed);
 }
 
-/* Hold it unless it is on its way out. */
+/* Hold it unless it is being freed. */
 static bool try_hold(weft_token_t *token)
 {
     uint32_t refs = atomic_load_explicit(&token->refs, memory_order_relaxed);
@@ -82,7 +82,7 @@ void weft_token_drop(weft_token_t *token)
 
 /* --- cancelling ------------------------------------------------------------------------------------------------------------- */
 
-/* Ask what joined; put the children that are alive on `todo`, held. */
+/* Cancel what joined; put the children that are alive on `todo`, held. */
 static void cancel_one(weft_token_t *token, wefti_list_t *todo)
 {
     wefti_list_t asked;
@@ -131,7 +131,7 @@ void wefti_token_join(weft_token_t *token, weft_op_t *op)
 {
     weft_token_hold(token);
     wefti_list_push_back(&token->ops, &wefti_opx(op)->token_link);
-    /* Cancelled since it was posted: not here, where its room is not ready for it, but through the inbox. */
+    /* Cancelled since it was posted: not here, where its start() is still running, but through the inbox. */
     if (__builtin_expect(wefti_token_cancelled(token), 0) && !atomic_exchange(&token->called, 1)) {
         weft_token_hold(token);
         wefti_opx(&token->call.op)->kind = &wefti_call_kind;

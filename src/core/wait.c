@@ -1,13 +1,12 @@
 /* core/wait.c - waiting for operations: one, any, all.
  *
- * A thread that waits drives if nobody else does: it holds the driver for the whole wait and progresses in a tight loop; posts of
- * other threads come in through the inbox each round. After spin_ns without an event it sleeps on the fabric. A thread that finds
- * another one driving spins a little and then sleeps on the futex done_seq, after marking what it waits for (WAITED), so that
- * only completions someone sleeps for cost a system call. A driver that leaves hands on to one of those sleepers; one that is
- * woken and needs nothing more hands on further.
+ * A thread that waits drives if nobody else does: it holds the driver for the whole wait and progresses in a tight loop; posts
+ * of other threads come in through the inbox each round. After spin_ns without an event it sleeps on the fabric. A thread that
+ * finds another one driving spins a little and then sleeps on the futex done_seq, after marking what it waits for (WAITED), so
+ * that only completions someone sleeps for cost a system call. A driver that leaves wakes one of those sleepers to be the
+ * next; one that has nothing to wait for any more wakes the next.
  *
- * Promise: a wait ends with its operation or its timeout, whoever drives, comes or goes. tests/unit/core_wait.c holds us to
- * it. */
+ * Promise: a wait ends with its operation or its timeout, whichever thread drives. tests/unit/core_wait.c. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -74,7 +73,7 @@ static bool all_done(void *arg)
 static bool all_mark(void *arg)
 {
     return all_are((several_t *)arg, op_mark);
-} /* the first will do: it is looked at first, too */
+} /* marking the first is enough: it is looked at first, too */
 
 /* --- driving ---------------------------------------------------------------------------------------------------------------- */
 
@@ -89,14 +88,14 @@ static inline __attribute__((always_inline)) weft_status_t drive(weft_runtime_t 
     bool timed = timeout != WEFT_FOREVER;
     for (;;) {
         unsigned n = wefti_progress(rt);
-        if ((n || completed != rt->ops_completed) && done(arg)) /* looking at many costs: only when some moved */
+        if ((n || completed != rt->ops_completed) && done(arg)) /* looking at many is slow: only when some completed */
             return WEFT_OK;
         completed = rt->ops_completed;
         if (__builtin_expect(wefti_closing(rt), 0)) {
             if (done(arg)) /* the call that stops the own thread may have come within wefti_sleep() */
                 return WEFT_OK;
             if (!own_thread)
-                return WEFT_ERR_AGAIN; /* whoever closes it drives from here on */
+                return WEFT_ERR_AGAIN; /* the closing thread drives from here on */
         }
         if (n) {
             idle = 0;
@@ -187,13 +186,13 @@ static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_
     }
 }
 
-/* The same, from inside: whoever closes the runtime waits for us. */
+/* The same, from inside: close waits for this thread. */
 static weft_status_t beside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t deadline)
 {
     atomic_fetch_add(&rt->handle.inside, 1);
     weft_status_t st = what->done(what->arg) ? WEFT_OK : aside(rt, what, deadline);
     if (st != WEFT_ERR_AGAIN)
-        wefti_hand_on(rt); /* the turn to drive may have been meant for us */
+        wefti_hand_on(rt); /* this thread may have been told to become the driver */
     wefti_part(rt);
     return st;
 }
@@ -238,7 +237,7 @@ weft_status_t wefti_wait(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t 
 
 /* --- the public calls ------------------------------------------------------------------------------------------------------- */
 
-/* What it came to. Its sentence is this thread's last error, too: whoever waits need not look in two places. */
+/* Its status. Its sentence becomes this thread's last error, too. */
 static inline weft_status_t outcome(const weft_op_t *op)
 {
     if (__builtin_expect(op->status, 0))

@@ -1,10 +1,10 @@
 /* mem/arena.c - where a pool's memory comes from: memfds that peers may map, or whatever the kind allocates.
  *
- * An arena of host memory that may be shared is a memfd (memfd.c), which others can only read. The fabric is told of it; it is
- * the fabric's business which peers get to know. Where CUDA is in use it is page-locked too, so that a GPU's engine copies
- * from and to it directly.
+ * An arena of host memory that may be shared is a memfd (memfd.c), which others can only read. The fabric is told of it; the
+ * fabric decides which peers get to know. Where CUDA is in use it is page-locked too, so that a GPU's engine copies from and
+ * to it directly.
  *
- * Promise: a failed open leaves nothing behind. tests/unit/mem_pool.c holds us to it. */
+ * Promise: a failed open leaves nothing behind. tests/unit/mem_pool.c. */
 #include <sys/mman.h>
 
 #include "mem/local.h"
@@ -34,7 +34,7 @@ weft_status_t wefti_arena_open(wefti_arena_t *a, weft_runtime_t *rt, const weft_
         a->pinned = wefti_cuda_pin(a->base, n);
     if (a->fd >= 0 && f->ops->share) {
         st = f->ops->share(f, a->base, n, a->fd, &a->share_id);
-        if (st) /* then its payloads are copied as any other's */
+        if (st) /* its payloads are copied like any other */
             wefti_info("mem: an arena of %zu bytes is not shared with peers: %s", n, weft_last_error());
         a->shared = !st;
     }

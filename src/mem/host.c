@@ -6,10 +6,10 @@
  *     pinned   pages that stay: locked by CUDA once that is in use, so that its engine can copy from and to them, else by mlock(). Where the
  *              limit on locked memory forbids that, they are ordinary pages, and the log says so once
  *
- * huge and pinned are mmap()ed, with the length rounded up in the same way by alloc and by free. Nothing is written down
- * about an allocation: unmapping undoes whatever was done to it, except what CUDA knows, which is asked.
+ * huge and pinned are mmap()ed, with the length rounded up in the same way by alloc and by free. There is no record of an
+ * allocation: unmapping undoes everything but page-locking by CUDA, which CUDA knows itself.
  *
- * Promise: an allocation that fails leaves nothing behind. tests/unit/mem_kind.c holds us to it. */
+ * Promise: an allocation that fails leaves nothing behind. tests/unit/mem_kind.c. */
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static weft_status_t no_memory(const char *what, size_t n)
     return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu bytes of the kind %s", n, what);
 }
 
-/* The switch of base/alloc.h works here too. */
+/* Tests make these fail as they do malloc(). */
 static bool told_to_fail(size_t n)
 {
     return __builtin_expect(wefti_alloc_fails != NULL, 0) && wefti_alloc_fails(n);
@@ -95,7 +95,7 @@ static weft_status_t huge_alloc(const weft_mem_kind_t *kind, size_t n, void **pt
     size_t all = round_up(n, HUGE_PAGE);
     if (!all || told_to_fail(n))
         return no_memory("huge", n);
-    /* The size is said, since the system's default may be another one, whose multiples unmapping would then want. */
+    /* An explicit size: with the system's default, which may be another one, unmapping would need multiples of that. */
     int two_mib = 21 << 26;
     void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | two_mib, -1, 0);
     if (p == MAP_FAILED) {

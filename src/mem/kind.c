@@ -2,13 +2,13 @@
  *
  * The library's own kinds are constants; CUDA's are there once cuda.c has found a driver. A program's own live in a table of
  * sixteen, before the library's in every look-up. Two counts are kept beside it: how many kinds weft_mem_kind_of() has to ask,
- * and how many the processor cannot touch. While they are 0, which is how most programs live, no buffer is looked at twice.
+ * and how many the processor cannot touch. While they are 0, as in most programs, no buffer is looked at twice.
  *
  * The table is guarded by a read-write lock, so that a kind that was removed is not being asked anything any more when the
  * removal returns. In a forked child the lock is made anew, since a thread that is not there may have held it.
  *
  * Promise: a copy between any two kinds goes through functions that know them, and nothing here starts CUDA unless its kinds
- * are asked for by name. tests/unit/mem_kind.c holds us to it. */
+ * are asked for by name. tests/unit/mem_kind.c. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,7 +92,7 @@ weft_status_t weft_mem_kind_add(const weft_mem_kind_t *kind)
     if (own_named(kind->name)) {
         st = wefti_fail(WEFT_ERR_STATE, "a kind \"%s\" was added before: remove that first", kind->name);
     } else if (n_own == OWN_MAX) {
-        st = wefti_fail(WEFT_ERR_LIMIT, "%u kinds were added, and there is room for no more", OWN_MAX);
+        st = wefti_fail(WEFT_ERR_LIMIT, "%u kinds were added, and there is space for no more", OWN_MAX);
     } else {
         own[n_own++] = kind;
         atomic_fetch_add(&wefti_mem_askable, kind->owns != NULL);
@@ -268,7 +268,7 @@ static weft_status_t copy_by(const weft_mem_kind_t *kind, void *dst, const void 
     return st;
 }
 
-/* Between two kinds that know nothing of each other. */
+/* Between two devices of different kinds, through host memory. */
 static weft_status_t copy_across(const weft_mem_kind_t *to, char *dst, const weft_mem_kind_t *from, const char *src, size_t n)
 {
     size_t step = n < BOUNCE ? n : BOUNCE;

@@ -1,10 +1,9 @@
 /* mem/mem.c - the room: what it keeps per runtime, from the opening of the runtime to its end.
  *
- * It stands on nothing that moves: it has no operations and is always idle. Its end comes after that of the rooms above and
- * before the fabric's, so that ranges can still be unregistered and arenas unshared.
+ * It has no operations and is always idle. It ends after the rooms above and before the fabric, so that ranges can still be
+ * unregistered and arenas unshared.
  *
- * Promise: when the runtime is closed, the fabric knows of no memory of ours any more. tests/unit/mem_pool.c and mem_reg.c
- * hold us to it. */
+ * Promise: when the runtime is closed, the fabric knows of no memory of ours any more. tests/unit/mem_pool.c and mem_reg.c. */
 #include "base/alloc.h"
 #include "mem/local.h"
 
@@ -29,7 +28,7 @@ weft_status_t wefti_mem_attach(weft_runtime_t *rt)
     wefti_list_init(&m->pools);
     wefti_reg_init(&m->regs, rt);
     wefti_runtime_attach(rt, WEFTI_ROOM_MEM, &room, m);
-    /* "on" is a wish: a machine without CUDA has a runtime all the same, and who asks for the kind hears why it is not there. */
+    /* "on" is no demand: without CUDA the runtime still opens, and asking for the kind says why it is not there. */
     if (rt->config.cuda && !strcmp(rt->config.cuda, "on") && wefti_cuda_use("on"))
         wefti_info("mem: WEFT_CUDA is on, but %s", weft_last_error());
     return WEFT_OK;

@@ -13,8 +13,7 @@
  * copies it first. Children that are not made by fork() (vfork, posix_spawn) run another program at once.
  *
  * Promise: a failed call leaves everything as it was; a child's writes never reach its parent; whoever has the memory mapped
- * that was replaced sees and changes nothing of what took its place, piece by piece. tests/unit/mem_pool.c and rma_share.c
- * hold us to it. */
+ * that was replaced sees and changes nothing of what took its place, piece by piece. tests/unit/mem_pool.c and rma_share.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

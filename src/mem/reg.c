@@ -1,19 +1,19 @@
 /* mem/reg.c - registered ranges, kept for the next time.
  *
  * A range is IN USE (refs > 1, one being the cache's) or UNUSED; unused ones stay registered, in the order in which they
- * became so, until the room is needed for others, somebody asks to forget one, or the runtime ends. A range covers whole
- * pages. One that contains what is asked for is taken as it is. A new one takes the place of unused ones that it overlaps;
- * those in use stay beside it, since the fabric can register a page twice (CUDA cannot: then the new one is not page-locked as
- * a whole, which only costs time).
+ * became so, until the space is needed for others, weft_mem_unregister() says `forget`, or the runtime ends. A range covers
+ * whole pages. One that contains what is asked for is taken as it is. A new one takes the place of unused ones that it
+ * overlaps; those in use stay beside it, since the fabric can register a page twice (CUDA cannot: then the new one is not
+ * page-locked as a whole, which only costs time).
  *
  * Ranges lie in an array by base, and each knows how far those up to it reach at most: so a look-up walks back only as far as
- * there can be an answer. Changing the array costs its length, which is nothing beside registering.
+ * a range can contain the address. Changing the array costs its length, which is little beside registering.
  *
- * One lock; the fabric's and CUDA's calls are made under it. A range that somebody has when the runtime ends is undone with
- * the others; what is written down of it goes with the last who gives it back.
+ * One lock; the fabric's and CUDA's calls are made under it. A range in use when the runtime ends is unregistered with the
+ * others; its record is freed when the last user gives it back.
  *
  * Promise: in use or not, never more than WEFT_REG_CACHE bytes and WEFTI_MEM_RANGES ranges are registered; each registration
- * is undone once. tests/unit/mem_reg.c holds us to it against a fabric that counts. */
+ * is undone once. tests/unit/mem_reg.c against a fabric that counts. */
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ struct weft_mem_reg {
     wefti_reg_cache_t *cache;
     weft_runtime_t *rt;
     void *fabric_reg;      /* NULL: the fabric had nothing to do, or nothing yet */
-    _Atomic uint32_t refs; /* whoever registered it, and the cache */
+    _Atomic uint32_t refs; /* its users, and the cache */
     _Atomic bool ended;    /* the cache, and the runtime with it, is gone */
     bool pinned, device, forget;
     wefti_list_t link; /* cache->unused */
@@ -107,7 +107,7 @@ static void unref(weft_mem_reg_t *r)
         wefti_free(r);
 }
 
-/* Unregister a range, which is on no list of unused ones any more, and let go of it. */
+/* Unregister a range that is not on the list of unused ones, and drop the cache's reference. */
 static void drop(wefti_reg_cache_t *c, weft_mem_reg_t *r)
 {
     wefti_fabric_t *f = c->rt->fabric;
@@ -134,15 +134,15 @@ static void evict(wefti_reg_cache_t *c, weft_mem_reg_t *r)
 
 /* --- registering ------------------------------------------------------------------------------------------------------------ */
 
-/* What there is to do for a range with the fabric and CUDA as they are now. */
+/* Register it with the fabric and pin it for CUDA, as far as they are in use now. */
 static weft_status_t make_ready(wefti_reg_cache_t *c, weft_mem_reg_t *r)
 {
     wefti_fabric_t *f = c->rt->fabric;
     void *base = (void *)r->base;
     size_t n = r->end - r->base;
-    if (r->device) /* it moves through stages, which are ready */
+    if (r->device) /* it moves through staging buffers, which are ready */
         return WEFT_OK;
-    /* A fabric that has nothing to do may have something later: UCX opens with the first connection that needs it. */
+    /* NULL may become a registration later: UCX opens with the first connection that needs it. */
     if (!r->fabric_reg && f->ops->mem_register) {
         weft_status_t st = f->ops->mem_register(f, base, n, &r->fabric_reg);
         if (st)
@@ -153,8 +153,8 @@ static weft_status_t make_ready(wefti_reg_cache_t *c, weft_mem_reg_t *r)
     return WEFT_OK;
 }
 
-/* Room for n more bytes: unused ranges that overlap go, then those unused for longest. */
-static weft_status_t make_room(wefti_reg_cache_t *c, uintptr_t base, uintptr_t end)
+/* Space for n more bytes: evicts unused ranges that overlap, then those unused for longest. */
+static weft_status_t make_space(wefti_reg_cache_t *c, uintptr_t base, uintptr_t end)
 {
     uint64_t n = end - base;
     if (n > c->max_bytes)
@@ -179,7 +179,7 @@ static weft_status_t make_room(wefti_reg_cache_t *c, uintptr_t base, uintptr_t e
 
 static weft_status_t add(wefti_reg_cache_t *c, uintptr_t base, uintptr_t end, bool device, weft_mem_reg_t **reg_out)
 {
-    weft_status_t st = make_room(c, base, end);
+    weft_status_t st = make_space(c, base, end);
     if (st)
         return st;
     weft_mem_reg_t *r = has_space(c) ? wefti_calloc(1, sizeof *r) : NULL;

@@ -4,7 +4,7 @@
  * use a stage is page-locked when it is next given out, those made before included; whether that worked is tried once.
  *
  * All of it belongs to the driver. Promise: a stage is out to one owner at a time, at most WEFTI_STAGES_MAX are, and each
- * comes back. tests/unit/mem_stage.c holds us to it. */
+ * comes back. tests/unit/mem_stage.c. */
 #include "base/alloc.h"
 #include "mem/local.h"
 
