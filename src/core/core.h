@@ -31,6 +31,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <weft/extend.h>
 #include <weft/op.h>
 #include <weft/runtime.h>
 
@@ -53,22 +54,8 @@ enum {
     WEFTI_OP_GROUPED = 256
 };
 
-/* What a room says about the operations it starts: static const, one per kind of operation. */
-typedef struct wefti_op_kind {
-    const char *name;
-    /* Start it, on the driver. After an error wefti_op_not_started() decides whether the post returns it or the operation completes with it.
-     * Also called for one that was cancelled before it was started, unless `stops` (cancel() follows if it is still under way), and
-     * while the runtime closes. */
-    weft_status_t (*start)(weft_op_t *op);
-    /* Asked to end early: `why` is WEFT_ERR_CANCELLED or WEFT_ERR_TIMEOUT. Complete it now, or later, when the buffers are free.
-     * May be asked more than once (a timeout after a cancel); never after completion. */
-    void (*cancel)(weft_op_t *op, weft_status_t why);
-    /* Complete one that did not start, and let go of what the post gave it. NULL: there is nothing but to complete it. */
-    void (*failed)(weft_op_t *op, weft_status_t st);
-    void (*skip)(weft_op_t *op); /* instead of start(), before failed(); NULL: nothing */
-    bool stops;   /* one that was cancelled before it started is not started: skip() and failed() are enough */
-    bool by_post; /* it is no operation of the program, so the post returns every error of start() */
-} wefti_op_kind_t;
+/* What a room says about the operations it starts: static const, one per kind of operation. Extensions have the same. */
+typedef weft_op_kind_t wefti_op_kind_t;
 
 /* Told of a completion instead of fn and queue: groups, links, rooms that post on their own behalf. Runs on the driver, from the
  * ready list, once, after the operation became DONE: if it is not the watcher's own, its owner may have freed it, and only
@@ -139,8 +126,8 @@ typedef struct wefti_room {
 } wefti_room_t;
 
 enum {
-    WEFTI_ROOM_MEM, WEFTI_ROOM_CONN, WEFTI_ROOM_MSG, WEFTI_ROOM_AM, WEFTI_ROOM_RMA, WEFTI_ROOM_REGISTRY, WEFTI_ROOM_STORE, WEFTI_ROOM_RPC,
-    WEFTI_ROOM_ELEMENT,
+    WEFTI_ROOM_MEM, WEFTI_ROOM_CONN, WEFTI_ROOM_MSG, WEFTI_ROOM_AM, WEFTI_ROOM_RMA, WEFTI_ROOM_REGISTRY, WEFTI_ROOM_RPC,
+    WEFTI_ROOM_EXTEND,
     WEFTI_ROOM_N
 };
 
