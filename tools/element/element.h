@@ -2,6 +2,8 @@
 #ifndef WEFT_TOOLS_ELEMENT_H
 #define WEFT_TOOLS_ELEMENT_H
 
+#include <weft/elements.h>
+
 #include "common.h"
 
 /* One of its commands: argv[0] is its name. Each reads its own options. */
