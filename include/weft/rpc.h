@@ -95,7 +95,7 @@ typedef struct weft_reply {
     size_t n;
     uint32_t tries;             /* how often it was sent */
     uint32_t holds;             /* the library's, from here on */
-    weft_value_t room[2];       /* up to two small results are in the reply itself: nothing is allocated for them */
+    weft_value_t small[2];      /* up to two small results are in the reply itself: nothing is allocated for them */
     uint64_t bytes[13];
     void *more;
 } weft_reply_t;

@@ -2,7 +2,7 @@
 #ifndef WEFTI_RPC_REACH_H
 #define WEFTI_RPC_REACH_H
 
-#include "rpc/state.h"
+#include "rpc/client.h"
 
 #define RPC_PAUSE_MOST (5 * WEFT_SECOND) /* between two tries */
 

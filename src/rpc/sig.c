@@ -7,10 +7,12 @@
  *     type       word | '[' word ']'
  *     mark       'idempotent' | 'oneway'
  *
- * Blanks stand anywhere between these. A signature is one block of memory, made at once and never changed: any thread may read it.
+ * Blanks stand anywhere between these. A signature is one block of memory, made at once and never changed: any thread may read
+ * it.
  *
- * Promise: what is not a signature is refused with its place and what was expected there, whatever the bytes; what weft_sig_text() gives is read
- * back as the same signature; the hash is FNV-1a of wire.md's text and never changes. tests/unit/rpc_sig.c and tests/fuzz/rpc_sig.c hold us to it. */
+ * Promise: what is not a signature is refused with its place and what was expected there, whatever the bytes; what
+ * weft_sig_text() gives is read back as the same signature; the hash is FNV-1a of wire.md's text and never changes.
+ * tests/unit/rpc_sig.c and tests/fuzz/rpc_sig.c hold us to it. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -55,7 +57,8 @@ struct weft_sig {
     char chars[];
 };
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static bool is_word(char c)
 {
@@ -252,7 +255,8 @@ static weft_status_t read_marks(parser_t *p)
     return WEFT_OK;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     char *at;   /* NULL: only counting */
@@ -310,7 +314,8 @@ static size_t write_sig(const parser_t *p, bool names, char *buf)
     return w.len;
 }
 
-/* --- making -------------------------------------------------------------------------------------------------------------------- */
+/* --- making
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static char *keep(char **chars, const word_t *word)
 {
@@ -402,7 +407,8 @@ void weft_sig_free(weft_sig_t *sig)
     wefti_free(sig);
 }
 
-/* --- asking -------------------------------------------------------------------------------------------------------------------- */
+/* --- asking
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 const char *weft_sig_text(const weft_sig_t *sig)
 {

@@ -2,7 +2,8 @@
  *
  * Shapes and strides come from programs and, by way of the codec, from peers: every product and every sum is checked.
  *
- * Promise: a tensor that wefti_tensor_span() accepts has all of its elements inside of the span. tests/unit/rpc_tensor.c holds us to it. */
+ * Promise: a tensor that wefti_tensor_span() accepts has all of its elements inside of the span. tests/unit/rpc_tensor.c holds us
+ * to it. */
 #include "rpc/type.h"
 
 #include "base/log.h"

@@ -9,8 +9,9 @@ bool wefti_type_ok(uint32_t type);
 /* The type with that name ("i32", "[i32]", "void"); false: there is none. */
 bool wefti_type_find(const char *name, size_t len, uint32_t *type_out);
 
-/* Where the elements of a tensor lie: `bytes` of memory, the first element `first` bytes from their beginning. A compact one without elements has
- * none. What is no tensor (weft_tensor_bytes() says why), and strides that reach too far: WEFT_ERR_INVALID. */
+/* Where the elements of a tensor lie: `bytes` of memory, the first element `first` bytes from their beginning. A compact one
+ * without elements has none. What is no tensor (weft_tensor_bytes() says why), and strides that reach too far:
+ * WEFT_ERR_INVALID. */
 weft_status_t wefti_tensor_span(const weft_tensor_t *t, uint64_t *bytes_out, uint64_t *first_out);
 /* Bytes to which an element has to be aligned: 1, 2, 4 or 8. */
 size_t wefti_tensor_align(const weft_tensor_t *t);

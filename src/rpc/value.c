@@ -1,9 +1,11 @@
 /* rpc/value.c - values as people write and read them.
  *
- * Numbers are read and written as in C, whatever locale the program has set: the calling thread's is changed for as long as a call takes.
+ * Numbers are read and written as in C, whatever locale the program has set: the calling thread's is changed for as long as a
+ * call takes.
  *
- * Promise: what weft_value_format() writes of a scalar, a string or a vector is read back by weft_value_parse() as the same value (a NaN as
- * some NaN), with as few digits as that takes; whatever text is refused is refused with a sentence. tests/unit/rpc_value.c holds us to it. */
+ * Promise: what weft_value_format() writes of a scalar, a string or a vector is read back by weft_value_parse() as the same value
+ * (a NaN as some NaN), with as few digits as that takes; whatever text is refused is refused with a sentence.
+ * tests/unit/rpc_value.c holds us to it. */
 #include <locale.h>
 #include <math.h>
 #include <stdarg.h>
@@ -18,7 +20,8 @@
 
 #define NUMBER_MAX 400 /* characters: the longest double, written out, has 310 before the point */
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t refuse(uint32_t type, const char *text, size_t len, const char *why)
 {
@@ -182,7 +185,8 @@ weft_status_t weft_value_parse(uint32_t type, const char *text, void *buf, size_
     return st;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct text {
     char *buf;
@@ -210,7 +214,8 @@ static void putf(text_t *t, const char *fmt, ...)
     put(t, buf, n > 0 ? (size_t)n : 0);
 }
 
-/* With as many digits as it takes to read it back; and as many more as it takes to write 1500 and not 1.5e+03, if they are exact. */
+/* With as many digits as it takes to read it back; and as many more as it takes to write 1500 and not 1.5e+03, if they are
+ * exact. */
 static void put_double(text_t *t, double d, int digits, bool single)
 {
     char buf[64], *e;

@@ -1,7 +1,9 @@
-/* rpc/wire.h - what callers and services say to each other: active messages of two ids, one to whoever serves, one to whoever called.
+/* rpc/wire.h - what callers and services say to each other: active messages of two ids, one to whoever serves, one to whoever
+ * called.
  *
- * A message's header begins with rpc_head_t, 16 bytes, and goes on as its kind says; numbers are little-endian, and everything is aligned to
- * its size from the beginning of the header. Arguments and results are as rpc/codec.h writes them. docs/design/wire.md has it all with examples.
+ * A message's header begins with rpc_head_t, 16 bytes, and goes on as its kind says; numbers are little-endian, and everything is
+ * aligned to its size from the beginning of the header. Arguments and results are as rpc/codec.h writes them. docs/design/wire.md
+ * has it all with examples.
  *
  *     to the server          call                    then
  *     BIND      which function?                      rpc_bind_t, service, instance, signature or name; slot and check are 0
@@ -17,8 +19,8 @@
  *     END       no more of them                      (check: how many there were)
  *     CREDIT    how many may be sent in all          rpc_credit_t
  *
- * Where bytes (arguments, results, an item) do not fit the header they are the first bytes of the payload instead, F_BYTES, and the pieces follow
- * after them, from the next multiple of 8 on. */
+ * Where bytes (arguments, results, an item) do not fit the header they are the first bytes of the payload instead, F_BYTES, and
+ * the pieces follow after them, from the next multiple of 8 on. */
 #ifndef WEFTI_RPC_WIRE_H
 #define WEFTI_RPC_WIRE_H
 
