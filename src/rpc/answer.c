@@ -11,8 +11,6 @@
 
 #include "rpc/serve.h"
 
-/* --- messages ------------------------------------------------------------------------------------------------------------- */
-
 void wefti_rpc_failure(rpc_msg_t *msg, uint64_t call, const rpc_no_t *no)
 {
     rpc_ext_t ext = {.flags = (uint16_t)(RPC_F_FAILED | no->ran)};
@@ -86,8 +84,6 @@ void wefti_rpc_reply_unsent(weft_ep_t *ep, uint64_t call, weft_status_t why)
     unanswerable(ep, wefti_rpc_send(ep, RPC_AM_TO_CLIENT, &msg, 0, NULL, NULL, &out));
 }
 
-/* --- without a request on the heap ---------------------------------------------------------------------------------------- */
-
 static void sent_back(void *user, weft_status_t st)
 {
     (void)st; /* its caller was told, or is gone */
@@ -115,8 +111,6 @@ void wefti_rpc_answer_again(weft_am_t *am, uint64_t call, const rpc_once_entry_t
     msg.payload = e->payload_len;
     (void)wefti_rpc_send_back(am, false, &msg);
 }
-
-/* --- of requests on the heap ---------------------------------------------------------------------------------------------- */
 
 rpc_answer_t *wefti_rpc_answer_new(rpc_msg_t *msg)
 {

@@ -1,7 +1,7 @@
 /* rpc/bind_ask.c - the client's side of binding: it asks a server for the slot of a function, before the first call goes there.
  *
  *     NONE --a call wants it--> ASKED --BOUND, code 0--> BOUND (its calls go)
- *                                 \--BOUND, a code--> NONE (its calls end with it; the next one asks again, functions may be added)
+ *                                 \--BOUND, a code--> NONE (its calls end with it; the next call asks again)
  *     any --the endpoint is down, or a call was answered "no such slot"--> NONE
  *
  * It is asked once per method and endpoint. The answer has the server's signature, for a method that was known by name only.

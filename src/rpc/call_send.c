@@ -54,7 +54,7 @@ static void request_sent(void *user, weft_status_t status)
         return;
     if (!status)
         c->ran = WEFT_MAY_HAVE_RUN;
-    /* Otherwise the reply is awaited: the server that rejects a payload answers why, and an endpoint that is down ends its calls. */
+    /* else a reply says why the payload was rejected, or the endpoint is down and ends its calls */
     if (oneway || status == WEFT_ERR_NOMEM || status == WEFT_ERR_LIMIT || status == WEFT_ERR_SYSTEM) {
         wefti_rpc_unsend(op);
         wefti_rpc_call_end(op, status, NULL);

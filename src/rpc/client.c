@@ -151,13 +151,9 @@ static void close_now(weft_client_t *c)
     wefti_rpc_client_unhold(c);
 }
 
-typedef struct closing {
-    weft_client_t *client;
-} closing_t;
-
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_client_t *c = wefti_op_scratch(op, closing_t)->client;
+    weft_client_t *c = *wefti_op_scratch(op, weft_client_t *);
     if (!wefti_is_open(&c->handle) || c->closing)
         return wefti_fail(WEFT_ERR_CLOSED, "the client was closed before");
     wefti_op_track(op); /* without memory for its deadline it ends when it ends */
@@ -169,7 +165,7 @@ static weft_status_t close_start(weft_op_t *op)
 /* The client goes on closing. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_client_t *c = wefti_op_scratch(op, closing_t)->client;
+    weft_client_t *c = *wefti_op_scratch(op, weft_client_t *);
     c->close_op = NULL;
     wefti_op_complete(op, why);
 }
@@ -203,7 +199,7 @@ weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
         weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
         if (st)
             return st;
-        wefti_op_scratch(op, closing_t)->client = c;
+        *wefti_op_scratch(op, weft_client_t *) = c;
         return wefti_op_go(rt, op);
     }
     close_alone_t *a = (close_alone_t *)wefti_calloc(1, sizeof *a);
@@ -302,18 +298,11 @@ weft_status_t weft_client_get_stats(weft_client_t *c, weft_client_stats_t *out)
     weft_status_t st = wefti_rpc_client_lock(c);
     if (st)
         return st;
-    const weft_client_stats_t *in = &c->stats;
-    weft_client_stats_t s = {.size = out->size,
-                             .calls = rpc_read(&in->calls),
-                             .ok = rpc_read(&in->ok),
-                             .failed = rpc_read(&in->failed),
-                             .cancelled = rpc_read(&in->cancelled),
-                             .timed_out = rpc_read(&in->timed_out),
-                             .retried = rpc_read(&in->retried),
-                             .under_way = rpc_read(&in->under_way),
-                             .waiting = rpc_read(&in->waiting),
-                             .instances = __atomic_load_n(c->finds ? &in->instances : &c->n_servers, __ATOMIC_RELAXED),
-                             .connected = __atomic_load_n(&in->connected, __ATOMIC_RELAXED)};
+    weft_client_stats_t s;
+    rpc_read_all(&s.calls, &c->stats.calls, offsetof(weft_client_stats_t, instances) - offsetof(weft_client_stats_t, calls));
+    s.size = out->size;
+    s.instances = __atomic_load_n(c->finds ? &c->stats.instances : &c->n_servers, __ATOMIC_RELAXED);
+    s.connected = __atomic_load_n(&c->stats.connected, __ATOMIC_RELAXED);
     wefti_rpc_client_unlock(c);
     memcpy(out, &s, out->size < sizeof s ? out->size : sizeof s);
     return WEFT_OK;

@@ -224,13 +224,9 @@ weft_status_t weft_service_add(weft_service_t *service, const char *signature, w
     return wefti_rpc_function_add(service, signature, fn, user, opts, false);
 }
 
-typedef struct removal {
-    rpc_function_t *f;
-} removal_t;
-
 static weft_status_t remove_start(weft_op_t *op)
 {
-    rpc_function_t *f = wefti_op_scratch(op, removal_t)->f;
+    rpc_function_t *f = *wefti_op_scratch(op, rpc_function_t *);
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but the function is removed */
     wefti_rpc_op_waits(f->service->rs, &f->remove_op, op);
     removed(&f->call);
@@ -239,7 +235,7 @@ static weft_status_t remove_start(weft_op_t *op)
 
 static void remove_cancel(weft_op_t *op, weft_status_t why)
 {
-    rpc_function_t *f = wefti_op_scratch(op, removal_t)->f;
+    rpc_function_t *f = *wefti_op_scratch(op, rpc_function_t *);
     wefti_rpc_op_ends(f->service->rs, &f->remove_op, why);
 }
 
@@ -267,7 +263,7 @@ static weft_status_t send_away(weft_service_t *service, rpc_function_t *f, weft_
 {
     weft_runtime_t *rt = service->rt;
     if (op)
-        wefti_op_scratch(op, removal_t)->f = f;
+        *wefti_op_scratch(op, rpc_function_t *) = f;
     weft_status_t st = op ? wefti_op_go(rt, op) : wefti_call_on_driver(rt, &f->call) ? WEFT_OK : wefti_fail_gone(rt);
     if (st) { /* the runtime is closed, and frees what is on the list */
         pthread_mutex_lock(&rpc_state(rt)->lock);

@@ -72,8 +72,6 @@ void weft_request_on_cancel(weft_request_t *request, weft_cancel_fn fn, void *us
         wefti_rpc_hand_in(r, WORK_TELL);
 }
 
-/* --- arguments that the function fetches itself --------------------------------------------------------------------------- */
-
 typedef struct fetch {
     rpc_request_t *r;
     void *buf;

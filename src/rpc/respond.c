@@ -133,8 +133,6 @@ weft_status_t weft_request_fail(weft_request_t *request, weft_code_t code, const
     return weft_request_fail_with(request, code, WEFT_CATEGORY_NONE, 0, message);
 }
 
-/* --- without a copy ------------------------------------------------------------------------------------------------------- */
-
 /* The scratch of the operation of weft_request_reply_from(). */
 typedef struct from {
     rpc_request_t *r; /* on the heap: this and its answer */

@@ -2,6 +2,7 @@
  *
  * Any thread opens one, adds functions and reads counters. A service is a handle (base/handle.h): a call with a closed one is
  * told so. */
+#include <stddef.h>
 #include <stdio.h>
 
 #include "base/ascii.h"
@@ -36,8 +37,6 @@ void wefti_rpc_service_unlock(weft_service_t *s)
     pthread_mutex_unlock(&rpc_state(s->rt)->lock);
     wefti_part(s->rt);
 }
-
-/* --- making one ----------------------------------------------------------------------------------------------------------- */
 
 static void fill_in(weft_service_opts_t *o)
 {
@@ -87,7 +86,7 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     wefti_list_init(&s->requests);
     wefti_list_init(&s->drain_ops);
     wefti_once_init(&s->book, s->opts.remembered, s->opts.remember_ns);
-    /* A client repeats a call for RPC_PATIENCE after it has noticed that its reply is lost, even if we remember the reply for less. Until
+    /* A client repeats a call for RPC_PATIENCE after it noticed that its reply is lost, even if we remember the reply for less. Until
      * then we know that the call ran, and do not run it again. */
     uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->heartbeat_ns);
     s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
@@ -196,8 +195,6 @@ const char *weft_service_instance(const weft_service_t *service)
     return service && wefti_is_open(&service->handle) ? service->instance : "";
 }
 
-/* --- counting ------------------------------------------------------------------------------------------------------------- */
-
 weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats_t *stats_out)
 {
     if (!service || !stats_out || stats_out->size < sizeof stats_out->size)
@@ -206,20 +203,11 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     weft_status_t st = wefti_rpc_service_lock(service);
     if (st)
         return st;
-    const weft_service_stats_t *c = &service->stats;
-    weft_service_stats_t s = {.size = stats_out->size,
-                              .requests = rpc_read(&c->requests),
-                              .answered = rpc_read(&c->answered),
-                              .failed = rpc_read(&c->failed),
-                              .exhausted = rpc_read(&c->exhausted),
-                              .refused = rpc_read(&c->refused),
-                              .cancelled = rpc_read(&c->cancelled),
-                              .late = rpc_read(&c->late),
-                              .repeated = rpc_read(&c->repeated),
-                              .under_way = rpc_read(&c->under_way),
-                              .waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0,
-                              .bytes = wefti_rpc_budget_used(service->budget),
-                              .remembered = rpc_read(&c->remembered)};
+    weft_service_stats_t s;
+    rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
+    s.size = stats_out->size;
+    s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool) : 0;
+    s.bytes = wefti_rpc_budget_used(service->budget);
     wefti_rpc_service_unlock(service);
     if (stats_out->size > sizeof s)
         memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
@@ -238,8 +226,6 @@ uint32_t wefti_rpc_service_load(weft_service_t *service)
     }
     return load < 1000 ? (uint32_t)load : 1000;
 }
-
-/* --- remembered replies --------------------------------------------------------------------------------------------------- */
 
 void wefti_rpc_service_remember(weft_service_t *s)
 {

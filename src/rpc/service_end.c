@@ -98,13 +98,9 @@ static void close_now(weft_service_t *s)
     wefti_rpc_service_step(s);
 }
 
-typedef struct ending {
-    weft_service_t *service;
-} ending_t;
-
 static weft_status_t drain_start(weft_op_t *op)
 {
-    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
+    weft_service_t *s = *wefti_op_scratch(op, weft_service_t *);
     if (!wefti_is_open(&s->handle))
         return wefti_fail(WEFT_ERR_CLOSED, "the service was closed");
     weft_status_t st = wefti_op_track(op);
@@ -120,7 +116,7 @@ static weft_status_t drain_start(weft_op_t *op)
 static void drain_cancel(weft_op_t *op, weft_status_t why)
 {
     wefti_list_remove(&wefti_opx(op)->link);
-    wefti_rpc_op_ends(wefti_op_scratch(op, ending_t)->service->rs, &op, why);
+    wefti_rpc_op_ends((*wefti_op_scratch(op, weft_service_t *))->rs, &op, why);
 }
 
 static const wefti_op_kind_t drain_kind = {.name = "drain", .start = drain_start, .cancel = drain_cancel};
@@ -136,7 +132,7 @@ weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
     }
     if (st)
         return st;
-    wefti_op_scratch(op, ending_t)->service = service;
+    *wefti_op_scratch(op, weft_service_t *) = service;
     return wefti_op_go(service->rt, op);
 }
 
@@ -155,7 +151,7 @@ void wefti_rpc_service_close_called(wefti_call_t *call)
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
+    weft_service_t *s = *wefti_op_scratch(op, weft_service_t *);
     (void)wefti_op_track(op); /* without memory for that it has no deadline, but the service closes */
     wefti_rpc_op_waits(s->rs, &s->close_op, op);
     wefti_rpc_service_close_called(&s->call);
@@ -165,7 +161,7 @@ static weft_status_t close_start(weft_op_t *op)
 /* The service goes on closing. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_service_t *s = wefti_op_scratch(op, ending_t)->service;
+    weft_service_t *s = *wefti_op_scratch(op, weft_service_t *);
     wefti_rpc_op_ends(s->rs, &s->close_op, why);
 }
 
@@ -200,7 +196,7 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
         if (st && op) {
             wefti_op_unprepare(op);
         } else if (!st && op) {
-            wefti_op_scratch(op, ending_t)->service = service;
+            *wefti_op_scratch(op, weft_service_t *) = service;
             st = wefti_op_go(rt, op);
         } else if (!st && !wefti_call_on_driver(rt, &service->call)) {
             st = wefti_fail_gone(rt);
@@ -209,8 +205,6 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
     wefti_part(rt);
     return st;
 }
-
-/* --- with the runtime ----------------------------------------------------------------------------------------------------- */
 
 /* The program has not released some requests: operations that wait for that end now. */
 static void held_by_program(weft_service_t *s)

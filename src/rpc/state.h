@@ -76,6 +76,11 @@ static inline void rpc_end(rpc_state_t *rs) { atomic_fetch_sub_explicit(&rs->und
 /* Counters are written by the driver and read by any thread. */
 static inline void rpc_count(uint64_t *counter, int64_t n) { wefti_count_up(counter, (uint64_t)n); }
 static inline uint64_t rpc_read(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
+static inline void rpc_read_all(uint64_t *to, const uint64_t *counters, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof *to; i++)
+        to[i] = rpc_read(&counters[i]);
+}
 
 typedef struct rpc_ep {
     /* what we ask of the peer */

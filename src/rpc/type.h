@@ -1,10 +1,10 @@
-/* rpc/type.h - what the files of the room know about types and tensors beyond weft/types.h. */
+/* rpc/type.h - types and tensors, beyond weft/types.h. */
 #ifndef WEFTI_RPC_TYPE_H
 #define WEFTI_RPC_TYPE_H
 
 #include <weft/types.h>
 
-/* A value of it can be passed: neither void nor a number that is no type. */
+/* Can a value have this type? Not void, nor a number that is no type. */
 bool wefti_type_ok(uint32_t type);
 /* The type with that name ("i32", "[i32]", "void"); false: there is none. */
 bool wefti_type_find(const char *name, size_t len, uint32_t *type_out);
