@@ -86,8 +86,8 @@ weft_service_t *wefti_rpc_service_new(rpc_state_t *rs, const char *name, const c
     wefti_list_init(&s->requests);
     wefti_list_init(&s->drain_ops);
     wefti_once_init(&s->book, s->opts.remembered, s->opts.remember_ns);
-    /* A client repeats a call for RPC_PATIENCE after it noticed that its reply is lost, even if we remember the reply for less. Until
-     * then we know that the call ran, and do not run it again. */
+    /* A client repeats a call for RPC_PATIENCE after it noticed that its reply is lost, even if we remember the reply for less.
+     * Until then we know that the call ran, and do not run it again. */
     uint64_t stay = 2 * (RPC_PATIENCE + 2 * rs->rt->heartbeat_ns);
     s->book.stay_ns = stay > s->opts.remember_ns ? stay : s->opts.remember_ns;
     s->book.max_clients = s->opts.remembered < CLIENTS_LEAST ? CLIENTS_LEAST : s->opts.remembered;

@@ -88,8 +88,8 @@ struct weft_stream {
     uint32_t to_peer;      /* id of active messages */
     bool at_server, over;
     weft_status_t why;     /* of over */
-    _Atomic uint32_t refs; /* of the owner, the program (at a client), and what is under way or in the inbox. Any holder counts it up;
-                              the driver counts it down, or anyone after the runtime was closed */
+    _Atomic uint32_t refs; /* of the owner, the program (at a client), and what is under way or in the inbox. Any holder counts it
+                              up; the driver counts it down, or anyone after the runtime was closed */
     wefti_call_t release;
     stream_out_t out;
     stream_in_t in;
