@@ -15,7 +15,7 @@ RANK = {"base": 0, "fabric": 1, "core": 2, "mem": 3, "conn": 4, "am": 5, "msg": 
         "element": 7}
 # The room a public header speaks for. op.h is the fabric's too: it needs weft_iov_t.
 PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "mem": 3, "conn": 4, "am": 5, "msg": 5, "registry": 5, "rma": 5, "store": 6, "mirror": 6,
-          "types": 6, "rpc": 6, "service": 6, "function": 6, "element": 7}
+          "types": 6, "rpc": 6, "service": 6, "function": 6, "function_parts": 6, "element": 7}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
 MODULE = "src/fabric/ucx/"
