@@ -1,14 +1,10 @@
-/* tools/common.h - what the commands share: options, numbers, sentences, terminals, JSON.
- *
- * The commands see include/weft only; everything here is theirs. */
+/* tools/common.h - what the commands share: numbers, sentences, terminals, JSON, and options.h. */
 #ifndef WEFT_TOOLS_COMMON_H
 #define WEFT_TOOLS_COMMON_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <weft/status.h>
+
+#include "options.h"
 
 /* Exit statuses of every command. */
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
@@ -49,8 +45,6 @@ char *tool_find_python(const char *name);
 
 /* The nearest of n names to a word that is none of them, or NULL if none is near. */
 const char *tool_nearest(const char *word, const char *const *names, size_t n);
-/* Say that there is no such command of `whose` ("weft mem"), and which was meant. */
-void tool_no_command(const char *word, const char *const *names, size_t n, const char *whose);
 
 /* Bytes of the character that s begins with, in UTF-8; 0 if it begins with none, or at the end. */
 size_t tool_utf8_len(const char *s);
@@ -60,40 +54,13 @@ size_t tool_harmless(const char *s, size_t n, bool lines);
 /* Text of others on one line, for a sentence: what is not harmless is written \x1b. Cut to what fits. Returns buf. */
 const char *tool_plain(const char *text, char *buf, size_t cap);
 
-/* --- options --------------------------------------------------------------------------------------------- */
-
-#define TOOL_WORD 1000 /* what tool_args_next() returns for a word that is no option */
-
-typedef struct tool_opt {
-    int id;           /* what tool_args_next() returns; less than TOOL_WORD */
-    const char *name; /* "size": given as --size VALUE or --size=VALUE; "l": given as -l */
-    const char *arg;  /* NULL: takes none; "[URI]": may have one; "N": must have one */
-    const char *help; /* lines by '\n' */
-} tool_opt_t;
-
-typedef struct tool_args {
-    int argc, at;
-    char **argv;
-    const tool_opt_t *opts; /* ends with a name of NULL */
-    const char *value;      /* of the option just returned, NULL if none was given; or the word */
-    bool words;             /* set by the command: it takes words that are no options. "-" is one, and all after "--" */
-    bool numbers;           /* set by the command: -5 and -.5 are words too */
-    bool only_words;        /* "--" was seen */
-} tool_args_t;
-
-/* Reads argv[1...]. */
-void tool_args_init(tool_args_t *a, int argc, char **argv, const tool_opt_t *opts);
-/* The next option's id, 0 at the end, -1 after a sentence about what is wrong with it (exit with TOOL_USAGE). */
-int tool_args_next(tool_args_t *a);
-/* The table as help, on f. */
-void tool_args_help(const tool_opt_t *opts, FILE *f);
-
 /* --- terminals ------------------------------------------------------------------------------------------- */
 
 bool tool_is_terminal(FILE *f);
-/* Columns of the terminal on f; 100 where it is none. */
+/* Columns of the terminal on f; 80 where there is none. */
 unsigned tool_columns(FILE *f);
-/* Write text in lines of at most `width` columns, each after the first beginning with `indent` blanks. */
+/* Write text in lines of at most `width` columns, each after the first beginning with `indent` blanks. A line that begins with blanks is a row of
+ * two columns: what does not fit goes on below the second one. */
 void tool_wrap(FILE *f, const char *text, unsigned indent, unsigned width);
 
 /* --- JSON ------------------------------------------------------------------------------------------------ */
@@ -115,21 +82,8 @@ void tool_json_end(tool_json_t *j); /* newline and flush */
 
 /* --- commands -------------------------------------------------------------------------------------------- */
 
-int tool_call(int argc, char **argv);
-void tool_call_help(FILE *f);
-int tool_element(int argc, char **argv);
-void tool_element_help(FILE *f);
-int tool_info(int argc, char **argv);
-void tool_info_help(FILE *f);
-int tool_key(int argc, char **argv);
-void tool_key_help(FILE *f);
-int tool_mem(int argc, char **argv);
-void tool_mem_help(FILE *f);
-int tool_perf(int argc, char **argv);
-void tool_perf_help(FILE *f);
-int tool_run(int argc, char **argv);
-void tool_run_help(FILE *f);
-int tool_serve(int argc, char **argv);
-void tool_serve_help(FILE *f);
+extern const tool_command_t tool_root; /* the weft command itself */
+extern const tool_command_t tool_call_command, tool_completion_command, tool_element_command, tool_info_command, tool_key_command,
+    tool_mem_command, tool_perf_command, tool_run_command, tool_serve_command;
 
 #endif

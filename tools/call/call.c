@@ -223,24 +223,24 @@ static int make(call_made_t *m)
     return stream ? call_stream(m) : o->repeat ? call_repeat(m) : call_once(m);
 }
 
-int tool_call(int argc, char **argv)
+int call_command(int argc, char **argv)
 {
     call_opts_t opts;
     call_target_t target = {0};
     call_link_t link;
-    bool run;
-    int rc = call_options(argc, argv, &opts, &run);
-    if (!rc && run && !call_target_parse(&opts, &target))
+    int rc = call_options(argc, argv, &opts);
+    if (rc != TOOL_GO)
+        return rc;
+    if (!call_target_parse(&opts, &target))
         rc = TOOL_USAGE;
-    else if (!rc && run && opts.list)
+    else if (opts.list)
         rc = call_list(&opts, &target);
-    else if (!rc && run && !(rc = call_link_open(&link, &opts, &target))) {
+    else if (!(rc = call_link_open(&link, &opts, &target))) {
         call_made_t made = {.link = &link};
         rc = make(&made);
         call_link_close(&link);
         call_args_free(&made.args);
     }
     call_target_free(&target);
-    free(opts.words);
     return rc;
 }

@@ -22,16 +22,17 @@ typedef struct call_opts {
     bool list, watch, once, wait, json;
     uint64_t repeat;                 /* 0: one call, nothing is measured */
     uint64_t timeout_ns;             /* 0: not said */
-    uint64_t heartbeat_ns;           /* 0: as configured */
-    const char *tls, *key_file, *registry; /* NULL: as configured */
+    tool_net_t net;
+    const char *registry;            /* NULL: as configured */
     const char *function, *save;     /* NULL: not said */
     const char *uri;                 /* NULL: not said */
-    const char **words;              /* arguments */
+    char **words;                    /* arguments */
     size_t n_words;
 } call_opts_t;
 
-/* TOOL_OK and *run_out says whether to go on, or TOOL_USAGE after a sentence. Free words afterwards. */
-int call_options(int argc, char **argv, call_opts_t *opts_out, bool *run_out);
+/* TOOL_GO or the exit status, as tool_options(). */
+int call_options(int argc, char **argv, call_opts_t *opts_out);
+int call_command(int argc, char **argv);
 /* Of one request that is no stream. */
 uint64_t call_timeout(const call_opts_t *opts);
 

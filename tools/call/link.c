@@ -132,7 +132,7 @@ int call_link_registry(call_link_t *l, const call_opts_t *opts, const call_targe
 {
     weft_status_t st;
     *l = (call_link_t){.opts = opts, .target = target};
-    if (tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &l->rt))
+    if (tool_runtime_open(opts->repeat ? WEFT_PROGRESS_CALLER : WEFT_PROGRESS_THREAD, &opts->net, &l->rt))
         return TOOL_FAILED;
     tool_handle_signals();
     if (opts->uri && !target->by_registry)

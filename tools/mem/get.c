@@ -233,7 +233,7 @@ static int get(get_t *g)
 
 int mem_get(const mem_opts_t *opts)
 {
-    get_t g = {.opts = opts, .name = opts->words[0], .file = opts->words[1], .fd = -1};
+    get_t g = {.opts = opts, .name = opts->words.at[0], .file = opts->words.at[1], .fd = -1};
     int rc = TOOL_FAILED;
     if (target_check(&g)) {
         rc = mem_link_open(&g.link, opts, opts->mirror);

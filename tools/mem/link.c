@@ -37,13 +37,13 @@ int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some)
     int rc = TOOL_FAILED;
     memset(l, 0, sizeof *l);
     l->opts = opts;
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &l->rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &l->rt))
         return TOOL_FAILED;
     tool_handle_signals();
-    for (unsigned i = 0; i < opts->n_servers; i++) {
+    for (unsigned i = 0; i < opts->servers.n; i++) {
         mem_server_t *s = &l->servers[l->n_servers];
         weft_status_t st;
-        *s = (mem_server_t){.uri = opts->servers[i]};
+        *s = (mem_server_t){.uri = opts->servers.at[i]};
         st = server_open(l, s);
         if (!st) {
             l->n_servers++;

@@ -299,7 +299,7 @@ static int put(put_t *p)
 
 int mem_put(const mem_opts_t *opts)
 {
-    put_t p = {.opts = opts, .file = opts->words[0], .name = opts->words[1], .fd = -1};
+    put_t p = {.opts = opts, .file = opts->words.at[0], .name = opts->words.at[1], .fd = -1};
     int rc = TOOL_FAILED;
     if (!source_open(&p))
         goto out;

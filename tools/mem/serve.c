@@ -17,7 +17,7 @@ typedef struct serve {
     const mem_opts_t *opts;
     weft_runtime_t *rt;
     weft_store_server_t *server;
-    weft_listener_t *listeners[MEM_MAX_LISTEN];
+    weft_listener_t *listeners[TOOL_TEXTS_MAX];
     unsigned n_listeners;
     weft_store_stats_t last; /* as of the last line */
     bool shown;              /* a line of statistics is on the terminal */
@@ -134,8 +134,8 @@ static bool open_all(serve_t *s)
         tool_error_status(st, "the memory cannot be served");
         return false;
     }
-    for (unsigned i = 0; i < o->n_listen; i++) {
-        if (tool_listen(s->rt, o->listen[i], &s->listeners[s->n_listeners]))
+    for (unsigned i = 0; i < o->listen.n; i++) {
+        if (tool_listen(s->rt, o->listen.at[i], &s->listeners[s->n_listeners]))
             return false;
         s->n_listeners++;
     }
@@ -176,14 +176,14 @@ int mem_serve(const mem_opts_t *opts)
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     sigset_t signals;
     int rc = TOOL_FAILED;
-    if (!opts->no_key_needed && !tool_may_listen(opts->listen, opts->n_listen, "read and write every block"))
+    if (!opts->no_key_needed && !tool_may_listen(&opts->listen, "read and write every block"))
         return TOOL_USAGE;
     if (pages > 0 && page > 0 && opts->bytes / (uint64_t)page > (uint64_t)pages)
         tool_error("--size is more than the memory of this machine: when that is used up, the system ends processes, and perhaps "
                    "this one");
     tool_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (tool_runtime_open(WEFT_PROGRESS_THREAD, opts->tls, opts->heartbeat_ns, &s.rt))
+    if (tool_runtime_open(WEFT_PROGRESS_THREAD, &opts->net, &s.rt))
         return TOOL_FAILED;
     if (open_all(&s)) {
         announce(&s);

@@ -44,13 +44,9 @@ bool perf_link_open(perf_link_t *l, const perf_opts_t *opts, const char *peer)
     /* On a single processor spinning only keeps the other side from answering. Pinned by us, the other side has its own. */
     l->yield = !opts->pin && !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) < 2;
     tool_raise_file_limit();
-    if (opts->key_file && setenv("WEFT_KEY_FILE", opts->key_file, 1)) {
-        tool_error("out of memory");
-        return false;
-    }
     ro.progress = opts->threaded ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_CALLER;
-    ro.transports = opts->tls;
-    ro.heartbeat_ns = opts->heartbeat_ns;
+    ro.transports = opts->net.transports;
+    ro.heartbeat_ns = opts->net.heartbeat_ns;
     st = weft_runtime_open(&ro, &l->rt);
     if (st) {
         tool_error_status(st, "the runtime cannot be opened");
@@ -131,7 +127,7 @@ static const char *advice(weft_status_t st)
     case WEFT_ERR_CLOSED:
         return "; see what the other side said";
     case WEFT_ERR_UNSUPPORTED:
-        return "; --path mapped needs a server of this user on this host, --memory host and --tls shm";
+        return "; --path mapped needs a server of this user on this host, --memory host and --transports shm";
     case WEFT_ERR_LIMIT:
         return "; raise the limit (ulimit -n) or use fewer --endpoints";
     case WEFT_ERR_NOMEM:

@@ -122,12 +122,11 @@ static int fork_both(perf_opts_t *opts)
     return rc;
 }
 
-int tool_perf(int argc, char **argv)
+int perf_command(int argc, char **argv)
 {
     perf_opts_t opts;
-    bool run;
-    int rc = perf_options(argc, argv, &opts, &run);
-    if (rc || !run)
+    int rc = perf_options(argc, argv, &opts);
+    if (rc != TOOL_GO)
         return rc;
     switch (opts.role) {
     case PERF_LISTEN:

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <weft/weft.h>
 
-#include "../common.h"
+#include "../session.h"
 
 /* --- options --------------------------------------------------------------------------------------------- */
 
@@ -67,8 +67,7 @@ typedef struct perf_opts {
     unsigned n_tests;
     uint64_t sizes[PERF_MAX_SIZES];
     unsigned n_sizes;          /* 0: each test's own */
-    const char *tls;           /* NULL: as configured */
-    const char *key_file;
+    tool_net_t net;
     bool threaded;             /* the runtime's own thread drives */
     bool json, pin, keep, shuffle;
     uint64_t window;           /* 0: each test's own */
@@ -84,12 +83,12 @@ typedef struct perf_opts {
     uint64_t iters;            /* 0: by time */
     uint64_t warmup;           /* with iters; UINT64_MAX: a tenth */
     uint64_t measure_ns;
-    uint64_t heartbeat_ns;     /* 0: as configured */
     uint64_t timeout_ns;       /* of one wait */
 } perf_opts_t;
 
-/* TOOL_OK and *run_out says whether to go on, or TOOL_USAGE after a sentence. */
-int perf_options(int argc, char **argv, perf_opts_t *opts_out, bool *run_out);
+/* TOOL_GO or the exit status, as tool_options(). */
+int perf_options(int argc, char **argv, perf_opts_t *opts_out);
+int perf_command(int argc, char **argv);
 const char *perf_test_name(perf_test_t test);
 
 /* --- ticks and the histogram ----------------------------------------------------------------------------- */

@@ -76,16 +76,12 @@ static int go(run_t *run)
     return good ? TOOL_OK : run->signalled ? 128 + run->signalled : TOOL_FAILED;
 }
 
-int tool_run(int argc, char **argv)
+int run_command(int argc, char **argv)
 {
     run_t run = {.epoll = -1, .null_fd = -1, .lock_fd = -1, .guard_fd = -1, .signals.fd = -1, .server.fd = -1};
-    int rc = TOOL_OK;
+    int rc = run_options(&run.opts, argc, argv);
     run.procs_end = &run.procs;
-    if (!run_options(&run.opts, argc, argv))
-        rc = TOOL_USAGE;
-    else if (run.opts.help)
-        tool_run_help(stdout);
-    else {
+    if (rc == TOOL_GO) {
         rc = check(&run);
         if (rc == TOOL_OK && !run.opts.check && !run.opts.graph)
             rc = go(&run);

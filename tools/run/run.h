@@ -130,14 +130,15 @@ typedef struct run_param {
 
 typedef struct run_opts {
     const char *dir, *python, *trace;
-    bool check, json, keep, help, graph, dot;
+    bool check, json, keep, graph, dot;
     uint64_t jobs, timeout_ns; /* 0: no bound */
     run_param_t *params;
     unsigned n_params;
 } run_opts_t;
 
-/* False after a sentence. */
-bool run_options(run_opts_t *o, int argc, char **argv);
+/* TOOL_GO or the exit status, as tool_options(). */
+int run_options(run_opts_t *o, int argc, char **argv);
+int run_command(int argc, char **argv);
 void run_options_free(run_opts_t *o);
 
 /* --- processes ------------------------------------------------------------------------------------------------- */
