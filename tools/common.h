@@ -65,7 +65,7 @@ void tool_wrap(FILE *f, const char *text, unsigned indent, unsigned width);
 
 /* --- JSON ------------------------------------------------------------------------------------------------ */
 
-/* A writer for one value on one line. Names are literals of ours, so only values are escaped. */
+/* A writer for one value on one line. */
 typedef struct tool_json {
     FILE *f;
     bool comma; /* the next thing needs one before it */

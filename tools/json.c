@@ -1,7 +1,7 @@
 /* tools/json.c - JSON, one value a line: what a program reads of the commands.
  *
- * Bytes that are no printable ASCII are escaped or passed as they are: values are UTF-8 or come from our own tables.
- * tests/tools/tools_perf.py and tests/tools/tools_info.py parse every line. */
+ * Control characters, quotes and backslashes are escaped; all else is passed on, since texts are UTF-8. tests/tools/tools_perf.py and
+ * tests/tools/tools_info.py parse every line. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -30,8 +30,10 @@ static void put_name(tool_json_t *j, const char *name)
     if (j->comma)
         fputs(", ", j->f);
     j->comma = true;
-    if (name)
-        fprintf(j->f, "\"%s\": ", name);
+    if (name) {
+        put_quoted(j->f, name, strlen(name));
+        fputs(": ", j->f);
+    }
 }
 
 void tool_json_open(tool_json_t *j, const char *name, char bracket)

@@ -42,45 +42,44 @@ static void client_free(client_t *c)
     free(c);
 }
 
-static void say(int fd, const run_text_t *line)
+/* {"ok": ok, name: value} */
+static void say(int fd, bool ok, const char *name, const char *value)
 {
-    /* a line of this length fits into an empty socket; who does not read it has no use for it */
-    if (send(fd, line->p, line->n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return;
+    run_text_t line = {0};
+    tool_json_t j = run_json_begin(&line);
+    tool_json_open(&j, NULL, '{');
+    tool_json_raw(&j, "ok", ok ? "true" : "false");
+    if (name)
+        tool_json_text(&j, name, value);
+    tool_json_close(&j, '}');
+    tool_json_end(&j);
+    run_json_end(&j);
+    /* a line of this length fits into an empty socket; a client that does not read it does not need it */
+    (void)!send(fd, line.p, line.n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    run_free(&line);
 }
 
 static void refuse(int fd, const char *why)
 {
-    run_text_t line = {0};
-    run_addf(&line, "{\"ok\": false, \"error\": ");
-    run_add_json(&line, why);
-    run_addf(&line, "}\n");
-    say(fd, &line);
-    run_free(&line);
+    say(fd, false, "error", why);
 }
 
 static void accept_it(int fd)
 {
-    run_text_t line = {.p = (char *)"{\"ok\": true}\n", .n = 13};
-    say(fd, &line);
+    say(fd, true, NULL, NULL);
 }
 
 /* --- what was invoked -------------------------------------------------------------------------------------------------- */
 
 void run_invoked_ready(run_element_t *e)
 {
-    run_text_t line = {0};
     char *durl;
     if (e->asked < 0)
         return;
     durl = run_durl(e, 0);
-    run_addf(&line, "{\"ok\": true, \"durl\": ");
-    run_add_json(&line, durl);
-    run_addf(&line, "}\n");
-    say(e->asked, &line);
+    say(e->asked, true, "durl", durl);
     close(e->asked);
     e->asked = -1;
-    run_free(&line);
     free(durl);
 }
 

@@ -42,7 +42,9 @@ static bool take_param(void *opts, const char *text)
     if (run_json(equals + 1, strlen(equals + 1), &v)) {
         add_param(o, run_dup_n(text, (size_t)(equals - text)), run_dup_n(v.p, v.n));
     } else {
-        run_add_json(&quoted, equals + 1);
+        tool_json_t j = run_json_begin(&quoted);
+        tool_json_text(&j, NULL, equals + 1);
+        run_json_end(&j);
         add_param(o, run_dup_n(text, (size_t)(equals - text)), quoted.p);
     }
     return true;
@@ -54,7 +56,7 @@ static bool take_params(void *opts, const char *path)
     run_value_t all, key, value;
     run_text_t text = {0};
     char piece[16384];
-    size_t at = 0;
+    wefti_json_t at = {0};
     ssize_t n = -1;
     bool good;
     int fd = open(path, O_RDONLY | O_CLOEXEC);

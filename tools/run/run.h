@@ -1,14 +1,15 @@
 /* tools/run/run.h - `weft run`: what its files share.
  *
- * A directory is read into elements (elements.c, yaml.c), their names are resolved and checked (graph.c), and plan.c then starts a process for each
- * copy when its parents are done (proc.c), talks to it (talk.c), and takes all of it down in the end. One thread, one epoll. Nothing that was
- * started is forgotten before its process has been waited for. */
+ * A directory is read into elements (elements.c, yaml.c), their names are resolved and checked (graph.c). Then plan.c starts a process for
+ * each copy when its parents are done (proc.c), talk.c talks to it, and loop.c takes all of it down in the end. One thread, one epoll. Every process
+ * is waited for before the run ends. */
 #ifndef WEFT_TOOLS_RUN_H
 #define WEFT_TOOLS_RUN_H
 
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include "base/json.h"
 #include "session.h"
 
 enum {
@@ -33,24 +34,22 @@ char *run_dup_n(const char *s, size_t n);
 char *run_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void run_add(run_text_t *t, const char *s, size_t n);
 void run_addf(run_text_t *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void run_add_json(run_text_t *t, const char *s); /* as a JSON string, with its quotes */
 void run_drop(run_text_t *t, size_t n);          /* the first n bytes */
 void run_free(run_text_t *t);
+/* A writer of JSON into an empty text, and its end, after which the text is whole. */
+tool_json_t run_json_begin(run_text_t *t);
+void run_json_end(tool_json_t *j);
 
 /* --- JSON from others ------------------------------------------------------------------------------------------ */
 
-/* A value where it lies. p NULL: there is none. */
-typedef struct run_value {
-    const char *p;
-    size_t n;
-} run_value_t;
+typedef wefti_json_text_t run_value_t; /* a value where it lies; p NULL: there is none */
 
-/* Is text[0..n) one JSON value, as RFC 8259 has it, with nothing but blanks around? *value_out is it without them. The others below take what
- * has passed this. */
+/* Is text[0..n) one JSON value, as RFC 8259 has it, with nothing but blanks around? *value_out is it without them. The functions below only take
+ * what has passed this one. */
 bool run_json(const char *text, size_t n, run_value_t *value_out);
 run_value_t run_json_get(run_value_t object, const char *name); /* the last of that name, as Python has it */
-/* The members of an object: *at is 0 at first. False: there are no more. */
-bool run_json_next(run_value_t object, size_t *at, run_value_t *name_out, run_value_t *value_out);
+/* The members of an object: *at is {0} at first. False: there are no more. */
+bool run_json_next(run_value_t object, wefti_json_t *at, run_value_t *name_out, run_value_t *value_out);
 bool run_json_is(run_value_t v, const char *text); /* a string of exactly that */
 char *run_json_string(run_value_t v);              /* yours to free; NULL: no string, or one with a zero in it */
 bool run_json_count(run_value_t v, uint64_t *out); /* whole and not negative */
@@ -227,7 +226,7 @@ const char *run_did_you_mean(run_t *run, const char *name, bool memory);
 void run_element_free(run_element_t *e);
 void run_name_add(run_names_t *names, char *name, unsigned line);
 
-/* --- plan.c, proc.c, talk.c, invoke.c -------------------------------------------------------------------------- */
+/* --- plan.c, memory.c, loop.c, proc.c, talk.c, invoke.c -------------------------------------------------------------------------- */
 
 bool run_go(run_t *run); /* all of it, to the end; false: it failed */
 void run_fail(run_t *run, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -235,6 +234,15 @@ void run_start_ready(run_t *run);
 /* When time ends the run, by --timeout or by limits.time of an element, whose copy *whose_out (may be NULL) then is; UINT64_MAX: never. */
 uint64_t run_deadline(const run_t *run, run_proc_t **whose_out);
 bool run_start_memory(run_t *run, run_element_t *e);
+static inline run_proc_t **run_slot(const run_element_t *e, unsigned copy, unsigned replica)
+{
+    return &e->procs[copy * e->replicas + replica];
+}
+/* Every transport of a process that leads to a copy of a memory element. Parallel memory is reached as NAME@i, and as NAME the copy with the same
+ * index. */
+typedef void run_transport_fn_t(const run_proc_t *p, run_element_t *m, unsigned copy, const char *trans, void *user);
+void run_each_transport(const run_proc_t *p, run_transport_fn_t *found, void *user);
+void run_configure(run_proc_t *p, run_proc_t *ready); /* tell it durls: those of what `ready` is a replica of, or all (NULL) */
 void run_stop_memory(run_element_t *e);
 void run_proc_over(run_proc_t *p);     /* its process has been waited for */
 void run_memory_ready(run_proc_t *p);  /* it has said its durl */

@@ -47,11 +47,14 @@ void run_tell(run_proc_t *p, const run_text_t *line)
 void run_tell_config(run_proc_t *p, const char *trans, const char *durl)
 {
     run_text_t line = {0};
-    run_addf(&line, "{\"do\": \"config\", \"name\": ");
-    run_add_json(&line, trans);
-    run_addf(&line, ", \"durl\": ");
-    run_add_json(&line, durl);
-    run_addf(&line, "}\n");
+    tool_json_t j = run_json_begin(&line);
+    tool_json_open(&j, NULL, '{');
+    tool_json_text(&j, "do", "config");
+    tool_json_text(&j, "name", trans);
+    tool_json_text(&j, "durl", durl);
+    tool_json_close(&j, '}');
+    tool_json_end(&j);
+    run_json_end(&j);
     run_tell(p, &line);
     run_free(&line);
 }
@@ -77,7 +80,7 @@ static run_element_t *behind(const run_element_t *e, const char *trans)
 static void take_stats(run_proc_t *p, run_value_t transports)
 {
     run_value_t name, stats;
-    size_t at = 0;
+    wefti_json_t at = {0};
     while (run_json_next(transports, &at, &name, &stats)) {
         char *trans = run_json_string(name);
         uint64_t in = 0, out = 0;

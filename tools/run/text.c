@@ -80,19 +80,15 @@ void run_addf(run_text_t *t, const char *fmt, ...)
     free(text);
 }
 
-void run_add_json(run_text_t *t, const char *s)
+tool_json_t run_json_begin(run_text_t *t)
 {
-    run_add(t, "\"", 1);
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            run_addf(t, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
-            run_addf(t, "\\u%04x", c);
-        else
-            run_add(t, s, 1);
-    }
-    run_add(t, "\"", 1);
+    return (tool_json_t){.f = must(open_memstream(&t->p, &t->n))};
+}
+
+void run_json_end(tool_json_t *j)
+{
+    bool good = !ferror(j->f);
+    must(fclose(j->f) || !good ? NULL : j);
 }
 
 void run_drop(run_text_t *t, size_t n)
