@@ -12,7 +12,7 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build bench lint install sim soak coverage clean
+.PHONY: help demo test build bench lint install uninstall sim soak coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,7 +39,10 @@ lint: with-build-lint ## formatting, clang-tidy, cppcheck
 	@scripts/lint
 
 install: build ## into PREFIX (default /usr/local); DESTDIR is honoured
-	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
+
+uninstall: ## what make install with the same PREFIX and DESTDIR has put there, and nothing else
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --uninstall
 
 sim: with-build-test ## SEEDS seeds (default 1000000) of every simulation, from FIRST on
 	@scripts/sim
