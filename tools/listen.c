@@ -16,7 +16,10 @@ static bool begins(const char *s, const char *with)
  * weft_listen(), which says so. */
 static bool is_open_to_others(const char *uri)
 {
-    return begins(uri, "tcp://") && !begins(uri, "tcp://127.") && !begins(uri, "tcp://[::1]") && !begins(uri, "tcp://localhost:");
+    static const char here[] = "tcp://localhost";
+    if (begins(uri, here) && strchr(":,", uri[sizeof here - 1])) /* or the end */
+        return false;
+    return begins(uri, "tcp://") && !begins(uri, "tcp://127.") && !begins(uri, "tcp://[::1]");
 }
 
 static const char *first_open_to_others(const char *uris)

@@ -49,8 +49,13 @@ static void add_rows(reader_t *r, const tool_opt_t *opts, char *base)
 
 /* --- what is wrong ----------------------------------------------------------------------------------------- */
 
-static int no_option(const char *word)
+static int no_option(const reader_t *r, const char *word)
 {
+    for (int i = 0; i < r->n && strstr(word, "://"); i++)
+        if (r->rows[i].opt->arg && !strcmp(r->rows[i].opt->arg, "URI")) {
+            tool_error("\"%s\" is not an option; give it as --%s %s", word, r->rows[i].opt->name, word);
+            return TOOL_USAGE;
+        }
     tool_error("\"%s\" is not an option; options begin with --, and %s --help lists them", word, tool_name);
     return TOOL_USAGE;
 }
@@ -169,7 +174,7 @@ static int take(reader_t *r, int argc, char **argv, const char *word, int id)
     if (!is_long && id == 'h')
         row = &r->rows[r->n - 1];
     if (!row || (is_long && strcspn(word + 2, "=") != strlen(row->opt->name))) /* unknown, or an abbreviation */
-        return is_long ? unknown(r, word + 2) : no_option(word);
+        return is_long ? unknown(r, word + 2) : no_option(r, word);
     if (id == '?') {
         tool_error("--%s takes no value, and got \"%s\"", row->opt->name, strchr(word, '=') + 1);
         return TOOL_USAGE;
@@ -206,7 +211,7 @@ int tool_options(const tool_command_t *command, int argc, char **argv, void *opt
             argv[1 + n_words++] = word;
             continue;
         }
-        rc = id == -1 || id == 1 ? no_option(word) : take(&r, argc, argv, word, id);
+        rc = id == -1 || id == 1 ? no_option(&r, word) : take(&r, argc, argv, word, id);
         if (rc != TOOL_GO)
             return rc;
     }
