@@ -17,7 +17,7 @@ export JOBS
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures; one calls the other; the same from Python; a program in elements
+demo: with-build ## what Weft does, on one screen: messages, their speed, remote memory, calls, Python, a program in elements
 	@scripts/demo
 
 with-%: # what the groups of scripts/setup need, as in with-build-test
