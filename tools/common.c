@@ -44,6 +44,12 @@ void tool_error_status(weft_status_t st, const char *fmt, ...)
     fprintf(stderr, ": %s%s%s%s\n", weft_status_text(st), *detail ? " (" : "", detail, *detail ? ")" : "");
 }
 
+bool tool_no_server(weft_status_t st)
+{
+    return st == WEFT_ERR_PEER || st == WEFT_ERR_CLOSED || st == WEFT_ERR_REFUSED || st == WEFT_ERR_UNREACHABLE ||
+           st == WEFT_ERR_ADDRESS || st == WEFT_ERR_TIMEOUT || st == WEFT_ERR_UNSUPPORTED;
+}
+
 const char *tool_advice(weft_status_t st)
 {
     switch (st) {
@@ -190,6 +196,18 @@ size_t tool_harmless(const char *s, size_t n, bool lines)
     return len == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0 ? 0 : len; /* C1 */
 }
 
+void tool_put_plain(FILE *f, const char *s, size_t n)
+{
+    for (size_t len; n; s += len, n -= len) {
+        len = tool_harmless(s, n, true);
+        if (len)
+            fwrite(s, 1, len, f);
+        else
+            fprintf(f, "\\x%02x", (unsigned char)*s);
+        len += !len;
+    }
+}
+
 const char *tool_plain(const char *text, char *buf, size_t cap)
 {
     size_t at = 0, n = strlen(text);
@@ -230,7 +248,8 @@ unsigned tool_columns(FILE *f)
     return 80;
 }
 
-/* Where a line goes on after a break: below its second column if it is indented and has one, below its beginning if it has none. */
+/* Where a line goes on after a break: below its second column if it is indented and has one, below its beginning if it has
+ * none. */
 static unsigned hanging(const char *line, size_t n)
 {
     size_t at = strspn(line, " ");

@@ -16,6 +16,8 @@ extern const char *tool_name;
 void tool_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a call that failed at once: `what`, the status's sentence, and the library's detail if there is one. */
 void tool_error_status(weft_status_t st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Did a connection fail with this because no server is there, or it was lost? */
+bool tool_no_server(weft_status_t st);
 /* What to do about a connection that came to this, to end such a sentence with: "; ...", or "". */
 const char *tool_advice(weft_status_t st);
 
@@ -49,8 +51,11 @@ const char *tool_nearest(const char *word, const char *const *names, size_t n);
 /* Bytes of the character that s begins with, in UTF-8; 0 if it begins with none, or at the end. */
 size_t tool_utf8_len(const char *s);
 
-/* Bytes of the character that s begins with, n of them left, if it may go to a terminal as it is (newlines and tabs too, with `lines`); 0 if not. */
+/* Bytes of the character that s begins with, n of them left, if it may go to a terminal as it is (newlines and tabs too, with
+ * `lines`); 0 if not. */
 size_t tool_harmless(const char *s, size_t n, bool lines);
+/* Write n bytes of others to a terminal; what is not harmless is written \x1b. */
+void tool_put_plain(FILE *f, const char *s, size_t n);
 /* Text of others on one line, for a sentence: what is not harmless is written \x1b. Cut to what fits. Returns buf. */
 const char *tool_plain(const char *text, char *buf, size_t cap);
 
@@ -59,8 +64,8 @@ const char *tool_plain(const char *text, char *buf, size_t cap);
 bool tool_is_terminal(FILE *f);
 /* Columns of the terminal on f; 80 where there is none. */
 unsigned tool_columns(FILE *f);
-/* Write text in lines of at most `width` columns, each after the first beginning with `indent` blanks. A line that begins with blanks is a row of
- * two columns: what does not fit goes on below the second one. */
+/* Write text in lines of at most `width` columns, each after the first beginning with `indent` blanks. A line that begins with
+ * blanks is a row of two columns: what does not fit goes on below the second one. */
 void tool_wrap(FILE *f, const char *text, unsigned indent, unsigned width);
 
 /* --- JSON ------------------------------------------------------------------------------------------------ */
@@ -71,6 +76,7 @@ typedef struct tool_json {
     bool comma; /* the next thing needs one before it */
 } tool_json_t;
 
+tool_json_t tool_json_begin(FILE *f); /* an object, which tool_json_end() closes */
 void tool_json_open(tool_json_t *j, const char *name, char bracket); /* '{' or '['; name NULL inside arrays and at the top */
 void tool_json_close(tool_json_t *j, char bracket);                  /* '}' or ']' */
 void tool_json_text(tool_json_t *j, const char *name, const char *value); /* value NULL writes null */
@@ -78,7 +84,7 @@ void tool_json_bytes(tool_json_t *j, const char *name, const char *value, size_t
 void tool_json_raw(tool_json_t *j, const char *name, const char *json); /* a value that is JSON already */
 void tool_json_number(tool_json_t *j, const char *name, double value, int digits); /* not finite: null */
 void tool_json_count(tool_json_t *j, const char *name, uint64_t value);
-void tool_json_end(tool_json_t *j); /* newline and flush */
+void tool_json_end(tool_json_t *j); /* the end of the object, newline and flush */
 
 /* --- commands -------------------------------------------------------------------------------------------- */
 

@@ -1,11 +1,14 @@
-/* tools/completion.c - `weft completion bash|zsh`: a script that completes commands, options and values, made from the tables of options.
+/* tools/completion.c - `weft completion bash|zsh`: a script that completes commands, options and values, made from the tables
+ * of options.
  *
- * Where nothing of ours fits, the shell completes names of files. tests/tools/tools_completion.py runs the script in bash, and in zsh where it is. */
+ * Where nothing of ours fits, the shell completes names of files. tests/tools/tools_completion.py runs the script in bash, and
+ * in zsh where it is. */
 #include <string.h>
 
 #include "common.h"
 
-/* Each shell brings its words into `before` (all up to the current one) and `current`, and offers what the cases leave in `names` and `values`. */
+/* Each shell brings its words into `before` (all up to the current one) and `current`, and offers what the cases leave in
+ * `names` and `values`. */
 static const char bash_begin[] = "# bash completion for weft: made by `weft completion bash`.\n"
                                  "_weft()\n"
                                  "{\n"

@@ -98,9 +98,8 @@ static int show_text(void)
 
 static int show_json(void)
 {
-    view_t v = {.json = {.f = stdout}};
+    view_t v = {.json = tool_json_begin(stdout)};
     weft_status_t facts, variables, unknown;
-    tool_json_open(&v.json, NULL, '{');
     tool_json_open(&v.json, "info", '{');
     facts = weft_info_each(fact_json, &v);
     tool_json_close(&v.json, '}');
@@ -112,7 +111,6 @@ static int show_json(void)
     tool_json_open(&v.json, "unknown", '[');
     unknown = weft_config_unknown_each(unknown_json, &v);
     tool_json_close(&v.json, ']');
-    tool_json_close(&v.json, '}');
     tool_json_end(&v.json);
     return facts || variables || unknown ? TOOL_FAILED : TOOL_OK;
 }

@@ -1,7 +1,7 @@
 /* tools/json.c - JSON, one value a line: what a program reads of the commands.
  *
- * Control characters, quotes and backslashes are escaped; all else is passed on, since texts are UTF-8. tests/tools/tools_perf.py and
- * tests/tools/tools_info.py parse every line. */
+ * Control characters, quotes and backslashes are escaped; all else is passed on, since texts are UTF-8.
+ * tests/tools/tools_perf.py and tests/tools/tools_info.py parse every line. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -34,6 +34,13 @@ static void put_name(tool_json_t *j, const char *name)
         put_quoted(j->f, name, strlen(name));
         fputs(": ", j->f);
     }
+}
+
+tool_json_t tool_json_begin(FILE *f)
+{
+    tool_json_t j = {.f = f};
+    tool_json_open(&j, NULL, '{');
+    return j;
 }
 
 void tool_json_open(tool_json_t *j, const char *name, char bracket)
@@ -87,7 +94,6 @@ void tool_json_count(tool_json_t *j, const char *name, uint64_t value)
 
 void tool_json_end(tool_json_t *j)
 {
-    fputc('\n', j->f);
+    fputs("}\n", j->f);
     fflush(j->f);
-    j->comma = false;
 }

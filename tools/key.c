@@ -1,7 +1,7 @@
 /* tools/key.c - `weft key new FILE`: makes a random key that nobody can guess, so that nothing has to stretch it.
  *
- * The file has "weft-key-1 " and 64 hex digits (src/core/key.c reads it), and only its owner can read it. A file that exists is never replaced:
- * its key may be in use. tests/tools/tools_key.py checks it. */
+ * The file has "weft-key-1 " and 64 hex digits (src/core/key.c reads it), and only its owner can read it. A file that exists is
+ * never replaced: its key may be in use. tests/tools/tools_key.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* tools/listen.c - where the servers of commands listen, and who may connect.
  *
- * Without a key a server listens on this machine only, unless --no-key-needed is given: nobody opens memory or functions to a network by accident.
- * tests/tools/tools_mem.py and tests/tools/tools_serve.py check it. */
+ * Without a key a server listens on this machine only, unless --no-key-needed is given: nobody opens memory or functions to a
+ * network by accident. tests/tools/tools_mem.py and tests/tools/tools_serve.py check it. */
 #include <string.h>
 #include <strings.h>
 
@@ -12,8 +12,8 @@ static bool begins(const char *s, const char *with)
     return !strncasecmp(s, with, strlen(with));
 }
 
-/* Could other machines connect there, as far as the text tells? A name that has to be looked up may lead anywhere. What is no address is left to
- * weft_listen(), which says so. */
+/* Could other machines connect there, as far as the text tells? A name that has to be looked up may lead anywhere. What is no
+ * address is left to weft_listen(), which says so. */
 static bool is_open_to_others(const char *uri)
 {
     static const char here[] = "tcp://localhost";

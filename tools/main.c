@@ -1,7 +1,7 @@
 /* tools/main.c - the `weft` command: its list of commands, and the exit status.
  *
- * Exit status: 0 done, 1 it could not be done, 2 the command line was not understood. A command whose output could not be written has failed.
- * tests/tools/tools_output.py checks it. */
+ * Exit status: 0 done, 1 it could not be done, 2 the command line was not understood. A command whose output could not be
+ * written has failed. tests/tools/tools_output.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -24,8 +24,8 @@ const tool_command_t tool_root = {
               "  weft --version       the version of the library",
 };
 
-/* A closed standard descriptor would be the next one that is opened, and text for people would go there. So /dev/null takes its place, opened such
- * that reading or writing it fails as it would on a closed one. */
+/* A closed standard descriptor would be the next one that is opened, and text for people would go there. So /dev/null takes its
+ * place, opened such that reading or writing it fails as it would on a closed one. */
 static bool fill_standard_fds(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {

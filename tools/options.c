@@ -1,7 +1,8 @@
 /* tools/options.c - reads a command line by a table of options, with getopt_long().
  *
- * getopt_long() accepts abbreviations and takes "--json" as the value of the option before it. Both would hide mistakes, so this file refuses
- * them. An option that is wrong gets a sentence with the nearest name. tests/tools/tools_options.py checks it. */
+ * getopt_long() accepts abbreviations and takes "--json" as the value of the option before it. Both would hide mistakes, so
+ * this file refuses them. An option that is wrong gets a sentence with the nearest name. tests/tools/tools_options.py checks
+ * it. */
 #include "options.h"
 
 #include <getopt.h>

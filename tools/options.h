@@ -80,8 +80,8 @@ typedef struct tool_words {
 
 enum { TOOL_GO = -1 }; /* of tool_options(): go on */
 
-/* Read argv[1...] into *opts. The words are moved to the front of argv, and *words_out has them (NULL: it takes none). TOOL_GO, or the exit
- * status: TOOL_OK after --help, TOOL_USAGE after a sentence. */
+/* Read argv[1...] into *opts. The words are moved to the front of argv, and *words_out has them (NULL: it takes none). TOOL_GO,
+ * or the exit status: TOOL_OK after --help, TOOL_USAGE after a sentence. */
 int tool_options(const tool_command_t *command, int argc, char **argv, void *opts, tool_words_t *words_out);
 /* Run a command, or one of its commands. */
 int tool_command_run(const tool_command_t *command, int argc, char **argv);

@@ -1,8 +1,8 @@
 /* tools/session.c - the runtime of a command, signals, and waiting.
  *
- * SIGINT, SIGTERM and SIGHUP reach the main thread only, and only set a number. Every wait looks at that number, so that the code that began
- * something also undoes it. A signal does not end a wait of the library, so a wait is made of short ones. A second signal changes nothing: what
- * follows the first takes a bounded time. tests/tools/tools_mem_loss.py checks it. */
+ * SIGINT, SIGTERM and SIGHUP reach the main thread only, and only set a number. Every wait looks at that number, so that the
+ * code that began something also undoes it. A signal does not end a wait of the library, so a wait is made of short ones. A
+ * second signal changes nothing: what follows the first takes a bounded time. tests/tools/tools_mem_loss.py checks it. */
 #include "session.h"
 
 #include <stdlib.h>
@@ -50,8 +50,7 @@ weft_status_t tool_wait(weft_op_t *op)
         weft_status_t st = weft_op_wait(op, SLICE);
         (void)st; /* a slice that ended is no news */
         if (signalled && !weft_op_done(op)) {
-            weft_op_cancel(op);
-            return weft_op_wait(op, WEFT_FOREVER);
+            return tool_cancel(op);
         }
     }
     return op->status;

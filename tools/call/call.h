@@ -6,8 +6,8 @@
  *   call.c     a call, and what failures mean           stream.c  calls with streams
  *   repeat.c   many calls, and how long they take       list.c    who offers what, and which functions
  *
- * The runtime's own thread drives, whatever a file, a pipe or a terminal takes its time for; only with --repeat the caller does, since that is
- * about time. */
+ * The runtime's own thread drives, so that a slow file, pipe or terminal does not hold it up. With --repeat, which measures
+ * time, the caller drives. */
 #ifndef WEFT_TOOLS_CALL_H
 #define WEFT_TOOLS_CALL_H
 
@@ -87,7 +87,7 @@ void call_known_told(call_known_t *k);
 
 /* Instances in a registry, by service and instance. */
 typedef struct call_entry {
-    char *service, *instance, *address, *functions; /* functions: a line for each, number and signature; "" if they are not there */
+    char *service, *instance, *address, *functions; /* functions: number and signature, a line each; or "" */
     uint32_t load;
 } call_entry_t;
 typedef struct call_entries {
@@ -98,7 +98,7 @@ typedef struct call_entries {
 /* Those of a service, or all (NULL). TOOL_OK, or the exit status after a sentence. */
 int call_entries_find(call_link_t *l, const char *service, call_entries_t *entries_out);
 void call_entries_free(call_entries_t *e);
-/* After a look that found nobody of target->service: a sentence, and the exit status; or TOOL_OK, if somebody has come meanwhile. */
+/* After target->service was not found: a sentence, and the exit status; TOOL_OK if it has appeared meanwhile. */
 int call_nobody(call_link_t *l);
 
 /* --- values --------------------------------------------------------------------------------------------------- */
@@ -151,7 +151,8 @@ typedef struct call_made {
     weft_call_opts_t call_opts;
 } call_made_t;
 
-/* What a call came to: results, or a sentence, or an object with --json; the exit status. `number`: of --repeat, 0 if it is the only one. */
+/* What a call came to: results, or a sentence, or an object with --json; the exit status. `number`: of --repeat, 0 if it is the
+ * only one. */
 int call_report(const call_made_t *m, weft_status_t st, const weft_reply_t *reply, double seconds, uint64_t number);
 /* A sentence about a call that failed, and the exit status. */
 int call_failed(const call_made_t *m, weft_status_t st, const weft_reply_t *reply, uint64_t number);

@@ -1,7 +1,7 @@
 /* tools/call/options.c - the command line of `weft call`.
  *
- * The first word is a URI, the others are arguments. They are only understood with the function's signature. Nothing is opened if the command line is
- * wrong. tests/tools/tools_call.py checks it. */
+ * The first word is a URI, the others are arguments. They are only understood with the function's signature. Nothing is opened
+ * if the command line is wrong. tests/tools/tools_call.py checks it. */
 #include <string.h>
 
 #include "call.h"
@@ -14,7 +14,7 @@ uint64_t call_timeout(const call_opts_t *opts)
     return opts->timeout_ns ? opts->timeout_ns : TIMEOUT_DEFAULT;
 }
 
-/* With --repeat the caller drives, and a pipe may take its time: the server would give us up. */
+/* With --repeat the caller drives. While it waited for a pipe the server would take it for lost. */
 static bool has_stdin(const call_opts_t *o)
 {
     for (size_t i = 0; i < o->n_words; i++) {

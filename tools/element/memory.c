@@ -1,8 +1,8 @@
 /* tools/element/memory.c - `weft element memory`: a memory element in a process of its own.
  *
- * It opens the element, writes its durl in one line, and serves until a signal comes. The runtime's own thread does all the work. The durl holds the
- * right to the memory, so it goes to one place only: standard output, or the descriptor that a launcher names. After it only the statistics at the
- * end are written there. tests/tools/tools_element.py checks it. */
+ * It opens the element, writes its durl in one line, and serves until a signal comes. The runtime's own thread does all the
+ * work. The durl holds the right to the memory, so it goes to one place only: standard output, or the descriptor that a
+ * launcher names. After it only the statistics at the end are written there. tests/tools/tools_element.py checks it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -38,10 +38,8 @@ static bool say_durl(memory_t *m)
         return false;
     }
     if (m->json) {
-        tool_json_t j = {.f = m->out};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(m->out);
         tool_json_text(&j, "durl", text);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     } else {
         fprintf(m->out, "%s\n", text);
@@ -58,10 +56,9 @@ static bool say_durl(memory_t *m)
 static void say_stats(memory_t *m)
 {
     weft_memory_stats_t s = WEFT_MEMORY_STATS_INIT;
-    tool_json_t j = {.f = m->out};
     if (!m->json || weft_memory_get_stats(m->memory, &s))
         return;
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(m->out);
     tool_json_open(&j, "stats", '{');
     tool_json_count(&j, "bytes", s.bytes);
     tool_json_count(&j, "used_bytes", s.used_bytes);
@@ -71,7 +68,6 @@ static void say_stats(memory_t *m)
     tool_json_count(&j, "bytes_read", s.bytes_read);
     tool_json_count(&j, "bytes_written", s.bytes_written);
     tool_json_count(&j, "refused", s.refused);
-    tool_json_close(&j, '}');
     tool_json_close(&j, '}');
     tool_json_end(&j);
 }

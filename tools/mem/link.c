@@ -1,6 +1,6 @@
 /* tools/mem/link.c - the runtime of a client, and its servers.
  *
- * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+ * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py check it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ err_close:
     return rc;
 }
 
-/* The connection was lost, but perhaps not the server: what it keeps for us would stay there until the lease is over. */
+/* The connection was lost, but the server may live. It would keep our blocks until the lease ends. */
 static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STORE_ID])
 {
     weft_store_opts_t so = WEFT_STORE_OPTS_INIT;
@@ -74,7 +74,7 @@ static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STOR
     weft_op_t op = WEFT_OP_INIT;
     weft_ep_t *ep;
     op.timeout_ns = CLOSING;
-    eo.no_retry = true; /* where nobody listens any more, there is nothing to give back */
+    eo.no_retry = true; /* if nobody listens any more, there is nothing to give back */
     if (weft_ep_open(l->rt, uri, &eo, &op, &ep))
         return;
     so.id = id;

@@ -1,7 +1,7 @@
-/* tools/mem/list.c - `weft mem ls`, `stat` and `rm`: what is at a server, and away with it.
+/* tools/mem/list.c - `weft mem ls`, `stat` and `rm`.
  *
- * Each asks every server that is named, one after another, and goes on after a failure; the exit status is that of the first one.
- * tests/tools/tools_mem.py holds it. */
+ * Each asks every server that is named, one after another, and goes on after a failure; the exit status is that of the first
+ * failure. tests/tools/tools_mem.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ typedef struct entry {
     bool shared, ours;
 } entry_t;
 
-/* Filled by the runtime's thread while the operation is under way, ours after it. */
+/* The runtime's thread fills it until the operation is complete. */
 typedef struct listing {
     entry_t *entries;
     size_t n, cap;
@@ -58,8 +58,7 @@ static weft_status_t fetch(const mem_opts_t *opts, const mem_server_t *s, const 
 
 static void entry_json(const mem_server_t *s, const entry_t *e)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_text(&j, "server", s->uri);
     tool_json_text(&j, "name", e->name);
     tool_json_count(&j, "bytes", e->len);
@@ -67,7 +66,6 @@ static void entry_json(const mem_server_t *s, const entry_t *e)
     tool_json_number(&j, "age", (double)e->age_ns / 1e9, 3);
     tool_json_text(&j, "owner", e->shared ? "shared" : e->ours ? "ours" : "a client");
     tool_json_count(&j, "attached", e->attached);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
@@ -185,11 +183,9 @@ static int stat_server(const mem_opts_t *opts, const mem_server_t *s)
     if (st)
         return mem_failed(st, "the server at %s cannot be asked", s->uri);
     if (opts->json) {
-        tool_json_t j = {.f = stdout};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         tool_json_text(&j, "server", s->uri);
         mem_stats_json(&j, &stats);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
     } else {
         stats_text(&stats);
@@ -218,12 +214,10 @@ static int rm_one(const mem_opts_t *opts, const mem_server_t *s)
         else if (st)
             done = mem_failed(st, "removing %s at %s failed", opts->words.at[i], s->uri);
         if (opts->json) {
-            tool_json_t j = {.f = stdout};
-            tool_json_open(&j, NULL, '{');
+            tool_json_t j = tool_json_begin(stdout);
             tool_json_text(&j, "server", s->uri);
             tool_json_text(&j, "name", opts->words.at[i]);
             tool_json_text(&j, "status", weft_status_name(st));
-            tool_json_close(&j, '}');
             tool_json_end(&j);
         }
         rc = rc ? rc : done;

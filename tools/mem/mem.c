@@ -1,7 +1,7 @@
 /* tools/mem/mem.c - `weft mem`: its list of commands, and what a failure means.
  *
- * Exit status: 0 done, 1 it could not be done, 2 the command line was not understood, 3 no such block, 4 no server, 128 and its number after a
- * signal. tests/tools/tools_mem.py checks them. */
+ * Exit status: 0 done, 1 it could not be done, 2 the command line was not understood, 3 no such block, 4 no server, 128 and its
+ * number after a signal. tests/tools/tools_mem.py checks them. */
 #include "mem.h"
 
 #include <stdarg.h>
@@ -41,24 +41,6 @@ static const char *advice(weft_status_t st)
     }
 }
 
-static int exit_status(weft_status_t st)
-{
-    switch (st) {
-    case WEFT_ERR_NOTFOUND:
-        return MEM_NO_BLOCK;
-    case WEFT_ERR_PEER:
-    case WEFT_ERR_CLOSED:
-    case WEFT_ERR_REFUSED:
-    case WEFT_ERR_UNREACHABLE:
-    case WEFT_ERR_ADDRESS:
-    case WEFT_ERR_TIMEOUT:
-    case WEFT_ERR_UNSUPPORTED:
-        return MEM_NO_SERVER;
-    default:
-        return TOOL_FAILED;
-    }
-}
-
 int mem_failed(weft_status_t st, const char *fmt, ...)
 {
     char what[512];
@@ -81,5 +63,5 @@ int mem_failed(weft_status_t st, const char *fmt, ...)
     default:
         tool_error("%s: %s%s", what, weft_status_text(st), advice(st));
     }
-    return exit_status(st);
+    return st == WEFT_ERR_NOTFOUND ? MEM_NO_BLOCK : tool_no_server(st) ? MEM_NO_SERVER : TOOL_FAILED;
 }

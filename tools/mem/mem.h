@@ -6,8 +6,8 @@
  *   put.c      a file into a block                      get.c    a block into a file
  *   list.c     ls, stat, rm
  *
- * Clients are driven by the runtime's own thread: whatever a file, a pipe or a terminal takes its time for, the lease is renewed and
- * the server hears from us. */
+ * Clients are driven by the runtime's own thread: whatever a file, a pipe or a terminal takes its time for, the lease is
+ * renewed and the server hears from us. */
 #ifndef WEFT_TOOLS_MEM_H
 #define WEFT_TOOLS_MEM_H
 
@@ -61,8 +61,8 @@ typedef struct mem_link {
     unsigned n_servers; /* those that answered */
 } mem_link_t;
 
-/* Open the runtime and a store at every server, or say why not. With `some`, servers that do not answer are left out, after a sentence.
- * TOOL_OK, or the exit status; then nothing is open. */
+/* Open the runtime and a store at every server, or say why not. With `some`, servers that do not answer are left out, after a
+ * sentence. TOOL_OK, or the exit status; then nothing is open. */
 int mem_link_open(mem_link_t *l, const mem_opts_t *opts, bool some);
 /* Close everything. `clean`: the leases are ended, which takes a moment. */
 void mem_link_close(mem_link_t *l, bool clean);

@@ -1,8 +1,8 @@
-/* tools/mem/serve.c - `weft mem serve`: memory of this machine for whoever connects and may.
+/* tools/mem/serve.c - `weft mem serve`: gives out memory of this machine.
  *
- * The runtime's own thread does all the work; the main thread sleeps until a signal or the next line of statistics. Signals are
- * blocked from before the first thread on, so that none is lost between two waits.
- * tests/tools/tools_mem.py and tests/tools/tools_mem_loss.py hold it. */
+ * The runtime's own thread does all the work; the main thread sleeps until a signal or the next line of statistics. Signals
+ * are blocked before the first thread starts, so that none is lost between two waits. tests/tools/tools_mem.py and
+ * tests/tools/tools_mem_loss.py check it. */
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -34,11 +34,9 @@ static void wipe(serve_t *s)
 
 static void stats_json(const weft_store_stats_t *st, const char *what)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_open(&j, what, '{');
     mem_stats_json(&j, st);
-    tool_json_close(&j, '}');
     tool_json_close(&j, '}');
     tool_json_end(&j);
 }
@@ -101,14 +99,12 @@ static void tell_summary(serve_t *s)
 static void announce(const serve_t *s)
 {
     if (s->opts->json) {
-        tool_json_t j = {.f = stdout};
-        tool_json_open(&j, NULL, '{');
+        tool_json_t j = tool_json_begin(stdout);
         tool_json_open(&j, "listening", '[');
         for (unsigned i = 0; i < s->n_listeners; i++)
             tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
         tool_json_close(&j, ']');
         tool_json_count(&j, "bytes", s->opts->bytes);
-        tool_json_close(&j, '}');
         tool_json_end(&j);
         return;
     }
@@ -155,7 +151,7 @@ static void serve(serve_t *s, const sigset_t *signals)
         if (errno == EAGAIN)
             tell_stats(s);
         if (ferror(stdout))
-            return; /* whoever read the statistics is gone */
+            return; /* the reader of the statistics is gone */
     }
 }
 

@@ -90,8 +90,7 @@ static void report_text(const perf_opts_t *o, const perf_result_t *r)
 
 static void report_json(const perf_opts_t *o, const perf_result_t *r)
 {
-    tool_json_t j = {.f = stdout};
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_text(&j, "test", perf_test_name(r->test));
     tool_json_count(&j, "size", r->size);
     tool_json_text(&j, "transports", transports_text(o));
@@ -130,7 +129,6 @@ static void report_json(const perf_opts_t *o, const perf_result_t *r)
     }
     tool_json_number(&j, "endpoint_bytes", r->endpoint_bytes, 0);
     tool_json_number(&j, "peer_endpoint_bytes", r->peer_endpoint_bytes, 0);
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 

@@ -1,7 +1,8 @@
-/* tools/run/json.c - reading JSON of elements and of people, with the library's reader: checked once as a whole, then looked at where it lies.
+/* tools/run/json.c - reading JSON of elements and of people, with the library's reader: checked once as a whole, then looked at
+ * where it lies.
  *
- * Results are handed on to other elements as the text that came, so they must be JSON to every reader: no NaN, and no text that is not UTF-8.
- * tests/tools/tools_run_hostile.py checks it. */
+ * Results are handed on to other elements as the text that came, so they must be JSON to every reader: no NaN, and no text that
+ * is not UTF-8. tests/tools/tools_run_hostile.py checks it. */
 #include <stdlib.h>
 #include <string.h>
 

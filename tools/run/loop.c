@@ -1,8 +1,8 @@
 /* tools/run/loop.c - the loop of a run: what epoll tells, signals, deadlines, and how everything is taken down.
  *
- * The first failure, a signal, or a time that is over (--timeout, or limits.time of an element) ends the run: compute elements are asked to end, and
- * when none is left memory elements are. A process that does not end is killed. The loop ends when every process has been waited for.
- * tests/tools/tools_run.py and tests/tools/tools_run_loss.py check it. */
+ * The first failure, a signal, or a time that is over (--timeout, or limits.time of an element) ends the run: compute elements
+ * are asked to end, and when none is left memory elements are. A process that does not end is killed. The loop ends when every
+ * process has been waited for. tests/tools/tools_run.py and tests/tools/tools_run_loss.py check it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -28,7 +28,7 @@ static void signalled(run_source_t *s, uint32_t events)
         run_guard_reap(run);
         return;
     }
-    if (run->signalled) { /* a second one: no more patience */
+    if (run->signalled) { /* the second signal kills */
         for (run_proc_t *p = run->procs; p; p = p->next)
             run_kill(p);
         return;
@@ -75,7 +75,7 @@ static void timed_out(run_t *run, run_proc_t *whose)
     run_free(&who);
 }
 
-/* Where the run is on its way down. */
+/* The next step of taking the run down. */
 static void take_down(run_t *run)
 {
     if (!run->failed)
@@ -120,7 +120,7 @@ static void loop(run_t *run)
         n = epoll_wait(run->epoll, events, EVENTS, next != UINT64_MAX && (wait < 0 || wait > 60000) ? 60000 : wait);
         for (int i = 0; i < n; i++) {
             run_source_t *s = events[i].data.ptr;
-            if (s->fd >= 0) /* one before may have closed it */
+            if (s->fd >= 0) /* an earlier event may have closed it */
                 s->ready(s, events[i].events);
         }
         if (ferror(stdout) && !run->failed)
@@ -128,7 +128,7 @@ static void loop(run_t *run)
     }
 }
 
-/* --- before and after -------------------------------------------------------------------------------------------------------- */
+/* --- before and after ----------------------------------------------------------------------------------- */
 
 static void find_cpus(run_t *run)
 {
@@ -136,13 +136,13 @@ static void find_cpus(run_t *run)
     run->cpus = run_alloc(CPU_SETSIZE * sizeof *run->cpus);
     run->pinned = run_alloc(CPU_SETSIZE * sizeof *run->pinned);
     if (sched_getaffinity(0, sizeof set, &set))
-        return; /* more than we can name: nobody is pinned */
+        return; /* more processors than cpu_set_t has: nobody is pinned */
     for (int i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET((size_t)i, &set))
             run->cpus[run->n_cpus++] = i;
 }
 
-/* Without them the first descriptors of ours would be taken for standard streams. */
+/* If one is closed, a descriptor of ours would take its number. */
 static void open_standard_streams(void)
 {
     int fd;
@@ -153,7 +153,7 @@ static void open_standard_streams(void)
         close(fd);
 }
 
-/* Memory is made when it is first touched, so that nothing else would tell before the machine is out of it. */
+/* Memory is only allocated when it is touched, so nothing else would notice before the machine has none left. */
 static bool fits(run_t *run)
 {
     struct sysinfo machine;
@@ -184,7 +184,7 @@ static bool prepare(run_t *run)
         tool_error("there is no interpreter %s; --python PATH names one", run->opts.python);
         return false;
     }
-    signal(SIGCHLD, SIG_DFL); /* were it ignored, nobody could be waited for */
+    signal(SIGCHLD, SIG_DFL); /* if it is ignored, waitpid() does not work */
     signal(SIGPIPE, SIG_IGN);
     tool_raise_file_limit();
     find_cpus(run);

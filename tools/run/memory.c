@@ -1,7 +1,7 @@
 /* tools/run/memory.c - memory elements of a run: starting and stopping them, their durls, and the transports that lead to them.
  *
- * A compute element may start before its memory serves. Its transports are configured when the durls are known: of all replicas that are not lost.
- * tests/tools/tools_run.py and tests/tools/tools_run_loss.py check it. */
+ * A compute element may start before its memory serves. Its transports are configured when the durls are known: of all replicas
+ * that are not lost. tests/tools/tools_run.py and tests/tools/tools_run_loss.py check it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static char *mirrored_durl(run_element_t *e, unsigned copy)
     for (unsigned i = 0; i < e->replicas; i++) {
         const run_proc_t *p = *run_slot(e, copy, i);
         if (!p->durl)
-            continue; /* it is lost */
+            continue; /* a lost replica */
         if (weft_durl_parse(p->durl, &one) || one.n_replicas != 1)
             return NULL;
         if (!all.n_replicas)
@@ -78,7 +78,7 @@ void run_each_transport(const run_proc_t *p, run_transport_fn_t *found, void *us
     }
 }
 
-/* The name within the durl stays the element's: replicas are found by it. */
+/* The name in the durl is the element's: replicas are found by it. */
 static void configure_one(const run_proc_t *p, run_element_t *m, unsigned copy, const char *trans, void *user)
 {
     const run_proc_t *ready = user;

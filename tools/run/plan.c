@@ -1,9 +1,11 @@
 /* tools/run/plan.c - what starts when, and what follows when it is over.
  *
- * A compute element starts when the last of its parents is done, all of its copies at once as far as --jobs allows, and is given their results. Memory
- * elements start together with the first compute element that uses them, and end when the last one is done.
+ * A compute element starts when the last of its parents is done, all of its copies at once as far as --jobs allows, and is
+ * given their results. Memory elements start together with the first compute element that uses them, and end when the last one
+ * is done.
  *
- * States of an element: waiting, running, done, failed, stopped. tests/tools/tools_run.py and tests/tools/tools_run_loss.py check it. */
+ * States of an element: waiting, running, done, failed, stopped. tests/tools/tools_run.py and tests/tools/tools_run_loss.py
+ * check it. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +98,6 @@ static void tell_run(run_proc_t *p)
         free(text);
     }
     tool_json_close(&j, ']');
-    tool_json_close(&j, '}');
     tool_json_end(&j);
     run_json_end(&j);
     run_tell(p, &line);
@@ -173,7 +174,7 @@ static void memory_over(run_t *run, run_proc_t *p)
         complain(run, text);
         free(text);
         if (!p->durl)
-            run_memory_ready(p); /* who waited for it waits no longer */
+            run_memory_ready(p); /* its users need not wait for it any more */
     } else if (!e->stopping && !p->asked) {
         e->state = RUN_FAILED;
         run_fail(run, "memory element %s %s while it was used%s", p->label, how, p->durl ? "" : "; it never served");
@@ -205,27 +206,19 @@ static void say_traceback(run_t *run, const run_proc_t *p)
     run_add(&text, p->traceback, strlen(p->traceback));
     run_hide(run, &text);
     run_progress_wipe(run);
-    for (size_t at = 0; at < text.n;) { /* of a program, and on a terminal: nothing that moves its cursor */
-        size_t n = tool_harmless(text.p + at, text.n - at, true);
-        if (n)
-            fwrite(text.p + at, 1, n, stderr);
-        else
-            fprintf(stderr, "\\x%02x", (unsigned char)text.p[at]);
-        at += n ? n : 1;
-    }
+    tool_put_plain(stderr, text.p, text.n);
     if (text.p[text.n - 1] != '\n')
         fputc('\n', stderr);
     run_free(&text);
 }
 
-/* What went wrong may be that it was not given enough: "" or a hint, in a buffer of this function. */
+/* A hint if too little memory may be the reason, or "". In a buffer of this function. */
 static const char *memory_hint(const run_proc_t *p)
 {
     static const char *const words[] = {"MemoryError", "annot allocate memory", "failed to map segment",
                                         "can't start new thread"};
     static char text[160];
-    bool short_of =
-        !p->error && (WIFSIGNALED(p->status) || WEXITSTATUS(p->status)); /* a library that ended it, as OpenBLAS does */
+    bool short_of = !p->error && (WIFSIGNALED(p->status) || WEXITSTATUS(p->status)); /* OpenBLAS ends the process */
     if (!p->element->limits.mem)
         return "";
     for (size_t i = 0; p->error && i < sizeof words / sizeof *words; i++)
@@ -241,7 +234,7 @@ static void compute_failed(run_t *run, run_proc_t *p)
 {
     char *how = describe(p);
     p->element->state = RUN_FAILED;
-    /* memory that is gone is the reason, and not what its users say of it */
+    /* lost memory is the reason, and not the errors of its users */
     for (unsigned i = 0; i < p->element->n_uses; i++) {
         run_element_t *m = p->element->uses[i].element;
         for (unsigned k = 0; k < m->copies * m->replicas; k++)
@@ -287,5 +280,5 @@ void run_proc_over(run_proc_t *p)
     else if (e->n_over == e->copies)
         element_done(run, e);
     else
-        run_start_ready(run); /* there is room for another */
+        run_start_ready(run); /* another may start */
 }

@@ -1,8 +1,8 @@
 /* tools/run/run.c - `weft run`: a directory of elements as processes of this machine.
  *
- * Options, then the elements, then their graph: all of it is checked before anything is started. Exit status: 0 every element is
- * done, 1 the elements are wrong or one failed, 2 the command line was not understood, 128 and its number after a signal.
- * tests/tools/tools_run.py holds it. */
+ * Options, then the elements, then their graph: all of it is checked before anything is started. Exit status: 0 every element
+ * is done, 1 the elements are wrong or one failed, 2 the command line was not understood, 128 and its number after a signal.
+ * tests/tools/tools_run.py checks it. */
 #include "run.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* tools/serve/serve.c - `weft serve`: a demo service, for weft call and for programs to try.
  *
- * The runtime's own thread does the work, with the threads of the service if it has some; the main thread sleeps until a signal. Then the service is
- * drained: new calls are sent elsewhere, calls under way are answered. A second signal ends it at once. Signals are blocked before the first thread
- * starts, so that none is lost. tests/tools/tools_serve.py checks it. */
+ * The runtime's own thread does the work, with the threads of the service if it has some; the main thread sleeps until a
+ * signal. Then the service is drained: new calls are sent elsewhere, calls under way are answered. A second signal ends it at
+ * once. Signals are blocked before the first thread starts, so that none is lost. tests/tools/tools_serve.py checks it. */
 #include "serve.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define DRAINING 30 /* seconds */
 #define CLOSING (3 * WEFT_SECOND)
-#define ENTERING (2 * WEFT_SECOND) /* in the registry, before that is worth a word */
+#define ENTERING (2 * WEFT_SECOND) /* how long the registry may take before a sentence is written */
 
 typedef struct serve {
     /* options */
@@ -31,7 +31,7 @@ typedef struct serve {
     uint64_t began;
 } serve_t;
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------- */
+/* --- opening -------------------------------------------------------------------------------------------- */
 
 static bool open_service(serve_t *s)
 {
@@ -71,7 +71,7 @@ static void found(const weft_entry_t *entry, void *user)
         *s = NULL; /* that is us */
 }
 
-/* Others can find it when we say so: the registry is asked until it has it. */
+/* Ask the registry until it has the entry, so that others find the service when its address is printed. */
 static bool publish(serve_t *s)
 {
     uint64_t until = tool_now() + ENTERING;
@@ -108,7 +108,6 @@ static bool publish(serve_t *s)
 static void announce(const serve_t *s)
 {
     const char *instance = weft_service_instance(s->service);
-    tool_json_t j = {.f = stdout};
     if (!s->json) {
         printf("%s@%s is reached at ", s->name, instance);
         if (!s->no_registry)
@@ -119,24 +118,22 @@ static void announce(const serve_t *s)
         fflush(stdout);
         return;
     }
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_text(&j, "service", s->name);
     tool_json_text(&j, "instance", instance);
     tool_json_open(&j, "listening", '[');
     for (unsigned i = 0; i < s->n_listeners; i++)
         tool_json_text(&j, NULL, weft_listener_uri(s->listeners[i]));
     tool_json_close(&j, ']');
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
-/* --- the end ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------------------- */
 
 static void tell_summary(const serve_t *s)
 {
     weft_service_stats_t st = WEFT_SERVICE_STATS_INIT;
     double seconds = (double)(tool_now() - s->began) / 1e9;
-    tool_json_t j = {.f = stdout};
     if (weft_service_get_stats(s->service, &st))
         return;
     if (!s->json) {
@@ -147,7 +144,7 @@ static void tell_summary(const serve_t *s)
         fflush(stdout);
         return;
     }
-    tool_json_open(&j, NULL, '{');
+    tool_json_t j = tool_json_begin(stdout);
     tool_json_open(&j, "summary", '{');
     tool_json_number(&j, "seconds", seconds, 3);
     tool_json_count(&j, "requests", st.requests);
@@ -159,11 +156,10 @@ static void tell_summary(const serve_t *s)
     tool_json_count(&j, "refused", st.refused);
     tool_json_count(&j, "repeated", st.repeated);
     tool_json_close(&j, '}');
-    tool_json_close(&j, '}');
     tool_json_end(&j);
 }
 
-/* False: something was left. */
+/* False: calls were still under way. */
 static bool drain(serve_t *s)
 {
     weft_op_t op = WEFT_OP_INIT;
@@ -211,7 +207,7 @@ static int serve(serve_t *s)
     return rc;
 }
 
-/* --- the command line --------------------------------------------------------------------------------------------------------- */
+/* --- the command line ----------------------------------------------------------------------------------- */
 
 static int run(int argc, char **argv)
 {
