@@ -1,7 +1,8 @@
-/* tools/python.c - which Python runs what the commands start in it.
+/* tools/python.c - finds the Python interpreter that a command starts.
  *
- * A name is looked for in PATH, a path is taken as it is. What is found is a whole path that still names a virtual environment's own link: that is
- * how an interpreter knows which environment it is of. tests/tools/tools_run_check.py and tools_element_serve.py hold it. */
+ * A name is looked for in PATH, a path is taken as it is. The result is an absolute path. It may be the link in a virtual
+ * environment: that is how an interpreter knows its environment. tests/tools/tools_run_check.py and
+ * tests/tools/tools_element_serve.py check it. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,7 +32,7 @@ char *tool_find_python(const char *name)
     copy = rest = strdup(path ? path : "/usr/bin:/bin");
     while (copy && !found && (part = strsep(&rest, ":"))) {
         char *file = joined(part, name);
-        if (file && *part == '/' && !access(file, X_OK)) /* a folder of PATH that depends on where we are is not believed */
+        if (file && *part == '/' && !access(file, X_OK)) /* relative folders of PATH are not used */
             found = file;
         else
             free(file);
