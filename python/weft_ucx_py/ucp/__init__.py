@@ -9,8 +9,11 @@
 The interface is UCX-Py's, the wire is Weft's: both sides need this package. docs/guide/coming-from-ucx-py.md says what is better and what differs.
 """
 from weft import __version__ as __weft_version__
+from weft._replaced import refuse_beside
 
-from . import comm, core, exceptions, utils  # noqa: F401
+refuse_beside("ucx-py", "ucp", "weft-ucx-py")
+
+from . import comm, core, exceptions, utils  # noqa: E402, F401
 from ._version import __git_commit__, __version__
 from .core import (Endpoint, Listener, continuous_ucx_progress, create_endpoint, create_endpoint_from_worker_address, create_listener, fence, flush,
                    get_active_transports, get_config, get_ucp_context_info, get_ucp_worker, get_ucp_worker_info, get_ucx_address_from_buffer,

@@ -19,11 +19,14 @@ Objects go as bytes with a note of their type (bytes, bytearray, str, int, float
 pickled, and what else there is has to be made bytes by the program. The wire is Weft's: both sides need it.
 tests/python/test_ucp_py.py, test_ucp_py_server.py and test_ucp_py_memory.py hold us to all of it.
 """
+from weft._replaced import refuse_beside
+
+refuse_beside("ucx-py", "ucp_py", "weft-ucx-py")
+
 from ._core import fin, init, progress, set_cuda_dev
 from ._endpoint import CommFuture, destroy_ep, get_endpoint, get_obj_from_msg, ucp_comm_request, ucp_py_ep
 from ._memory import buffer_region, ucp_msg
 from ._server import ListenerFuture, ServerFuture, start_listener, start_server, stop_listener, stop_server
 
 __all__ = ["CommFuture", "ListenerFuture", "ServerFuture", "buffer_region", "destroy_ep", "fin", "get_endpoint", "get_obj_from_msg", "init",
-           "progress",
-           "set_cuda_dev", "start_listener", "start_server", "stop_listener", "stop_server", "ucp_comm_request", "ucp_msg", "ucp_py_ep"]
+           "progress", "set_cuda_dev", "start_listener", "start_server", "stop_listener", "stop_server", "ucp_comm_request", "ucp_msg", "ucp_py_ep"]
