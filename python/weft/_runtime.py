@@ -12,6 +12,8 @@ from ._client import Client
 from ._core import Endpoint, Listener, Message, Op, Region, Registry
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from ._buffers import AnyBuffer
 
 EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
@@ -38,8 +40,13 @@ class Runtime(_core.Runtime):
     is lost.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *, loop: asyncio.AbstractEventLoop | None = None, name: str | None = None, transports: str | None = None,
+                 interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
+                 connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
+                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
+        super().__init__(loop=loop, name=name, transports=transports, interfaces=interfaces, key=key, heartbeat=heartbeat,
+                         connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
+                         am_hold=am_hold, key_random=key_random)
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: set[Any] = set()
 
@@ -151,7 +158,11 @@ async def _keeper(own: Runtime) -> AsyncIterator[None]:
 
 def runtime() -> Runtime:
     """The runtime of the running event loop: made when it is first asked for, closed when asyncio.run() ends."""
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("no event loop is running here: call it in a coroutine (asyncio.run()), or use weft.blocking, which has "
+                           "the same calls for programs without an event loop") from None
     own: Runtime | None = getattr(loop, "_weft_runtime", None)
     if own is None or own.closed:
         own = Runtime()

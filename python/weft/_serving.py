@@ -20,14 +20,37 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _core, _hints, codes
 from ._core import Request
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 log = logging.getLogger("weft")
 END = object()
 CLOSE_TIMEOUT = 5.0
+
+
+class Limits(TypedDict, total=False):
+    """Options of a server: Service.serve() says what they mean."""
+
+    instance: str | None
+    requests: int | None
+    queue: int | None
+    bytes: int | None
+    payload_max: int | None
+    remembered: int | None
+    remember: float | None
+    peer_percent: int | None
+    stall: float | None
+
+
+class Options(Limits, total=False):
+    """Those, and how many threads it has."""
+
+    threads: int
 
 
 class WrongResult(Exception):
@@ -200,7 +223,7 @@ def send(request: Request, value: Any) -> Any:
 class _Base:
     """What both kinds of server have."""
 
-    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], **limits: Any) -> None:
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], **limits: Unpack[Limits]) -> None:
         self._core = _core.Service(runtime, name, **limits)
         self._runtime: Any = runtime
         self._servers: set[Any] = getattr(runtime, "_servers", set())  # of the package's runtimes, which end them before themselves
@@ -268,7 +291,8 @@ class _Base:
 class Server(_Base):
     """A service at work in an event loop."""
 
-    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int = 0, **limits: Any) -> None:
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int = 0,
+                 **limits: Unpack[Limits]) -> None:
         self._loop: asyncio.AbstractEventLoop = runtime.loop
         self._threads = threads
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
@@ -433,7 +457,8 @@ class Server(_Base):
 class BlockingServer(_Base):
     """A service at work in threads of Python, on a blocking runtime."""
 
-    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int | None = None, **limits: Any) -> None:
+    def __init__(self, runtime: _core.Runtime, name: str, functions: tuple[Function, ...], *, threads: int | None = None,
+                 **limits: Unpack[Limits]) -> None:
         self._local = threading.local()
         self._threads: list[threading.Thread] = []
         super().__init__(runtime, name, functions, **limits)

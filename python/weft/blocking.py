@@ -27,8 +27,9 @@ from ._core import BlockingListener as Listener
 from ._core import Registry
 
 if TYPE_CHECKING:
-    from ._buffers import AnyBuffer
+    from typing_extensions import Buffer
 
+    from ._buffers import AnyBuffer
     from ._core import BlockingRegion as Region
     from ._core import BlockingRemote as Remote
 else:
@@ -43,10 +44,15 @@ __all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Ru
 class Runtime(_core.Runtime):
     """One progress engine for threads that wait."""
 
-    def __init__(self, *, progress: str = "thread", **options: Any) -> None:
+    def __init__(self, *, progress: str = "thread", name: str | None = None, transports: str | None = None,
+                 interfaces: str | None = None, key: Buffer | None = None, heartbeat: float | None = None,
+                 connect_timeout: float | None = None, close_timeout: float | None = None, recv_window: int | None = None,
+                 spin: float | None = None, am_hold: float | None = None, key_random: bool = False) -> None:
         if progress == "loop":
             raise ValueError("a blocking runtime has no event loop: progress is thread or caller")
-        super().__init__(progress=progress, **options)
+        super().__init__(progress=progress, name=name, transports=transports, interfaces=interfaces, key=key, heartbeat=heartbeat,
+                         connect_timeout=connect_timeout, close_timeout=close_timeout, recv_window=recv_window, spin=spin,
+                         am_hold=am_hold, key_random=key_random)
         self._servers: set[Any] = set()
         self._lock = threading.Lock()
         self._handlers: dict[int, tuple[threading.Thread, threading.Event]] = {}

@@ -19,15 +19,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import _core, _hints
 from ._core import Request
 from ._serving import BlockingServer, Function, Server
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._serving import Options
+
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URI = "tcp://127.0.0.1:0"
-OPTIONS = {"signature", "name", "idempotent", "oneway", "number", "thread", "into", "fetch"}
 
 
 def _kind(function: Callable[..., Any]) -> str:
@@ -80,7 +84,9 @@ class Service:
                  number: int | None = None, thread: bool | None = None, into: Callable[[Request], Any] | None = None,
                  fetch: bool = False) -> Callable[[F], F]: ...
 
-    def function(self, *functions: Any, **options: Any) -> Any:
+    def function(self, function: Any = None, *, signature: str | None = None, name: str | None = None, idempotent: bool = False,
+                 oneway: bool = False, number: int | None = None, thread: bool | None = None,
+                 into: Callable[[Request], Any] | None = None, fetch: bool = False) -> Any:
         """Offer a function: a plain one, a coroutine function, or a generator of either kind, which gives a stream.
 
         Its type hints become the signature; `signature` says it exactly instead. A parameter of type weft.Request gets the request. `name` is that
@@ -90,15 +96,12 @@ class Service:
         request.fetch() itself.
         """
         local = sys._getframe(1).f_locals
-        if unknown := set(options) - OPTIONS:
-            raise TypeError(f"function() has no option {sorted(unknown)[0]!r}: there are {', '.join(sorted(OPTIONS))}")
 
         def add(function: F) -> F:
-            self._add(function, local, **options)
+            self._add(function, local, signature=signature, name=name, idempotent=idempotent, oneway=oneway, number=number, thread=thread,
+                      into=into, fetch=fetch)
             return function
-        if len(functions) > 1:
-            raise TypeError("function() takes one function at a time")
-        return add(functions[0]) if functions else add
+        return add if function is None else add(function)
 
     def _add(self, function: Callable[..., Any], local: dict[str, Any] | None, *, signature: str | None = None, name: str | None = None,
              idempotent: bool = False, oneway: bool = False, number: int | None = None, thread: bool | None = None,
@@ -141,7 +144,7 @@ class Service:
     def __repr__(self) -> str:
         return f"<weft.Service {self.name}: {', '.join(self._functions) or 'no functions'}>"
 
-    def start(self, runtime: _core.Runtime, **options: Any) -> Server | BlockingServer:
+    def start(self, runtime: _core.Runtime, **options: Unpack[Options]) -> Server | BlockingServer:
         """Serve on a runtime: a Server in one of an event loop, a BlockingServer in one of weft.blocking. It answers over every endpoint of the
         runtime, and those of listen(). Options as for serve()."""
         if not isinstance(runtime, _core.Runtime):
@@ -150,8 +153,8 @@ class Service:
         made: Server | BlockingServer = kind(runtime, self.name, tuple(self._functions.values()), **options)
         return made
 
-    def serve(self, uri: str | None = DEFAULT_URI, *, registry: Any = None, address: str | None = None, runtime: _core.Runtime | None = None,
-              drain: float = 10.0, **options: Any) -> Serving:
+    def serve(self, uri: str | None = DEFAULT_URI, *, registry: Any = None, address: str | None = None,
+              runtime: _core.Runtime | None = None, drain: float = 10.0, **options: Unpack[Options]) -> Serving:
         """Serve at an address for as long as a block runs: `async with` in an event loop, `with` without one, where functions run in threads.
 
         `registry`: enter it there; an object of weft.registry(), a uri, or True for the configured one. `address` is what others then find, if
@@ -167,15 +170,23 @@ class Service:
         """
         return Serving(self, uri, registry, address, runtime, drain, options)
 
-    def serve_forever(self, uri: str | None = DEFAULT_URI, *, ready: Callable[[BlockingServer], object] | None = None, **options: Any) -> None:
-        """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end. `ready` is called with the server once it takes calls."""
+    def serve_forever(self, uri: str | None = DEFAULT_URI, *, ready: Callable[[BlockingServer], object] | None = None, registry: Any = None,
+                      address: str | None = None, runtime: _core.Runtime | None = None, drain: float = 10.0,
+                      **options: Unpack[Options]) -> None:
+        """Serve in threads until SIGTERM or Ctrl-C, then let calls under way end.
+
+        `ready` is called with the server once it takes calls; without it a line on stderr says where it listens. The other options are those
+        of serve().
+        """
         over = threading.Event()
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, lambda number, frame: over.set()) if main else None
         try:
-            with self.serve(uri, **options) as server:
+            with self.serve(uri, registry=registry, address=address, runtime=runtime, drain=drain, **options) as server:
                 if ready is not None:
                     ready(server)
+                else:
+                    print(f"weft: service {self.name} at {server.uri or 'no address of its own'}; Ctrl-C ends it", file=sys.stderr, flush=True)
                 try:
                     while not over.wait(3600):
                         pass
@@ -189,8 +200,8 @@ class Service:
 class Serving:
     """A service at an address, for a block: what serve() gives."""
 
-    def __init__(self, service: Service, uri: str | None, registry: Any, address: str | None, runtime: _core.Runtime | None, drain: float,
-                 options: dict[str, Any]) -> None:
+    def __init__(self, service: Service, uri: str | None, registry: Any, address: str | None,
+                 runtime: _core.Runtime | None, drain: float, options: Options) -> None:
         self._service, self._uri, self._registry, self._address = service, uri, registry, address
         self._runtime, self._drain, self._options = runtime, drain, options
         self._server: Any = None

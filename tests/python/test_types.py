@@ -65,10 +65,13 @@ def test_the_bases_of_the_exceptions_are_as_written():
 PACKAGES = os.path.dirname(os.path.dirname(os.path.realpath(weft.__file__)))
 
 
+MYPYPATH = os.pathsep.join([PACKAGES, os.path.join(PACKAGES, "weft_ucx_py"), os.path.join(PACKAGES, "weft_disagg")])
+
+
 def mypy(where, *what):
     pytest.importorskip("mypy")
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, *what], capture_output=True, text=True,
-                          timeout=300, check=False, cwd=where, env={**os.environ, "LD_PRELOAD": "", "MYPYPATH": PACKAGES})
+                          timeout=300, check=False, cwd=where, env={**os.environ, "LD_PRELOAD": "", "MYPYPATH": MYPYPATH})
     return done.stdout + done.stderr
 
 

@@ -10,7 +10,6 @@
 #include "core.h"
 
 #define SELF weftpy_runtime_t *run = (weftpy_runtime_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 static const weftpy_sig_t sig_recv = {"recv_any", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
 static const weftpy_sig_t sig_am_recv = {"am_recv_any", 2, 0, 1, {N_id, N_timeout}};
@@ -102,7 +101,6 @@ PyObject *weftpy_any_probe(FAST_ARGS)
 /* In progress, with the GIL. */
 static void came(weft_listener_t *wl, weft_ep_t *wep, void *user)
 {
-    (void)wl;
     weftpy_runtime_t *run = user;
     weftpy_endpoint_t *ep = weftpy_endpoint_new(run, wep);
     PyObject *handler = PyDict_GetItemString(run->handlers, "address");

@@ -114,10 +114,29 @@ int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out)
     return 0;
 }
 
+PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n)
+{
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; dict && i < n; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
+        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
+            Py_CLEAR(dict);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
 PyObject *weftpy_itself(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return Py_NewRef(self);
+}
+
+void weftpy_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    free_it(self);
+    Py_DECREF(type);
 }
 
 int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,

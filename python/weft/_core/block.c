@@ -12,7 +12,6 @@
 #include "store.h"
 
 #define SELF block_t *b = (block_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 typedef struct block {
     weftpy_handle_t h;
@@ -65,7 +64,6 @@ weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_
 
 static PyObject *get_remote(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (weftpy_handle_check(&b->h, what))
         return NULL;
@@ -101,7 +99,6 @@ static uint64_t length_of(block_t *b)
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(length_of((block_t *)self));
 }
 
@@ -112,7 +109,6 @@ static Py_ssize_t length(PyObject *self)
 
 static PyObject *key(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     char bytes[WEFT_REGION_KEY_MAX];
     size_t len = sizeof bytes;
@@ -187,7 +183,6 @@ static PyObject *free_it(FAST_ARGS)
 
 static PyObject *drop(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weftpy_handle_end(&b->h);
     Py_RETURN_NONE;
@@ -195,8 +190,6 @@ static PyObject *drop(PyObject *self, PyObject *unused)
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return drop(self, NULL);
 }
 
@@ -207,7 +200,6 @@ static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 static PyObject *get_store(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     bool store = b->h.over && Py_TYPE(b->h.over) == b->h.run->st->store; /* else it is a transport's */
     return Py_NewRef(store ? b->h.over : Py_None);
@@ -223,19 +215,19 @@ static void dealloc(PyObject *self)
     weftpy_handle_dealloc(self);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"key", key, METH_NOARGS, "Bytes that let their bearer attach it, with all rights, over an endpoint to the server."},
-    {"extend", FAST(extend), "extend(size, *, timeout=None): make it longer; the new bytes are zero. Gives the new length."},
+    {"key", key, METH_NOARGS,
+     DOC("key($self)", "Bytes that let their bearer attach it, with all rights, over an endpoint to the server.")},
+    {"extend", FAST(extend),
+     DOC("extend($self, size, *, timeout=None)", "Make it longer; the new bytes are zero. Gives the new length.")},
     {"share", FAST(share),
-     "share(name, *, replace=False, timeout=None): give it to everyone under a name; it outlives our lease."},
-    {"free", FAST(free_it), "free(*, timeout=None): free it at the server, everyone's remotes with it."},
-    {"drop", drop, METH_NOARGS, "Forget it here; the block stays at the server."},
+     DOC("share($self, name, *, replace=False, timeout=None)", "Give it to everyone under a name; it outlives our lease.")},
+    {"free", FAST(free_it), DOC("free($self, *, timeout=None)", "Free it at the server, everyone's remotes with it.")},
+    {"drop", drop, METH_NOARGS, DOC("drop($self)", "Forget it here; the block stays at the server.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -258,9 +250,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_block_spec = {
-    .name = "weft._core.Block",
-    .basicsize = sizeof(block_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_block_spec = WEFTPY_SPEC("Block", block_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

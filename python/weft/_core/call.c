@@ -221,8 +221,6 @@ static PyObject *result_into(weftpy_call_t *c, PyObject *self)
 static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_call_t *c = (weftpy_call_t *)made;
-    (void)run;
-    (void)op;
     let_go(c);
     if (c->value)
         return Py_NewRef(c->value);
@@ -234,7 +232,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_call_t *c = (weftpy_call_t *)made;
-    (void)run;
     let_go(c);
     if (c->error)
         PyErr_SetObject((PyObject *)Py_TYPE(c->error), c->error);
@@ -277,13 +274,11 @@ static weftpy_many_t *many_of(weft_op_t *op)
 
 static PyObject *many_values(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
     return values(many_of(op), made, false);
 }
 
 static PyObject *many_outcomes(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
     return values(many_of(op), made, true);
 }
 
@@ -382,9 +377,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_call_spec = {
-    .name = "weft._core._Call",
-    .basicsize = sizeof(weftpy_call_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_call_spec = WEFTPY_SPEC("_Call", weftpy_call_t, WEFTPY_NOT_CALLED, slots);

@@ -77,7 +77,6 @@ static PyObject *init(PyObject *self, PyObject *args, PyObject *kw)
 
 static PyObject *text(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     PyObject *name = PyObject_GetAttrString(self, "code_name"), *message = name ? PyObject_GetAttrString(self, "message") : NULL;
     PyObject *made = NULL;
     if (message)

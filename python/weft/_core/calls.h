@@ -51,7 +51,6 @@ typedef struct weftpy_call {
     weft_value_t room[WEFTPY_CALL_ROOM];
 } weftpy_call_t;
 
-extern PyType_Spec weftpy_client_spec, weftpy_link_spec, weftpy_method_spec, weftpy_call_spec, weftpy_stream_spec, weftpy_item_spec;
 
 /* client.c */
 int weftpy_link_check(weftpy_link_t *link); /* -1: it is closed */

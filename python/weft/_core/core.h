@@ -21,6 +21,27 @@ typedef struct weftpy_runtime weftpy_runtime_t;
 typedef struct weftpy_endpoint weftpy_endpoint_t;
 typedef struct weftpy_op weftpy_op_t;
 
+/* --- how types and methods are written ------------------------------------------------------------------------------------ */
+
+#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
+#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
+#define WITHOUT_NAMES(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL
+
+/* A docstring as inspect.signature() and help() read it. In the signature $self stands for the object. */
+#define DOC(signature, text) signature "\n--\n\n" text
+
+enum { WEFTPY_GC = Py_TPFLAGS_HAVE_GC, WEFTPY_BASE = Py_TPFLAGS_BASETYPE, WEFTPY_NOT_CALLED = Py_TPFLAGS_DISALLOW_INSTANTIATION };
+#define WEFTPY_SPEC(type, object_t, more_flags, its_slots) \
+    {.name = "weft._core." type, .basicsize = sizeof(object_t), .flags = Py_TPFLAGS_DEFAULT | (more_flags), .slots = (its_slots)}
+
+/* Every type of the module: its field in the state, and its spec, weftpy_NAME_spec. */
+#define WEFTPY_TYPE_LIST(X) \
+    X(runtime) X(endpoint) X(listener) X(op) X(message) X(blocking_endpoint) X(blocking_listener) X(owned) X(claim) X(tensor) \
+    X(service) X(request) X(client) X(link) X(method) X(call) X(stream) X(item) X(registry) X(watch) X(wait) X(region) X(remote) \
+    X(memory) X(store_server) X(store) X(block) X(mirror) X(action) X(transport) X(memory_element) X(transport_buffer) X(posted) X(desk)
+#define WEFTPY_SPEC_DECLARE(type) extern PyType_Spec weftpy_##type##_spec;
+WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
+
 /* --- names of arguments -------------------------------------------------------------------------------------------------- */
 
 /* Interned once, so that keywords are compared by address. */
@@ -51,20 +72,22 @@ typedef struct weftpy_sig {
 
 /* --- the module ---------------------------------------------------------------------------------------------------------- */
 
+/* Other objects of the module. */
+#define WEFTPY_OBJECT_LIST(X) \
+    X(error)        /* WeftError */ \
+    X(s_run)        /* "run" */ \
+    X(later)        /* begin() of weft._later, once it was needed */ \
+    X(entry)        /* the package's class for entries of registries, once it was needed */ \
+    /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */ \
+    X(cancelled_error) X(invalid_state_error) X(task) X(get_running_loop) X(copy_context)
+
 struct weftpy_state {
-    PyObject *error;                    /* WeftError */
+#define WEFTPY_TYPE_FIELD(type) PyTypeObject *type;
+    WEFTPY_TYPE_LIST(WEFTPY_TYPE_FIELD)
+#define WEFTPY_OBJECT_FIELD(object) PyObject *object;
+    WEFTPY_OBJECT_LIST(WEFTPY_OBJECT_FIELD)
     PyObject *errors[WEFTPY_STATUSES];  /* by the negated status; [0] is not used */
-    PyTypeObject *runtime, *endpoint, *listener, *op, *message, *blocking_endpoint, *blocking_listener, *tensor, *service, *request;
-    PyTypeObject *client, *link, *method, *call, *stream, *item, *registry, *watch, *wait;
-    PyTypeObject *region, *remote, *memory, *store_server, *store, *block, *mirror;
-    PyTypeObject *owned, *claim;
     PyObject *names[WEFTPY_NAMES];
-    PyObject *s_run;
-    PyTypeObject *action, *transport, *memory_element, *transport_buffer, *posted, *desk;
-    PyObject *later;                    /* begin() of weft._later, once it was needed */
-    PyObject *entry;                    /* the package's class for entries of registries, once it was needed */
-    /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */
-    PyObject *cancelled_error, *invalid_state_error, *task, *get_running_loop, *copy_context;
     weftpy_op_t *ops;                   /* memory of operations that are over, for the next ones */
     unsigned ops_kept;
 };
@@ -84,12 +107,18 @@ int weftpy_call_error_init(weftpy_state_t *st);
 PyObject *weftpy_raise_reply(weftpy_state_t *st, weft_status_t status, const weft_reply_t *reply);
 
 PyObject *weftpy_itself(PyObject *self, PyObject *unused); /* args.c: how a `with` begins */
+void weftpy_free(PyObject *self);                         /* args.c: the last step of a dealloc: its memory, and its hold on its type */
 
 /* args.c: sorted into out[sig->n], borrowed, NULL where not given. Numbers as C has them. All return -1 with an exception. */
 int weftpy_args(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **out);
 /* The same for a function that takes nothing but a timeout. */
 int weftpy_args_timeout(weftpy_state_t *st, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint64_t *ns_out);
 int weftpy_u64(PyObject *arg, const char *what, uint64_t most, uint64_t *out);  /* arg NULL or None: *out stays */
+typedef struct weftpy_count {
+    const char *name;
+    uint64_t value;
+} weftpy_count_t;
+PyObject *weftpy_counts(const weftpy_count_t *rows, size_t n);                  /* as a dict */
 const char *weftpy_str(PyObject *arg, const char *what);                        /* text without a NUL in it, borrowed; NULL: an exception */
 PyObject *weftpy_text(const char *text);                                        /* text of the library's or of a peer's; NULL is "" */
 int weftpy_ns(PyObject *arg, const char *what, uint64_t *ns_out);               /* seconds to ns; NULL or None: *ns_out stays */
@@ -203,7 +232,6 @@ static inline unsigned weftpy_progress(weftpy_runtime_t *run)
 }
 
 /* runtime.c */
-extern PyType_Spec weftpy_runtime_spec;
 bool weftpy_runtime_forked(const weftpy_runtime_t *run); /* this is a child of the process that opened it */
 int weftpy_runtime_check(weftpy_runtime_t *run); /* -1: it is closed */
 void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object); /* until it is closed; sets no exception */
@@ -247,7 +275,6 @@ struct weftpy_op {
 };
 enum { OP_NEW = 0, OP_UNDER_WAY = 1, OP_DONE = 2 };
 
-extern PyType_Spec weftpy_op_spec;
 weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives);
 /* The library has it (status WEFT_OK), or it never got there: then it is dropped and the exception set. Steals op. What comes back is for
  * the caller in Python: in an event loop the Op; in a blocking runtime what it came to, for which this waits. */
@@ -292,7 +319,6 @@ struct weftpy_endpoint {
     PyObject *on_close;
 };
 
-extern PyType_Spec weftpy_endpoint_spec, weftpy_blocking_endpoint_spec;
 /* An object for an endpoint of the library, which it owns from then on; NULL: no memory, and the endpoint is aborted. */
 weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep);
 weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id); /* new reference, or NULL and no exception */
@@ -331,7 +357,6 @@ int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, P
 int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out, uint64_t *timeout_out);
 
 /* claim.c: messages to be received by a handle */
-extern PyType_Spec weftpy_claim_spec, weftpy_owned_spec;
 void weftpy_claims_drop(weftpy_runtime_t *run);
 PyObject *weftpy_endpoint_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_any_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
@@ -351,7 +376,6 @@ PyObject *weftpy_any_am_recv(PyObject *self, PyObject *const *args, Py_ssize_t n
 PyObject *weftpy_any_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_any_address(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
-extern PyType_Spec weftpy_listener_spec, weftpy_blocking_listener_spec;
 PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 struct weftpy_message {
@@ -365,7 +389,6 @@ struct weftpy_message {
     bool wants_reply;
     weftpy_message_t *next, **before; /* in run->messages */
 };
-extern PyType_Spec weftpy_message_spec;
 void weftpy_messages_release(weftpy_runtime_t *run);
 PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
@@ -411,17 +434,14 @@ weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const char *what, cons
 int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
 /* memory.c: 1: it is a Memory that the processor cannot touch */
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);
-extern PyType_Spec weftpy_memory_spec;
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
 
 /* memory servers: server.c, store.c, block.c, mirror.c */
-extern PyType_Spec weftpy_store_server_spec, weftpy_store_spec, weftpy_block_spec, weftpy_mirror_spec;
 PyObject *weftpy_store_serve(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_mirror(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_endpoint_store(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
 /* remote memory: region.c, remote.c */
-extern PyType_Spec weftpy_region_spec, weftpy_remote_spec;
 PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_endpoint_attach(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_endpoint_find_name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);

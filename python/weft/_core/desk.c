@@ -82,13 +82,11 @@ static PyObject *empty(PyObject *self, bool tell)
 
 static PyObject *drain(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return empty(self, true);
 }
 
 static PyObject *forget(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return empty(self, false);
 }
 
@@ -119,28 +117,24 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 
 static void dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     let_go(((desk_t *)self)->board);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static PyObject *get_fd(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromLong(((desk_t *)self)->board->fd);
 }
 
 static PyObject *get_under_way(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromSsize_t(((desk_t *)self)->under_way);
 }
 
 static PyMethodDef methods[] = {
-    {"drain", drain, METH_NOARGS, "For the loop: tell of what is on it. Gives how many."},
-    {"forget", forget, METH_NOARGS, "Its loop is closed: let go of what is on it, and tell nobody. Gives how many."},
+    {"drain", drain, METH_NOARGS, DOC("drain($self)", "For the loop: tell of what is on it. Gives how many.")},
+    {"forget", forget, METH_NOARGS,
+     DOC("forget($self)", "Its loop is closed: let go of what is on it, and tell nobody. Gives how many.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -159,9 +153,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_desk_spec = {
-    .name = "weft._core._Desk",
-    .basicsize = sizeof(desk_t),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
+PyType_Spec weftpy_desk_spec = WEFTPY_SPEC("_Desk", desk_t, 0, slots);

@@ -33,8 +33,6 @@ typedef struct weftpy_transport {
     bool server;             /* of type rdma_server */
 } weftpy_transport_t;
 
-extern PyType_Spec weftpy_action_spec, weftpy_transport_spec, weftpy_memory_element_spec, weftpy_transport_buffer_spec, weftpy_posted_spec,
-    weftpy_desk_spec;
 
 /* action.c */
 int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is */

@@ -9,7 +9,6 @@
 #include "core.h"
 
 #define SELF weftpy_endpoint_t *ep = (weftpy_endpoint_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 /* --- life ---------------------------------------------------------------------------------------------------------------- */
 
@@ -62,7 +61,6 @@ weftpy_endpoint_t *weftpy_endpoint_new(weftpy_runtime_t *run, weft_ep_t *ep)
 
 static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     weft_ep_t *ep = (weft_ep_t *)op->buf;
     op->buf = NULL;
     return weftpy_runtime_check(run) ? NULL : (PyObject *)weftpy_endpoint_new(run, ep);
@@ -70,7 +68,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     if (run->rt)
         weft_ep_close((weft_ep_t *)op->buf, NULL);
 }
@@ -99,7 +96,6 @@ weftpy_endpoint_t *weftpy_endpoint_find(weftpy_runtime_t *run, weft_ep_id_t id)
 
 void weftpy_endpoint_closed(weft_ep_t *wep, weft_status_t why, void *user)
 {
-    (void)why;
     weftpy_runtime_t *run = user;
     weftpy_endpoint_t *ep = weftpy_endpoint_find_any(run, weft_ep_id(wep));
     if (ep && ep->on_close) {
@@ -131,7 +127,6 @@ int weftpy_endpoint_clear(PyObject *self)
 void weftpy_endpoint_dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (ep->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -150,8 +145,7 @@ void weftpy_endpoint_dealloc(PyObject *self)
     ep->ep = NULL;
     Py_CLEAR(ep->on_close);
     Py_CLEAR(ep->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- arguments ----------------------------------------------------------------------------------------------------------- */
@@ -467,21 +461,17 @@ static PyObject *close_method(FAST_ARGS)
 
 static PyObject *abort_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, true, 0);
 }
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((weftpy_endpoint_t *)self)->run, Py_NewRef(self));
 }
 
 /* Failures of the closing are not raised here: they would hide what ended the block. */
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_endpoint_t *)self, &weftpy_gives_none_ever, false, 0);
 }
 
@@ -492,13 +482,11 @@ static const char *const state_names[] = {"closed",      "connecting",   "up",  
 
 static PyObject *get_id(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((weftpy_endpoint_t *)self)->id);
 }
 
 static PyObject *get_state(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_ep_state_t state = ep->ep && ep->run->rt ? weft_ep_get_state(ep->ep) : 0;
     return PyUnicode_FromString(state_names[state <= WEFT_EP_GONE ? state : 0]);
@@ -506,7 +494,6 @@ static PyObject *get_state(PyObject *self, void *unused)
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (!ep->ep || !ep->run->rt)
         Py_RETURN_TRUE;
@@ -517,13 +504,11 @@ static PyObject *get_closed(PyObject *self, void *unused)
 
 static PyObject *get_runtime(PyObject *self, void *unused)
 {
-    (void)unused;
     return Py_NewRef((PyObject *)((weftpy_endpoint_t *)self)->run);
 }
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_ep_info_t info = WEFT_EP_INFO_INIT;
     if (weftpy_endpoint_check(ep))
@@ -543,14 +528,12 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_on_close(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(ep->on_close ? ep->on_close : Py_None);
 }
 
 static int set_on_close(PyObject *self, PyObject *value, void *unused)
 {
-    (void)unused;
     SELF;
     if (value && value != Py_None && !PyCallable_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "on_close is a function of the endpoint, or None");
@@ -576,37 +559,40 @@ PyObject *weftpy_endpoint_repr(PyObject *self)
     return text;
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"send", FAST(send), "send(buffer, tag=0, *, timeout=None): send a message. Gives None when the buffer may be used again."},
+    {"send", FAST(send),
+     DOC("send($self, buffer, tag=0, *, timeout=None)", "Send a message. Gives None when the buffer may be used again.")},
     {"recv", FAST(recv),
-     "recv(tag=0, mask=all, *, max_len=None, timeout=None, copy=True): receive a message, as bytes; without a copy as an "
-     "OwnedBuffer."},
+     DOC("recv($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
+         "Receive a message, as bytes; without a copy as an OwnedBuffer.")},
     {"recv_into", FAST(recv_into),
-     "recv_into(buffer, tag=0, mask=all, *, timeout=None): receive a message into a buffer. Gives its length."},
+     DOC("recv_into($self, buffer, tag=0, mask=None, *, timeout=None)", "Receive a message into a buffer. Gives its length.")},
     {"send_many", FAST(send_many),
-     "send_many(buffers, tag=0, *, timeout=None): send each as a message. Gives None when all may be used again."},
+     DOC("send_many($self, buffers, tag=0, *, timeout=None)", "Send each as a message. Gives None when all may be used again.")},
     {"recv_many", FAST(recv_many),
-     "recv_many(buffers, tag=0, mask=all, *, timeout=None): a message into each. Gives the list of lengths."},
+     DOC("recv_many($self, buffers, tag=0, mask=None, *, timeout=None)", "A message into each. Gives the list of lengths.")},
     {"probe", FAST(weftpy_endpoint_probe),
-     "probe(tag=0, mask=all): (tag, length) of a message that has arrived and waits, or None."},
+     DOC("probe($self, tag=0, mask=None)", "(tag, length) of a message that has arrived and waits, or None.")},
     {"claim", FAST(weftpy_endpoint_claim),
-     "claim(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
+     DOC("claim($self, tag=0, mask=None)",
+         "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
     {"am_send", FAST(am_send),
-     "am_send(id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False): send an active message."},
-    {"am_recv", FAST(am_recv), "am_recv(id=any, *, timeout=None): the next active message that has no handler, as a Message."},
+     DOC("am_send($self, id, buffer=None, header=None, *, timeout=None, confirm=False, urgent=False)",
+         "Send an active message.")},
+    {"am_recv", FAST(am_recv),
+     DOC("am_recv($self, id=None, *, timeout=None)", "The next active message that has no handler, as a Message.")},
     {"attach", FAST(weftpy_endpoint_attach),
-     "attach(key, *, path=None, timeout=None): the peer's memory that a region's key opens, as a Remote."},
+     DOC("attach($self, key, *, path=None, timeout=None)", "The peer's memory that a region's key opens, as a Remote.")},
     {"find", FAST(weftpy_endpoint_find_name),
-     "find(name, *, path=None, timeout=None): a region of the peer's by its name, as a Remote."},
+     DOC("find($self, name, *, path=None, timeout=None)", "A region of the peer's by its name, as a Remote.")},
     {"store", FAST(weftpy_endpoint_store),
-     "store(*, lease=None, id=None, renew=True, timeout=None): a lease at the peer, which is a memory server, as a Store."},
+     DOC("store($self, *, lease=None, id=None, renew=True, timeout=None)",
+         "A lease at the peer, which is a memory server, as a Store.")},
     {"close", FAST(close_method),
-     "close(*, timeout=None): finish what was sent and close. Gives how many messages the peer has not received."},
-    {"abort", abort_method, METH_NOARGS, "Close now: what is under way ends, and the peer sees an error."},
+     DOC("close($self, timeout=None)", "Finish what was sent and close. Gives how many messages the peer has not received.")},
+    {"abort", abort_method, METH_NOARGS, DOC("abort($self)", "Close now: what is under way ends, and the peer sees an error.")},
     {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aexit), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -638,9 +624,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_endpoint_spec = {
-    .name = "weft._core.Endpoint",
-    .basicsize = sizeof(weftpy_endpoint_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_endpoint_spec = WEFTPY_SPEC("Endpoint", weftpy_endpoint_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

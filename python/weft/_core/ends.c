@@ -47,7 +47,6 @@ void weftpy_ends_free(weftpy_ends_t *ends)
 /* In progress, without the GIL. */
 void weftpy_ends_ended(weft_ep_t *wep, weft_status_t why, void *user)
 {
-    (void)why;
     weftpy_ends_t *ends = user;
     pthread_mutex_lock(&ends->lock);
     if (ends->watched && ends->n == ends->room) {
@@ -113,7 +112,6 @@ static weft_ep_id_t next(weftpy_ends_t *ends, uint64_t ns, bool *over_out)
 /* (function, endpoint) to call; None: nothing yet; False: the runtime is closed, and there will be no more. */
 PyObject *weftpy_ends_next(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     bool over = true;
     weft_ep_id_t id = 0;

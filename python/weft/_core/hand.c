@@ -12,15 +12,12 @@
 
 PyObject *weftpy_timerfd(PyObject *module, PyObject *unused)
 {
-    (void)module;
-    (void)unused;
     int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     return fd < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(fd);
 }
 
 PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args)
 {
-    (void)module;
     int fd;
     double seconds;
     if (!PyArg_ParseTuple(args, "id:_timerfd_set", &fd, &seconds))

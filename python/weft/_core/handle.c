@@ -116,8 +116,6 @@ static PyObject *value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static void drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     weftpy_handle_end((weftpy_handle_t *)made);
 }
 
@@ -171,7 +169,6 @@ int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg)
 void weftpy_handle_dealloc(PyObject *self)
 {
     weftpy_handle_t *h = (weftpy_handle_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (h->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -180,8 +177,7 @@ void weftpy_handle_dealloc(PyObject *self)
         weftpy_handle_end(h);
     Py_CLEAR(h->over);
     Py_CLEAR(h->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 PyMemberDef weftpy_handle_members[] = {

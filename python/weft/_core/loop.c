@@ -326,7 +326,6 @@ static PyObject *beside_the_loop(weftpy_runtime_t *run)
 
 PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (run->by_hand ? weftpy_runtime_check(run) : weftpy_loop_before_post(run))
         return NULL;
@@ -339,7 +338,6 @@ PyObject *weftpy_loop_progress(PyObject *self, PyObject *unused)
 
 PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (!run->rt || run->blocking || (!run->by_hand && run->thread != PyThread_get_thread_ident()))
         return PyLong_FromLong(0);
@@ -350,7 +348,6 @@ PyObject *weftpy_loop_drive(PyObject *self, PyObject *unused)
 
 PyObject *weftpy_loop_arm(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (weftpy_runtime_check(run))
         return NULL;
@@ -422,13 +419,11 @@ static PyObject *turn(weftpy_runtime_t *run)
 
 PyObject *weftpy_loop_turn(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return turn((weftpy_runtime_t *)self);
 }
 
 PyObject *weftpy_loop_timer(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (of_this_thread(run))
         Py_CLEAR(run->timer);

@@ -51,7 +51,6 @@ static weftpy_many_t *many_of(weft_op_t *op)
 
 void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     weftpy_many_t *many = many_of(op);
     for (size_t i = 0; i < many->n && !many->status; i++)
         if (many->of[i].op.status) {
@@ -66,8 +65,6 @@ void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     weftpy_many_t *many = many_of(op);
     PyObject *list = PyList_New((Py_ssize_t)many->n);
     for (size_t i = 0; list && i < many->n; i++) {

@@ -73,14 +73,11 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kw)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     if (m->weakrefs)
         PyObject_ClearWeakRefs(self);
     if (m->at)
         weft_mem_free(m->kind, m->at, m->n);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out)
@@ -222,7 +219,6 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 static PyObject *get_cuda(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (!is_cuda(m)) {
         PyErr_SetString(PyExc_AttributeError, "this is no memory of a GPU: it has no __cuda_array_interface__");
@@ -326,7 +322,6 @@ static PyObject *dlpack(PyObject *self, PyObject *args, PyObject *kw)
 
 static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     return Py_BuildValue("(ii)", device_type(m), device_id(m));
 }
@@ -335,19 +330,16 @@ static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((memory_t *)self)->n);
 }
 
 static PyObject *get_kind(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyUnicode_FromString(((memory_t *)self)->kind->name);
 }
 
 static PyObject *get_ptr(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromVoidPtr(((memory_t *)self)->at);
 }
 
@@ -372,8 +364,6 @@ static void add_kind(const weft_mem_kind_t *kind, void *user)
 
 PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused)
 {
-    (void)module;
-    (void)unused;
     PyObject *list = PyList_New(0);
     if (list)
         weft_mem_kind_each(add_kind, list);
@@ -386,12 +376,16 @@ PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"copy_from", WORDS(copy_from),
-     "copy_from(buffer, offset=0): copy a buffer, of any kind of memory, into it. Gives the length."},
-    {"copy_to", WORDS(copy_to), "copy_to(buffer, offset=0): fill a buffer, of any kind of memory, from it. Gives the length."},
-    {"tobytes", WORDS(to_bytes), "tobytes(offset=0, n=rest): a copy of it."},
-    {"fill", WORDS(fill), "fill(value=0, offset=0, n=rest): set every byte to a value."},
-    {"__dlpack__", WORDS(dlpack), "For other packages: it as a tensor of bytes."},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS, "For other packages: DLPack's numbers of its device."},
+     DOC("copy_from($self, buffer, offset=0)", "Copy a buffer, of any kind of memory, into it. Gives the length.")},
+    {"copy_to", WORDS(copy_to),
+     DOC("copy_to($self, buffer, offset=0)", "Fill a buffer, of any kind of memory, from it. Gives the length.")},
+    {"tobytes", WORDS(to_bytes), DOC("tobytes($self, offset=0, n=None)", "A copy of it.")},
+    {"fill", WORDS(fill), DOC("fill($self, value=0, offset=0, n=None)", "Set every byte to a value.")},
+    {"__dlpack__", WORDS(dlpack),
+     DOC("__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)",
+         "For other packages: it as a tensor of bytes.")},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS,
+     DOC("__dlpack_device__($self)", "For other packages: DLPack's numbers of its device.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -409,9 +403,8 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Memory(nbytes, kind=\"host\"): memory of a kind (host, huge, pinned, cuda, cuda-managed), which other packages "
-                "see without a "
-                "copy. What is in it at first is not said."},
+    {Py_tp_doc, DOC("Memory(nbytes, kind=\"host\")", "Memory of a kind (host, huge, pinned, cuda, cuda-managed), which other "
+                                                     "packages see without a copy. What is in it at first is not said.")},
     {Py_tp_new, make},
     {Py_tp_dealloc, dealloc},
     {Py_tp_repr, repr},
@@ -423,9 +416,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_memory_spec = {
-    .name = "weft._core.Memory",
-    .basicsize = sizeof(memory_t),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
-};
+PyType_Spec weftpy_memory_spec = WEFTPY_SPEC("Memory", memory_t, 0, slots);

@@ -13,7 +13,6 @@ static const char *const what = "the memory element";
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_memory_close(of, NULL);
 }
 
@@ -61,26 +60,21 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
 }
 
 static PyObject *enter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return Py_NewRef(self);
 }
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((weftpy_handle_t *)self)->run, Py_NewRef(self));
 }
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     SELF;
     if (h->run->blocking)
         return close_it(h, &weftpy_gives_none_ever);
@@ -90,8 +84,6 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
 }
 
@@ -99,7 +91,6 @@ static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 static PyObject *get_durl(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     char text[WEFT_DURL_MAX + 1];
     size_t len = sizeof text;
@@ -111,21 +102,18 @@ static PyObject *get_durl(PyObject *self, void *unused)
 
 static PyObject *get_uri(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return weftpy_handle_check(h, what) ? NULL : weftpy_text(weft_memory_uri(h->of));
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!h->of || !h->run->rt);
 }
 
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weft_memory_stats_t s = WEFT_MEMORY_STATS_INIT;
     if (weftpy_handle_check(h, what))
@@ -143,12 +131,12 @@ static PyObject *stats(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"stats", stats, METH_NOARGS, "What is in use, by how many, and what this process did for them."},
-    {"close", close_method, METH_NOARGS, "Stop serving, and give the memory back."},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "What is in use, by how many, and what this process did for them.")},
+    {"close", close_method, METH_NOARGS, DOC("close($self)", "Stop serving, and give the memory back.")},
     {"__enter__", enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -160,8 +148,9 @@ static PyGetSetDef getset[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "MemoryElement(runtime, name, size, *, uri=None, spare=0, lease=None, mirrored=False, named=False, mapped=True): "
-                "memory of this process, for compute elements."},
+    {Py_tp_doc,
+     DOC("MemoryElement(runtime, name, size, *, uri=None, spare=0, lease=None, mirrored=False, named=False, mapped=True)",
+         "Memory of this process, for compute elements.")},
     {Py_tp_new, new},
     {Py_tp_dealloc, weftpy_handle_dealloc},
     {Py_tp_traverse, weftpy_handle_traverse},
@@ -171,9 +160,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_memory_element_spec = {
-    .name = "weft._core.MemoryElement",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_memory_element_spec = WEFTPY_SPEC("MemoryElement", weftpy_handle_t, WEFTPY_GC, slots);

@@ -79,14 +79,11 @@ PyObject *weftpy_method_new(weftpy_link_t *link, PyObject *text)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     Py_CLEAR(m->names);
     Py_CLEAR(m->text);
     Py_CLEAR(m->name);
     Py_CLEAR(m->link);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- calls --------------------------------------------------------------------------------------------------------------------- */
@@ -112,7 +109,6 @@ static PyObject *post(weftpy_method_t *m, weftpy_call_t *c)
 
 static void told(weft_op_t *wop, void *user)
 {
-    (void)wop;
     weftpy_op_told((weftpy_op_t *)user);
 }
 
@@ -281,7 +277,7 @@ static PyObject *send(PyObject *self, PyObject *args, PyObject *kw)
     return status ? weftpy_raise(m->st, status) : Py_NewRef(Py_None);
 }
 
-static PyObject *many(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *many(FAST_ARGS)
 {
     SELF;
     int is = known(m, NULL);
@@ -298,8 +294,6 @@ static PyObject *many(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObj
 static PyObject *check_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
     weftpy_method_t *m = ((weftpy_call_t *)made)->method;
-    (void)run;
-    (void)op;
     if (weftpy_link_check(m->link) || learn(m))
         return NULL;
     return Py_NewRef(m->text ? m->text : Py_None);
@@ -313,7 +307,7 @@ static void check_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 static const weftpy_gives_t gives_check = {.value = check_value, .failed = check_failed};
 static const weftpy_sig_t sig_check = {"check", 1, 0, 0, {N_timeout}};
 
-static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *check(FAST_ARGS)
 {
     SELF;
     PyObject *arg[1];
@@ -346,14 +340,12 @@ PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service)
 static PyObject *get_name(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return Py_NewRef(m->name);
 }
 
 static PyObject *get_signature(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     if (!m->text && m->link->client && m->link->run->rt && learn(m))
         return NULL;
     return Py_NewRef(m->text ? m->text : Py_None);
@@ -362,14 +354,12 @@ static PyObject *get_signature(PyObject *self, void *unused)
 static PyObject *get_idempotent(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return PyBool_FromLong(m->idempotent);
 }
 
 static PyObject *get_oneway(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return PyBool_FromLong(m->oneway);
 }
 
@@ -379,20 +369,17 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Method %U>", m->text ? m->text : m->name);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"many", FAST(many),
-     "many(calls, *, timeout=None, return_exceptions=False): calls in one go, each a tuple of its arguments (or a dict, or the "
-     "only "
-     "argument); a list of their results. The first failure is raised, or with return_exceptions failures are among the "
-     "results."},
+     DOC("many($self, calls, *, timeout=None, return_exceptions=False)",
+         "Calls in one go, each a tuple of its arguments (or a dict, or the only argument); a list of their results. The first "
+         "failure is raised, or with return_exceptions failures are among the results.")},
     {"send", (PyCFunction)(void (*)(void))send, METH_VARARGS | METH_KEYWORDS,
-     "send(*args): a function that is marked oneway, without waiting for anything."},
+     DOC("send($self, *args, **options)", "A function that is marked oneway, without waiting for anything.")},
     {"stream", (PyCFunction)(void (*)(void))stream, METH_VARARGS | METH_KEYWORDS,
-     "stream(*args, timeout=None): begin a call of a function with streams: a Stream."},
+     DOC("stream($self, *args, **options)", "Begin a call of a function with streams: a Stream.")},
     {"check", FAST(check),
-     "check(*, timeout=None): ask a server whether it has the function and the signatures agree; its signature."},
+     DOC("check($self, *, timeout=None)", "Ask a server whether it has the function and the signatures agree; its signature.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -417,9 +404,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_method_spec = {
-    .name = "weft._core.Method",
-    .basicsize = sizeof(weftpy_method_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_method_spec = WEFTPY_SPEC("Method", weftpy_method_t, WEFTPY_NOT_CALLED, slots);

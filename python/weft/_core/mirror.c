@@ -8,14 +8,12 @@
 #include "store.h"
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 static const char *const what = "the mirror";
 static const char *const member_names[] = {"", "up", "lost", "fenced", "refilling"};
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_mirror_close(of, NULL);
 }
 
@@ -89,21 +87,16 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
 }
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
 }
 
 static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
 }
 
@@ -211,7 +204,6 @@ static PyObject *add(FAST_ARGS)
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_mirror_info_t i = WEFT_MIRROR_INFO_INIT;
     if (weftpy_handle_check(h, what))
@@ -235,7 +227,6 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(length_of((weftpy_handle_t *)self));
 }
 
@@ -244,21 +235,20 @@ static Py_ssize_t length(PyObject *self)
     return (Py_ssize_t)length_of((weftpy_handle_t *)self);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"read", FAST(read_it),
-     "read(offset=0, n=rest, *, timeout=None): bytes of it, from one member, or from another if that is lost."},
-    {"read_into", FAST(read_into), "read_into(buffer, offset=0, *, timeout=None): fill a buffer from it. Gives the length."},
-    {"write", FAST(write_it), "write(buffer, offset=0, *, timeout=None): write to all members. Only the writer."},
+     DOC("read($self, offset=0, n=None, *, timeout=None)", "Bytes of it, from one member, or from another if that is lost.")},
+    {"read_into", FAST(read_into),
+     DOC("read_into($self, buffer, offset=0, *, timeout=None)", "Fill a buffer from it. Gives the length.")},
+    {"write", FAST(write_it), DOC("write($self, buffer, offset=0, *, timeout=None)", "Write to all members. Only the writer.")},
     {"add", FAST(add),
-     "add(store, *, timeout=None): add a server in place of one that was lost. Gives None when it is refilled."},
+     DOC("add($self, store, *, timeout=None)", "Add a server in place of one that was lost. Gives None when it is refilled.")},
     {"close", close_method, METH_NOARGS,
-     "Leave, when what was written is complete: members answer readers without a lease then."},
+     DOC("close($self)", "Leave, when what was written is complete: members answer readers without a lease then.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -281,9 +271,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_mirror_spec = {
-    .name = "weft._core.Mirror",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_mirror_spec = WEFTPY_SPEC("Mirror", weftpy_handle_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

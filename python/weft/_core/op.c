@@ -21,7 +21,6 @@ enum { CREDIT = 256 };
 
 static void told(weft_op_t *wop, void *user)
 {
-    (void)wop;
     weftpy_op_told((weftpy_op_t *)user);
 }
 
@@ -228,15 +227,11 @@ int weftpy_op_wake(weftpy_op_t *op, bool at_once)
 
 static PyObject *len_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     return PyLong_FromUnsignedLongLong(op->len);
 }
 
 static PyObject *bytes_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     PyObject *value = PyBytes_FromStringAndSize(op->buf, (Py_ssize_t)op->len);
     weft_buf_free(op->buf);
     op->buf = NULL;
@@ -245,15 +240,11 @@ static PyObject *bytes_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *mad
 
 static void bytes_drop(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     weft_buf_free(op->buf);
 }
 
 static PyObject *made_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     return Py_NewRef(made);
 }
 
@@ -299,7 +290,6 @@ static PyObject *raise_cancelled(weftpy_op_t *op)
 
 static PyObject *result(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     if (op->cancelled)
         return raise_cancelled(op);
@@ -331,7 +321,6 @@ static PyObject *exception(PyObject *self, PyObject *unused)
 
 static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_out)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     weftpy_runtime_t *run = op->run;
     if (op->state != OP_DONE && !op->cancelled && !run->blocking)
@@ -400,20 +389,17 @@ static PyObject *each(PyObject *self)
 
 static PyObject *done(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     return PyBool_FromLong(op->state == OP_DONE || op->cancelled);
 }
 
 static PyObject *cancelled(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((weftpy_op_t *)self)->cancelled);
 }
 
 static PyObject *get_loop(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = ((weftpy_op_t *)self)->run;
     return Py_NewRef(run->loop ? run->loop : Py_None);
 }
@@ -429,7 +415,7 @@ static bool is_waker(weftpy_state_t *st, PyObject *function)
 
 static const weftpy_sig_t sig_callback = {"add_done_callback", 2, 1, 1, {N_callback, N_context}};
 
-static PyObject *add_done_callback(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *add_done_callback(FAST_ARGS)
 {
     weftpy_op_t *op = (weftpy_op_t *)self;
     weftpy_state_t *st = op->run->st;
@@ -499,7 +485,7 @@ static PyObject *remove_done_callback(PyObject *self, PyObject *function)
 
 static const weftpy_sig_t sig_cancel = {"cancel", 1, 0, 1, {N_msg}};
 
-static PyObject *cancel(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *cancel(FAST_ARGS)
 {
     weftpy_op_t *op = (weftpy_op_t *)self;
     weftpy_runtime_t *run = op->run;
@@ -525,7 +511,6 @@ static PyObject *cancel(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 /* For those who wait for the end of the operation itself, and for nothing sooner. */
 static PyObject *ask_to_end(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     if (op->state != OP_UNDER_WAY)
         Py_RETURN_FALSE;
@@ -541,27 +526,23 @@ static PyObject *ask_to_end(PyObject *self, PyObject *unused)
 /* gather() asks what was cancelled for these two, which every future of asyncio has. */
 static PyObject *get_cancel_message(PyObject *self, void *unused)
 {
-    (void)unused;
     PyObject *message = ((weftpy_op_t *)self)->message;
     return Py_NewRef(message ? message : Py_None);
 }
 
 static PyObject *make_cancelled_error(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     return PyObject_CallFunctionObjArgs(op->run->st->cancelled_error, op->message, NULL);
 }
 
 static PyObject *get_blocking(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((weftpy_op_t *)self)->blocking);
 }
 
 static int set_blocking(PyObject *self, PyObject *value, void *unused)
 {
-    (void)unused;
     int truth = value ? PyObject_IsTrue(value) : 0;
     if (truth < 0)
         return -1;
@@ -573,26 +554,22 @@ static int set_blocking(PyObject *self, PyObject *value, void *unused)
 
 static PyObject *get_tag(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((weftpy_op_t *)self)->op.tag);
 }
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((weftpy_op_t *)self)->op.len);
 }
 
 static PyObject *get_made(PyObject *self, void *unused)
 {
-    (void)unused;
     PyObject *made = ((weftpy_op_t *)self)->made;
     return Py_NewRef(made ? made : Py_None);
 }
 
 static PyObject *get_sender(PyObject *self, void *unused)
 {
-    (void)unused;
     weftpy_op_t *op = (weftpy_op_t *)self;
     weftpy_endpoint_t *ep = op->state == OP_DONE ? weftpy_endpoint_find(op->run, op->op.from) : NULL;
     return ep ? (PyObject *)ep : Py_NewRef(Py_None);
@@ -607,19 +584,23 @@ static PyObject *repr(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"result", result, METH_NOARGS, "What it gave, or its exception; InvalidStateError while it is under way."},
-    {"exception", exception, METH_NOARGS, "The exception it ended with, or None."},
-    {"done", done, METH_NOARGS, "True once it is complete or cancelled."},
-    {"cancelled", cancelled, METH_NOARGS, "True if cancel() was sooner than its completion."},
-    {"cancel", (PyCFunction)(void (*)(void))cancel, METH_FASTCALL | METH_KEYWORDS,
-     "End it early. Whoever awaits it gets CancelledError now; its buffer is held until the library has let go of it."},
+    {"result", result, METH_NOARGS,
+     DOC("result($self)", "What it gave, or its exception; InvalidStateError while it is under way.")},
+    {"exception", exception, METH_NOARGS, DOC("exception($self)", "The exception it ended with, or None.")},
+    {"done", done, METH_NOARGS, DOC("done($self)", "True once it is complete or cancelled.")},
+    {"cancelled", cancelled, METH_NOARGS, DOC("cancelled($self)", "True if cancel() was sooner than its completion.")},
+    {"cancel", FAST(cancel),
+     DOC("cancel($self, msg=None)",
+         "End it early. Whoever awaits it gets CancelledError now; its buffer is held until the library has let go of it.")},
     {"_end", ask_to_end, METH_NOARGS,
-     "Ask it to end early: it completes as cancelled once its buffer is free, or as it would have."},
+     DOC("_end($self)", "Ask it to end early: it completes as cancelled once its buffer is free, or as it would have.")},
     {"_make_cancelled_error", make_cancelled_error, METH_NOARGS, "For asyncio."},
-    {"get_loop", get_loop, METH_NOARGS, "The event loop of its runtime."},
-    {"add_done_callback", (PyCFunction)(void (*)(void))add_done_callback, METH_FASTCALL | METH_KEYWORDS,
-     "Have the loop call a function with this operation when it is complete."},
-    {"remove_done_callback", remove_done_callback, METH_O, "Take a callback back; how many times it was there."},
+    {"get_loop", get_loop, METH_NOARGS, DOC("get_loop($self)", "The event loop of its runtime.")},
+    {"add_done_callback", FAST(add_done_callback),
+     DOC("add_done_callback($self, callback, *, context=None)",
+         "Have the loop call a function with this operation when it is complete.")},
+    {"remove_done_callback", remove_done_callback, METH_O,
+     DOC("remove_done_callback($self, callback, /)", "Take a callback back; how many times it was there.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -647,9 +628,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_op_spec = {
-    .name = "weft._core.Op",
-    .basicsize = sizeof(weftpy_op_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_op_spec = WEFTPY_SPEC("Op", weftpy_op_t, WEFTPY_NOT_CALLED, slots);

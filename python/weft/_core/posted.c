@@ -16,7 +16,6 @@
 
 static void told(weft_op_t *op, void *user)
 {
-    (void)op;
     weftpy_posted_t *posted = user;
     weftpy_desk_put(posted->desk, posted);
 }
@@ -161,7 +160,6 @@ PyObject *weftpy_posted_future(weftpy_posted_t *posted)
 
 static PyObject *cancel(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_posted_t *posted = (weftpy_posted_t *)self;
     if (posted->under_way)
         weft_op_cancel(&posted->op);
@@ -191,17 +189,15 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     weftpy_posted_t *posted = (weftpy_posted_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     clear(self);
     Py_CLEAR(posted->desk);
     Py_CLEAR(posted->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static PyMethodDef methods[] = {
-    {"cancel", cancel, METH_NOARGS, "Ask it to end early."},
+    {"cancel", cancel, METH_NOARGS, DOC("cancel($self)", "Ask it to end early.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -214,9 +210,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_posted_spec = {
-    .name = "weft._core._Posted",
-    .basicsize = sizeof(weftpy_posted_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_posted_spec = WEFTPY_SPEC("_Posted", weftpy_posted_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 
 #define SELF region_t *r = (region_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 typedef struct region {
     weftpy_handle_t h;
@@ -94,7 +93,6 @@ struct linger {
 /* In progress, with the GIL: of a runtime in a loop. */
 static void lingered(weft_op_t *op, void *user)
 {
-    (void)op;
     struct linger *l = user;
     Py_DECREF(l->memory);
     PyMem_Free(l);
@@ -192,8 +190,6 @@ static PyObject *free_method(FAST_ARGS)
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     SELF;
     if (r->h.run->blocking)
         return free_it(r, &weftpy_gives_none_ever, 0);
@@ -203,14 +199,11 @@ static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((region_t *)self)->h.run, Py_NewRef(self));
 }
 
 static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return free_it((region_t *)self, &weftpy_gives_none_ever, 0);
 }
 
@@ -219,7 +212,6 @@ static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 /* In progress, with the GIL: only runtimes of a loop have functions to call. */
 static void notified(weft_region_t *of, uint64_t offset, uint64_t len, uint64_t value, weft_ep_id_t from, void *user)
 {
-    (void)of;
     region_t *r = ((memory_t *)user)->owner;
     if (!r)
         return;
@@ -386,7 +378,6 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 static void release_buffer(PyObject *self, Py_buffer *view)
 {
-    (void)view;
     SELF;
     r->exports--;
     release_memory(r);
@@ -448,7 +439,6 @@ static PyObject *extend(FAST_ARGS)
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_region_info_t i = WEFT_REGION_INFO_INIT;
     if (weftpy_handle_check(&r->h, what))
@@ -464,20 +454,17 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(r->name ? r->name : Py_None);
 }
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((region_t *)self)->len);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(!((region_t *)self)->h.of);
 }
 
@@ -492,19 +479,21 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Region of %llu bytes%s>", (unsigned long long)r->len, r->h.of ? "" : ", closed");
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"key", FAST(key),
-     "key(rights=all, *, offset=0, n=rest, lifetime=None): bytes that let their bearer attach this part of it. A secret."},
+     DOC("key($self, rights=None, *, offset=0, n=None, lifetime=None)",
+         "Bytes that let their bearer attach this part of it. A secret.")},
     {"revoke", FAST(revoke_it),
-     "revoke(*, timeout=None): make all its keys and remotes so far stale. Gives None when no access of theirs is under way."},
-    {"extend", FAST(extend), "extend(size): make it longer, up to max_len. Keys keep the length they were given with."},
-    {"free", FAST(free_method), "free(*, timeout=None): revoke it and let go of the memory, which views still have."},
+     DOC("revoke($self, *, timeout=None)",
+         "Make all its keys and remotes so far stale. Gives None when no access of theirs is under way.")},
+    {"extend", FAST(extend),
+     DOC("extend($self, size)", "Make it longer, up to max_len. Keys keep the length they were given with.")},
+    {"free", FAST(free_method),
+     DOC("free($self, *, timeout=None)", "Revoke it and let go of the memory, which views still have.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -531,9 +520,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_region_spec = {
-    .name = "weft._core.Region",
-    .basicsize = sizeof(region_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_region_spec = WEFTPY_SPEC("Region", region_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

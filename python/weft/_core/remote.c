@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define SELF remote_t *r = (remote_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 typedef struct remote {
     weftpy_handle_t h;
@@ -25,13 +24,11 @@ static const char *const what = "the remote";
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_remote_drop(of);
 }
 
 static void leave_it(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     (void)of; /* it is a block's, or a transport's */
 }
 
@@ -364,8 +361,6 @@ static PyObject *write_many(FAST_ARGS)
 
 static PyObject *before(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     return PyLong_FromUnsignedLongLong(op->tag);
 }
 
@@ -448,7 +443,6 @@ static PyObject *flush(FAST_ARGS)
 
 static PyObject *fence(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (weftpy_handle_check(&r->h, what) || weftpy_loop_before_post(r->h.run))
         return NULL;
@@ -460,7 +454,6 @@ static PyObject *fence(PyObject *self, PyObject *unused)
 
 static PyObject *drop(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weftpy_handle_end(&r->h);
     Py_CLEAR(r->h.over);
@@ -469,14 +462,11 @@ static PyObject *drop(PyObject *self, PyObject *unused)
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return drop(self, NULL);
 }
 
 static PyObject *aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((remote_t *)self)->h.run, Py_NewRef(self));
 }
 
@@ -498,7 +488,6 @@ static int ask(remote_t *r, weft_remote_info_t *out)
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_remote_info_t i;
     if (ask((remote_t *)self, &i))
         return NULL;
@@ -511,33 +500,28 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_path(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_remote_info_t i;
     return ask((remote_t *)self, &i) ? NULL : PyUnicode_FromString(weft_rma_path_name(i.path));
 }
 
 static PyObject *get_rights(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_remote_info_t i;
     return ask((remote_t *)self, &i) ? NULL : weftpy_rights_text(i.rights);
 }
 
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(length_of((remote_t *)self));
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(!((remote_t *)self)->h.of);
 }
 
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weftpy_state_t *st = r->h.run->st;
     PyObject *over = r->h.over;
@@ -549,7 +533,6 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
 
 static PyObject *get_blocking(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(((remote_t *)self)->h.run->blocking);
 }
 
@@ -567,38 +550,44 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Remote of %llu bytes, %s>", (unsigned long long)i.len, weft_rma_path_name(i.path));
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"read", FAST(read_it), "read(offset=0, n=rest, *, timeout=None): bytes of it."},
-    {"read_into", FAST(read_into), "read_into(buffer, offset=0, *, timeout=None): fill a buffer from it. Gives the length."},
+    {"read", FAST(read_it), DOC("read($self, offset=0, n=None, *, timeout=None)", "Bytes of it.")},
+    {"read_into", FAST(read_into),
+     DOC("read_into($self, buffer, offset=0, *, timeout=None)", "Fill a buffer from it. Gives the length.")},
     {"write", FAST(write_it),
-     "write(buffer, offset=0, *, timeout=None): write a buffer to it. When complete, it is in the owner's memory."},
+     DOC("write($self, buffer, offset=0, *, timeout=None)", "Write a buffer to it. When complete, it is in the owner's memory.")},
     {"write_notify", FAST(write_notify),
-     "write_notify(buffer, offset=0, *, value=0, timeout=None): write, and then tell the owner's notify function, with a value."},
-    {"readv", FAST(readv), "readv(buffers, offset=0, *, timeout=None): fill buffers one after the other from one piece of it."},
-    {"writev", FAST(writev), "writev(buffers, offset=0, *, timeout=None): write buffers one after the other to one piece of it."},
+     DOC("write_notify($self, buffer, offset=0, *, value=0, timeout=None)",
+         "Write, and then tell the owner's notify function, with a value.")},
+    {"readv", FAST(readv),
+     DOC("readv($self, buffers, offset=0, *, timeout=None)", "Fill buffers one after the other from one piece of it.")},
+    {"writev", FAST(writev),
+     DOC("writev($self, buffers, offset=0, *, timeout=None)", "Write buffers one after the other to one piece of it.")},
     {"read_many", FAST(read_many),
-     "read_many(items, *, timeout=None): fill the buffer of each pair (offset, buffer), at most 65536."},
+     DOC("read_many($self, items, *, timeout=None)", "Fill the buffer of each pair (offset, buffer), at most 65536.")},
     {"write_many", FAST(write_many),
-     "write_many(items, *, timeout=None): write the buffer of each pair (offset, buffer), at most 65536."},
+     DOC("write_many($self, items, *, timeout=None)", "Write the buffer of each pair (offset, buffer), at most 65536.")},
     {"atomic_add", FAST(atomic_add),
-     "atomic_add(offset, value, *, width=8, timeout=None): add to a word. Gives its value before."},
+     DOC("atomic_add($self, offset, value, *, width=8, timeout=None)", "Add to a word. Gives its value before.")},
     {"atomic_swap", FAST(atomic_swap),
-     "atomic_swap(offset, value, *, width=8, timeout=None): store a word. Gives its value before."},
+     DOC("atomic_swap($self, offset, value, *, width=8, timeout=None)", "Store a word. Gives its value before.")},
     {"atomic_cas", FAST(atomic_cas),
-     "atomic_cas(offset, compare, value, *, width=8, timeout=None): store value if the word is compare. Gives its value before."},
-    {"atomic_and", FAST(atomic_and), "atomic_and(offset, value, *, width=8, timeout=None): and a word. Gives its value before."},
-    {"atomic_or", FAST(atomic_or), "atomic_or(offset, value, *, width=8, timeout=None): or a word. Gives its value before."},
-    {"atomic_xor", FAST(atomic_xor), "atomic_xor(offset, value, *, width=8, timeout=None): xor a word. Gives its value before."},
+     DOC("atomic_cas($self, offset, compare, value, *, width=8, timeout=None)",
+         "Store value if the word is compare. Gives its value before.")},
+    {"atomic_and", FAST(atomic_and),
+     DOC("atomic_and($self, offset, value, *, width=8, timeout=None)", "And a word. Gives its value before.")},
+    {"atomic_or", FAST(atomic_or),
+     DOC("atomic_or($self, offset, value, *, width=8, timeout=None)", "Or a word. Gives its value before.")},
+    {"atomic_xor", FAST(atomic_xor),
+     DOC("atomic_xor($self, offset, value, *, width=8, timeout=None)", "Xor a word. Gives its value before.")},
     {"flush", FAST(flush),
-     "flush(*, timeout=None): gives None when everything posted on it before is complete, however it ended."},
-    {"fence", fence, METH_NOARGS, "Nothing posted on it later takes effect before anything posted earlier."},
-    {"drop", drop, METH_NOARGS, "Let go of it; what is under way goes on."},
+     DOC("flush($self, *, timeout=None)", "Gives None when everything posted on it before is complete, however it ended.")},
+    {"fence", fence, METH_NOARGS, DOC("fence($self)", "Nothing posted on it later takes effect before anything posted earlier.")},
+    {"drop", drop, METH_NOARGS, DOC("drop($self)", "Let go of it; what is under way goes on.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -625,9 +614,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_remote_spec = {
-    .name = "weft._core.Remote",
-    .basicsize = sizeof(remote_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_remote_spec = WEFTPY_SPEC("Remote", remote_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -33,7 +33,6 @@ struct weftpy_request {
 };
 
 #define SELF weftpy_request_t *r = (weftpy_request_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 /* What is answered with so many bytes is sent from where it is. */
 enum { LARGE = 32768 };
@@ -98,7 +97,6 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (r->run)
         let_go(r);
@@ -107,8 +105,7 @@ static void dealloc(PyObject *self)
     Py_CLEAR(r->memory);
     Py_CLEAR(r->service);
     Py_CLEAR(r->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* The library still has it. */
@@ -186,9 +183,7 @@ static PyObject *args_method(PyObject *self, PyObject *mask)
 /* made: (request, memoryview, mask) */
 static PyObject *fetched_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)op;
     weftpy_request_t *r = (weftpy_request_t *)PyTuple_GetItem(made, 0);
-    (void)run;
     if (check(r))
         return NULL;
     r->fetched = true;
@@ -493,7 +488,6 @@ static PyObject *recv(FAST_ARGS)
 
 static PyObject *cancelled(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (r->a)
         return PyBool_FromLong(!r->run->rt || weft_request_cancelled(r->a->request));
@@ -502,7 +496,6 @@ static PyObject *cancelled(PyObject *self, PyObject *unused)
 
 static PyObject *release_it(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (r->a && r->run->rt && !r->run->blocking && weftpy_loop_before_post(r->run))
         return NULL;
@@ -513,7 +506,6 @@ static PyObject *release_it(PyObject *self, PyObject *unused)
 /* In progress, with the GIL: a runtime of a loop. */
 static void told(weft_request_t *request, void *user)
 {
-    (void)request;
     weftpy_request_t *r = user;
     if (r->on_cancel && weftpy_loop_call(r->run, r->on_cancel, (PyObject *)r))
         PyErr_WriteUnraisable((PyObject *)r);
@@ -521,14 +513,12 @@ static void told(weft_request_t *request, void *user)
 
 static PyObject *get_on_cancel(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(r->on_cancel ? r->on_cancel : Py_None);
 }
 
 static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
 {
-    (void)unused;
     SELF;
     if (value && value != Py_None && !PyCallable_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "on_cancel is a function of the request, or None");
@@ -554,7 +544,6 @@ static int set_on_cancel(PyObject *self, PyObject *value, void *unused)
 
 static PyObject *get_left(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     if (r->deadline == UINT64_MAX)
         Py_RETURN_NONE;
@@ -564,28 +553,24 @@ static PyObject *get_left(PyObject *self, void *unused)
 
 static PyObject *get_fetch_len(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyLong_FromUnsignedLongLong(missing(r));
 }
 
 static PyObject *get_once(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(r->once);
 }
 
 static PyObject *get_signature(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(weft_sig_text(r->sig));
 }
 
 static PyObject *get_peer(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     const weftpy_peer_t *p = r->peer;
     if (!p)
@@ -596,7 +581,6 @@ static PyObject *get_peer(PyObject *self, void *unused)
 
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weftpy_endpoint_t *ep = r->run->rt && r->a ? weftpy_endpoint_find(r->run, r->a->request->from) : NULL;
     return ep ? (PyObject *)ep : Py_NewRef(Py_None);
@@ -604,21 +588,18 @@ static PyObject *get_endpoint(PyObject *self, void *unused)
 
 static PyObject *get_answered(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!r->a);
 }
 
 static PyObject *get_service(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef((PyObject *)r->service);
 }
 
 static PyObject *get_index(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyLong_FromUnsignedLong(r->index);
 }
@@ -631,17 +612,20 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Request %s>", weft_sig_name(r->sig));
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"args", args_method, METH_O, "args(mask): the arguments, as a tuple; vectors whose bit is set in mask as lists."},
-    {"fetch", FAST(fetch), "fetch(buffer, mask=0, *, timeout=None): bring large arguments into a buffer. Gives the arguments."},
-    {"reply", reply, METH_O, "reply(returned): answer with what the function returned. False: nobody waits for it any more."},
-    {"fail", FAST(fail), "fail(code, message, category=0, value=0): answer with a failure. False: nobody waits for it any more."},
-    {"send", FAST(send), "send(value, *, timeout=None): the next value of the stream to the caller."},
-    {"recv", FAST(recv), "recv(mask=0, *, timeout=None): the next value of the caller's stream; StopAsyncIteration at its end."},
-    {"cancelled", cancelled, METH_NOARGS, "Does nobody wait for it any more?"},
-    {"release", release_it, METH_NOARGS, "Done with it. One that was not answered is answered INTERNAL."},
+    {"args", args_method, METH_O,
+     DOC("args($self, mask, /)", "The arguments, as a tuple; vectors whose bit is set in mask as lists.")},
+    {"fetch", FAST(fetch),
+     DOC("fetch($self, buffer, mask=0, *, timeout=None)", "Bring large arguments into a buffer. Gives the arguments.")},
+    {"reply", reply, METH_O,
+     DOC("reply($self, returned, /)", "Answer with what the function returned. False: nobody waits for it any more.")},
+    {"fail", FAST(fail),
+     DOC("fail($self, code, message, category=0, value=0)", "Answer with a failure. False: nobody waits for it any more.")},
+    {"send", FAST(send), DOC("send($self, value, *, timeout=None)", "The next value of the stream to the caller.")},
+    {"recv", FAST(recv),
+     DOC("recv($self, mask=0, *, timeout=None)", "The next value of the caller's stream; StopAsyncIteration at its end.")},
+    {"cancelled", cancelled, METH_NOARGS, DOC("cancelled($self)", "Does nobody wait for it any more?")},
+    {"release", release_it, METH_NOARGS, DOC("release($self)", "Done with it. One that was not answered is answered INTERNAL.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -671,9 +655,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_request_spec = {
-    .name = "weft._core.Request",
-    .basicsize = sizeof(weftpy_request_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_request_spec = WEFTPY_SPEC("Request", weftpy_request_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -82,8 +82,6 @@ static int mode_of(weftpy_runtime_t *run, const char *word, weft_progress_mode_t
 /* What every method relies on, whether __init__ was called or not. */
 static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 {
-    (void)args;
-    (void)kw;
     weftpy_state_t *st = weftpy_state_of(type);
     weftpy_runtime_t *run = st ? (weftpy_runtime_t *)PyType_GenericAlloc(type, 0) : NULL;
     if (!run)
@@ -254,7 +252,6 @@ static weft_status_t close_it(weftpy_runtime_t *run)
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     if (run->rt && !run->blocking && run->thread != PyThread_get_thread_ident())
         return weftpy_raise_text(run->st, WEFT_ERR_STATE,
@@ -338,42 +335,36 @@ static void finalize(PyObject *self)
 static void dealloc(PyObject *self)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (run->weakrefs)
         PyObject_ClearWeakRefs(self);
     clear(self);
     weftpy_ends_free(run->ends);
     Py_CLEAR(run->endpoints);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     return weftpy_text(run->rt ? weft_runtime_name(run->rt) : NULL);
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(!((weftpy_runtime_t *)self)->rt);
 }
 
 static PyObject *get_loop(PyObject *self, void *unused)
 {
-    (void)unused;
     PyObject *loop = ((weftpy_runtime_t *)self)->loop;
     return Py_NewRef(loop ? loop : Py_None);
 }
 
 static PyObject *get_under_way(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
 }
 
@@ -382,7 +373,6 @@ static PyObject *get_under_way(PyObject *self, void *unused)
  * that is driven by hand, any while nobody drives it. */
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     weft_runtime_stats_t s = WEFT_RUNTIME_STATS_INIT;
     weft_status_t status;
@@ -400,10 +390,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     }
     if (status)
         return weftpy_raise(run->st, status);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, s.field}
         ROW(ops_posted),
         ROW(ops_completed),
@@ -431,19 +418,11 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         {"spins_won", run->spins_won},
         {"inline_wakes", run->inline_wakes},
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
+    return weftpy_counts(rows, sizeof rows / sizeof *rows);
 }
 
 static PyObject *endpoints(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     PyObject *list = PyList_New(0), *refs = list && run->endpoints ? PyDict_Values(run->endpoints) : NULL;
     for (Py_ssize_t i = 0; refs && i < PyList_Size(refs); i++) {
@@ -465,32 +444,32 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft.Runtime \"%s\"%s>", weft_runtime_name(run->rt), run->blocking ? ", blocking" : "");
 }
 
-static PyObject *connect(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *connect(FAST_ARGS)
 {
     return weftpy_connect((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *listen(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *listen(FAST_ARGS)
 {
     return weftpy_listen((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *region(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *region(FAST_ARGS)
 {
     return weftpy_region((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *store_server(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *store_server(FAST_ARGS)
 {
     return weftpy_store_serve((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *mirror(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *mirror(FAST_ARGS)
 {
     return weftpy_mirror((weftpy_runtime_t *)self, args, n, kwnames);
 }
 
-static PyObject *am_handle(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *am_handle(FAST_ARGS)
 {
     return weftpy_am_handle((weftpy_runtime_t *)self, args, n, kwnames);
 }
@@ -500,43 +479,53 @@ static PyObject *attach(PyObject *self, PyObject *loop)
     return weftpy_loop_move((weftpy_runtime_t *)self, loop);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"_connect", FAST(connect), "Open an endpoint."},
-    {"_listen", FAST(listen), "Listen."},
-    {"_am_handle", FAST(am_handle), "Set the function for an id of active messages; None takes it away."},
-    {"_region", FAST(region), "Expose memory."},
+    {"_connect", FAST(connect),
+     DOC("_connect($self, uri=None, *, timeout=None, source=None, shared=False, address=None, retry=True)", "Open an endpoint.")},
+    {"_listen", FAST(listen), DOC("_listen($self, uri, handler=None, *, backlog=None)", "Listen.")},
+    {"_am_handle", FAST(am_handle),
+     DOC("_am_handle($self, id, handler)", "Set the function for an id of active messages; None takes it away.")},
+    {"_region", FAST(region),
+     DOC("_region($self, memory, *, name=None, rights=None, name_rights=None, max_len=None, mapped=True, notify=None)",
+         "Expose memory.")},
     {"store_server", FAST(store_server),
-     "store_server(size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, mapped=True): give out "
-     "so many "
-     "bytes of this process's memory to clients, over every endpoint."},
+     DOC("store_server($self, size, *, client_bytes=None, client_blocks=None, blocks=None, clients=None, lease=None, "
+         "mapped=True)",
+         "Give out so many bytes of this process's memory to clients, over every endpoint.")},
     {"mirror", FAST(mirror),
-     "mirror(name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None): open a mirror on "
-     "one to "
-     "three stores, or make it: `size` says how long. Gives a Mirror."},
-    {"_close", close_method, METH_NOARGS, "Close it now: what is under way completes with ClosedError."},
+     DOC("mirror($self, name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None)",
+         "Open a mirror on one to three stores, or make it: `size` says how long. Gives a Mirror.")},
+    {"_close", close_method, METH_NOARGS, DOC("_close($self)", "Close it now: what is under way completes with ClosedError.")},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
     {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},
-    {"_attach", attach, METH_O, "Leave the event loop it has for another, that of this thread."},
+    {"_attach", attach, METH_O, DOC("_attach($self, loop, /)", "Leave the event loop it has for another, that of this thread.")},
     {"_progress", weftpy_loop_progress, METH_NOARGS,
-     "Drive it once, by hand: functions are called in it, and what is complete is told by the loop. Gives how much happened."},
-    {"_drive", weftpy_loop_drive, METH_NOARGS, "Drive it once and tell nobody yet. Gives how much happened."},
-    {"_arm", weftpy_loop_arm, METH_NOARGS, "By hand: prepare to sleep on its fd. False: there is something to do first."},
-    {"_address", FAST(weftpy_any_address), "The bytes by which a peer finds it; the function gets the endpoints that come so."},
+     DOC("_progress($self)", "Drive it once, by hand: functions are called in it, and what is complete is told by the loop. "
+                             "Gives how much happened.")},
+    {"_drive", weftpy_loop_drive, METH_NOARGS,
+     DOC("_drive($self)", "Drive it once and tell nobody yet. Gives how much happened.")},
+    {"_arm", weftpy_loop_arm, METH_NOARGS,
+     DOC("_arm($self)", "By hand: prepare to sleep on its fd. False: there is something to do first.")},
+    {"_address", FAST(weftpy_any_address),
+     DOC("_address($self, handler)", "The bytes by which a peer finds it; the function gets the endpoints that come so.")},
     {"recv_any", FAST(weftpy_any_recv),
-     "recv_any(tag=0, mask=all, *, max_len=None, timeout=None): a message from whichever endpoint has one, as bytes."},
+     DOC("recv_any($self, tag=0, mask=None, *, max_len=None, timeout=None, copy=True)",
+         "A message from whichever endpoint has one, as bytes.")},
     {"recv_any_into", FAST(weftpy_any_recv_into),
-     "recv_any_into(buffer, tag=0, mask=all, *, timeout=None): the same into a buffer. Gives its length; the Op has its sender."},
+     DOC("recv_any_into($self, buffer, tag=0, mask=None, *, timeout=None)",
+         "The same into a buffer. Gives its length; the Op has its sender.")},
     {"am_recv_any", FAST(weftpy_any_am_recv),
-     "am_recv_any(id=any, *, timeout=None): the next active message from whichever endpoint, that has no handler, as a Message."},
+     DOC("am_recv_any($self, id=None, *, timeout=None)",
+         "The next active message from whichever endpoint, that has no handler, as a Message.")},
     {"claim_any", FAST(weftpy_any_claim),
-     "claim_any(tag=0, mask=all): take a message that has arrived out of the matching, as a Claim; None: there is none."},
-    {"_ended", weftpy_ends_next, METH_NOARGS, "For the thread that calls on_close of blocking endpoints: what to call next."},
+     DOC("claim_any($self, tag=0, mask=None)",
+         "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
+    {"_ended", weftpy_ends_next, METH_NOARGS,
+     DOC("_ended($self)", "For the thread that calls on_close of blocking endpoints: what to call next.")},
     {"probe_any", FAST(weftpy_any_probe),
-     "probe_any(tag=0, mask=all): (tag, length, endpoint) of a message that has arrived and waits, or None."},
-    {"stats", stats, METH_NOARGS, "Counters since it was opened."},
-    {"endpoints", endpoints, METH_NOARGS, "Its endpoints that are open."},
+     DOC("probe_any($self, tag=0, mask=None)", "(tag, length, endpoint) of a message that has arrived and waits, or None.")},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened.")},
+    {"endpoints", endpoints, METH_NOARGS, DOC("endpoints($self)", "Its endpoints that are open.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -554,7 +543,10 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "One progress engine with its endpoints, in an event loop or for threads that wait."},
+    {Py_tp_doc,
+     DOC("Runtime(*, progress=\"loop\", loop=None, name=None, transports=None, interfaces=None, key=None, heartbeat=None, "
+         "connect_timeout=None, close_timeout=None, recv_window=None, spin=None, am_hold=None, key_random=False)",
+         "One progress engine with its endpoints, in an event loop or for threads that wait.")},
     {Py_tp_new, new},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
@@ -568,9 +560,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_runtime_spec = {
-    .name = "weft._core.Runtime",
-    .basicsize = sizeof(weftpy_runtime_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_runtime_spec = WEFTPY_SPEC("Runtime", weftpy_runtime_t, WEFTPY_BASE | WEFTPY_GC, slots);

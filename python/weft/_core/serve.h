@@ -87,7 +87,6 @@ void weftpy_inbox_unwatch(weftpy_arrival_t *a);
 void weftpy_arrival_free(weftpy_arrival_t *a);
 
 /* request.c */
-extern PyType_Spec weftpy_request_spec;
 PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a); /* owns a; NULL with an exception: it was answered */
 
 /* service.c */
@@ -105,7 +104,6 @@ struct weftpy_service {
     PyObject *registry;        /* held while it is published there */
     PyObject *weakrefs;
 };
-extern PyType_Spec weftpy_service_spec;
 int weftpy_service_ready(weftpy_service_t *service, weftpy_arrival_t *a); /* in a loop: call its function in the next turn */
 
 #endif

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 static const char *const what = "the server";
 
@@ -32,24 +31,14 @@ int weftpy_store_name(weftpy_state_t *st, PyObject *arg, const char **name_out)
 
 PyObject *weftpy_store_stats(const weft_store_stats_t *s)
 {
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, s->field}
         ROW(bytes),   ROW(used_bytes), ROW(blocks),   ROW(shared_blocks),   ROW(clients),        ROW(allocs),  ROW(frees),
         ROW(extends), ROW(opens),      ROW(renewals), ROW(expired_clients), ROW(expired_blocks), ROW(refused), ROW(uptime_ns),
         ROW(reads),   ROW(writes),     ROW(atomics),  ROW(bytes_read),      ROW(bytes_written),
 #undef ROW
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
+    return weftpy_counts(rows, sizeof rows / sizeof *rows);
 }
 
 PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *name, weft_status_t (*post)(void *of, weft_op_t *op),
@@ -67,13 +56,11 @@ PyObject *weftpy_store_simple(weftpy_handle_t *h, const char *name, weft_status_
 
 PyObject *weftpy_store_aenter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return weftpy_done(((weftpy_handle_t *)self)->run, Py_NewRef(self));
 }
 
 PyObject *weftpy_store_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     return PyBool_FromLong(!((weftpy_handle_t *)self)->of);
 }
 
@@ -81,7 +68,6 @@ PyObject *weftpy_store_closed(PyObject *self, void *unused)
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_store_server_close(of, NULL);
 }
 
@@ -128,27 +114,21 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
 }
 
 static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
 }
 
 static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
 }
 
 static PyObject *get_stats(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     weft_store_stats_t stats = WEFT_STORE_STATS_INIT;
     if (weftpy_handle_check(h, what))
@@ -158,11 +138,12 @@ static PyObject *get_stats(PyObject *self, void *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"close", close_method, METH_NOARGS, "Stop serving, and free every block. Gives None when the memory is back."},
+    {"close", close_method, METH_NOARGS,
+     DOC("close($self)", "Stop serving, and free every block. Gives None when the memory is back.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(leave), NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aleave, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -182,9 +163,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_store_server_spec = {
-    .name = "weft._core.StoreServer",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_store_server_spec = WEFTPY_SPEC("StoreServer", weftpy_handle_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define SELF weftpy_service_t *s = (weftpy_service_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 /* How long a thread waits for a request before it looks whether the runtime is still there. */
 static const uint64_t slice_ns = WEFT_SECOND;
@@ -29,8 +28,6 @@ static const uint64_t slice_ns = WEFT_SECOND;
 /* What every method relies on, whether __init__ was called or not. */
 static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
 {
-    (void)args;
-    (void)kw;
     weftpy_state_t *st = weftpy_state_of(type);
     weftpy_service_t *s = st ? (weftpy_service_t *)PyType_GenericAlloc(type, 0) : NULL;
     if (s)
@@ -116,15 +113,11 @@ static int check(weftpy_service_t *s)
 
 static void came(weft_listener_t *listener, weft_ep_t *ep, void *user)
 {
-    (void)listener;
     (void)ep; /* services answer over every endpoint; went() closes it */
-    (void)user;
 }
 
 static void went(weft_ep_t *ep, weft_status_t why, void *user)
 {
-    (void)why;
-    (void)user;
     weft_ep_close(ep, NULL);
 }
 
@@ -261,7 +254,6 @@ static PyObject *forget(PyObject *self, PyObject *arg)
 
 static PyObject *functions(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (check(s))
         return NULL;
@@ -357,7 +349,6 @@ static int check_blocking(weftpy_service_t *s)
 
 static PyObject *take(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     int more = 1;
     if (check_blocking(s))
@@ -380,7 +371,6 @@ static PyObject *take(PyObject *self, PyObject *unused)
 
 static PyObject *take_cancelled(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     int more = 1;
     if (check_blocking(s))
@@ -396,7 +386,6 @@ static PyObject *take_cancelled(PyObject *self, PyObject *unused)
 
 static PyObject *stop(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     if (s->run && s->run->rt && s->inbox->pid == getpid())
         weftpy_inbox_stop(s->inbox);
@@ -514,7 +503,6 @@ static int clear(PyObject *self)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (s->weakrefs)
         PyObject_ClearWeakRefs(self);
@@ -526,15 +514,13 @@ static void dealloc(PyObject *self)
     Py_CLEAR(s->functions);
     Py_CLEAR(s->registry);
     Py_CLEAR(s->run);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     weft_service_stats_t c = WEFT_SERVICE_STATS_INIT;
     if (check(s))
@@ -544,49 +530,35 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     c.waiting += s->inbox->waiting;
     c.bytes += s->inbox->bytes;
     pthread_mutex_unlock(&s->inbox->lock);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
+    const weftpy_count_t rows[] = {
 #define ROW(field) {#field, c.field}
         ROW(requests), ROW(answered), ROW(failed),    ROW(exhausted), ROW(refused), ROW(cancelled),
         ROW(late),     ROW(repeated), ROW(under_way), ROW(waiting),   ROW(bytes),   ROW(remembered),
 #undef ROW
     };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(rows[i].value);
-        if (!value || PyDict_SetItemString(dict, rows[i].name, value))
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
+    return weftpy_counts(rows, sizeof rows / sizeof *rows);
 }
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(s->service && s->run->rt ? weft_service_name(s->service) : "");
 }
 
 static PyObject *get_instance(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyUnicode_FromString(s->service && s->run->rt ? weft_service_instance(s->service) : "");
 }
 
 static PyObject *get_closed(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return PyBool_FromLong(!s->service || !s->run->rt);
 }
 
 static PyObject *get_runtime(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(s->run ? (PyObject *)s->run : Py_None);
 }
@@ -599,23 +571,27 @@ static PyObject *repr(PyObject *self)
     return PyUnicode_FromFormat("<weft._core.Service %s@%s>", weft_service_name(s->service), weft_service_instance(s->service));
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
-    {"add", FAST(add), "add(signature, function, *, number=0, fetch=False, peer=False): a function of requests; its index."},
-    {"remove", remove_it, METH_O, "remove(name): take a function away. Gives None when the last of its requests is let go of."},
-    {"forget", forget, METH_O, "forget(index): let go of the function of Python's, after it was removed."},
-    {"functions", functions, METH_NOARGS, "Its functions as text, a line for each: number, a space, the signature."},
-    {"listen", listen, METH_O, "listen(uri): let callers in; the addresses with the ports that were picked."},
-    {"publish", FAST(publish), "publish(registry=None, address=None): enter it into a registry."},
+    {"add", FAST(add),
+     DOC("add($self, signature, function, *, number=None, fetch=False, peer=False)", "A function of requests; its index.")},
+    {"remove", remove_it, METH_O,
+     DOC("remove($self, name, /)", "Take a function away. Gives None when the last of its requests is let go of.")},
+    {"forget", forget, METH_O, DOC("forget($self, index, /)", "Let go of the function of Python's, after it was removed.")},
+    {"functions", functions, METH_NOARGS,
+     DOC("functions($self)", "Its functions as text, a line for each: number, a space, the signature.")},
+    {"listen", listen, METH_O, DOC("listen($self, uri, /)", "Let callers in; the addresses with the ports that were picked.")},
+    {"publish", FAST(publish), DOC("publish($self, registry=None, address=None)", "Enter it into a registry.")},
     {"parse", parse, METH_O | METH_CLASS,
-     "parse(signature): its text in one way of writing it, the name, and (name, type, stream) of parameters and results."},
-    {"take", take, METH_NOARGS, "Wait for the next request: (function, request), or None at the end. Of blocking runtimes."},
-    {"take_cancelled", take_cancelled, METH_NOARGS, "Wait for a request with on_cancel that nobody waits for any more."},
-    {"stop", stop, METH_NOARGS, "End take(), everywhere; what waits is answered UNAVAILABLE."},
-    {"drain", FAST(drain), "drain(timeout=None): no new calls. Gives None when the last request was answered."},
-    {"close", FAST(close_method), "close(timeout=None): end it. Gives None when the last request was let go of."},
-    {"stats", stats, METH_NOARGS, "Counters since it was opened, and what it has now."},
+     DOC("parse($type, signature, /)",
+         "Its text in one way of writing it, the name, and (name, type, stream) of parameters and results.")},
+    {"take", take, METH_NOARGS,
+     DOC("take($self)", "Wait for the next request: (function, request), or None at the end. Of blocking runtimes.")},
+    {"take_cancelled", take_cancelled, METH_NOARGS,
+     DOC("take_cancelled($self)", "Wait for a request with on_cancel that nobody waits for any more.")},
+    {"stop", stop, METH_NOARGS, DOC("stop($self)", "End take(), everywhere; what waits is answered UNAVAILABLE.")},
+    {"drain", FAST(drain), DOC("drain($self, timeout=None)", "No new calls. Gives None when the last request was answered.")},
+    {"close", FAST(close_method), DOC("close($self, timeout=None)", "End it. Gives None when the last request was let go of.")},
+    {"stats", stats, METH_NOARGS, DOC("stats($self)", "Counters since it was opened, and what it has now.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -633,7 +609,9 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Functions that other processes call."},
+    {Py_tp_doc, DOC("Service(runtime, name, *, instance=None, requests=None, queue=None, bytes=None, payload_max=None, "
+                    "remembered=None, remember=None, peer_percent=None, stall=None)",
+                    "Functions that other processes call.")},
     {Py_tp_new, new},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
@@ -646,9 +624,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_service_spec = {
-    .name = "weft._core.Service",
-    .basicsize = sizeof(weftpy_service_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
+PyType_Spec weftpy_service_spec = WEFTPY_SPEC("Service", weftpy_service_t, WEFTPY_GC, slots);

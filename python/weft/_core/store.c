@@ -12,13 +12,11 @@
 #include <string.h>
 
 #define SELF weftpy_handle_t *h = (weftpy_handle_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 static const char *const what = "the store";
 
 static void let_go(weftpy_handle_t *h, void *of)
 {
-    (void)h;
     weft_store_close(of, NULL);
 }
 
@@ -77,13 +75,11 @@ static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 
 static PyObject *close_method(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none);
 }
 
 static PyObject *leave(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     SELF;
     bool open = h->run->rt;
     if (h->of && open && weftpy_loop_before_post(h->run))
@@ -96,15 +92,11 @@ static PyObject *leave(PyObject *self, PyObject *unused)
 
 static PyObject *exit_it(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return weftpy_handle_exit((weftpy_handle_t *)self, close_it);
 }
 
 static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     return close_it((weftpy_handle_t *)self, &weftpy_gives_none_ever);
 }
 
@@ -215,8 +207,6 @@ static void add_row(const weft_block_info_t *info, void *user)
 
 static PyObject *list_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     rows_t *rows = PyCapsule_GetPointer(made, NULL);
     PyObject *list = rows->short_of_memory ? PyErr_NoMemory() : PyList_New(0);
     for (row_t *row = rows->first; list && row; row = row->next) {
@@ -274,8 +264,6 @@ static void stats_end(PyObject *capsule)
 
 static PyObject *stats_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     return weftpy_store_stats(PyCapsule_GetPointer(made, NULL));
 }
 
@@ -329,14 +317,12 @@ static int ask(weftpy_handle_t *h, weft_store_info_t *out)
 
 static PyObject *get_id(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_store_info_t i;
     return ask((weftpy_handle_t *)self, &i) ? NULL : PyBytes_FromStringAndSize((const char *)i.id, WEFT_STORE_ID);
 }
 
 static PyObject *get_info(PyObject *self, void *unused)
 {
-    (void)unused;
     weft_store_info_t i;
     if (ask((weftpy_handle_t *)self, &i))
         return NULL;
@@ -347,29 +333,27 @@ static PyObject *get_info(PyObject *self, void *unused)
 
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
-    (void)unused;
     SELF;
     return Py_NewRef(h->over ? h->over : Py_None);
 }
 
-#define FAST(fn) (PyCFunction)(void (*)(void))(fn), METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef methods[] = {
     {"alloc", FAST(alloc),
-     "alloc(size, name=None, *, max_len=None, shared=False, timeout=None): a new Block, zeroed. A shared one outlives the "
-     "lease."},
-    {"open", FAST(open_block), "open(name, *, timeout=None): the Block of that name."},
-    {"remove", FAST(remove_block), "remove(name, *, timeout=None): free the block of that name, ours or shared."},
+     DOC("alloc($self, size, name=None, *, max_len=None, shared=False, timeout=None)",
+         "A new Block, zeroed. A shared one outlives the lease.")},
+    {"open", FAST(open_block), DOC("open($self, name, *, timeout=None)", "The Block of that name.")},
+    {"remove", FAST(remove_block), DOC("remove($self, name, *, timeout=None)", "Free the block of that name, ours or shared.")},
     {"list", FAST(list_blocks),
-     "list(prefix=\"\", *, timeout=None): the blocks that have names, as dicts, in the order of names."},
-    {"query", FAST(query), "query(*, timeout=None): the server's statistics, as a dict."},
-    {"renew", FAST(renew), "renew(*, timeout=None): renew the lease now. Needed only with renew=False."},
-    {"close", close_method, METH_NOARGS, "End the lease: blocks that are not shared are freed."},
-    {"leave", leave, METH_NOARGS, "Forget it here, and leave the lease to run out: for who comes back with its id."},
+     DOC("list($self, prefix=None, *, timeout=None)", "The blocks that have names, as dicts, in the order of names.")},
+    {"query", FAST(query), DOC("query($self, *, timeout=None)", "The server's statistics, as a dict.")},
+    {"renew", FAST(renew), DOC("renew($self, *, timeout=None)", "Renew the lease now. Needed only with renew=False.")},
+    {"close", close_method, METH_NOARGS, DOC("close($self)", "End the lease: blocks that are not shared are freed.")},
+    {"leave", leave, METH_NOARGS,
+     DOC("leave($self)", "Forget it here, and leave the lease to run out: for who comes back with its id.")},
     {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(exit_it), NULL},
     {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))aexit, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(aexit), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -391,9 +375,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_store_spec = {
-    .name = "weft._core.Store",
-    .basicsize = sizeof(weftpy_handle_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_store_spec = WEFTPY_SPEC("Store", weftpy_handle_t, WEFTPY_GC | WEFTPY_NOT_CALLED, slots);

@@ -64,15 +64,12 @@ static void leave(weftpy_guest_t *guest)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     if (s->op)
         release(s);
     Py_CLEAR(s->op);
     Py_CLEAR(s->method);
     Py_CLEAR(s->run);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 PyObject *weftpy_stream_open(weftpy_method_t *m, weftpy_call_t *c)
@@ -128,13 +125,10 @@ static item_t *item_new(stream_t *s)
 static void item_dealloc(PyObject *self)
 {
     item_t *i = (item_t *)self;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     weft_item_release(&i->item);
     weftpy_holds_release(&i->holds);
     Py_CLEAR(i->stream);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
@@ -170,8 +164,6 @@ static void item_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static PyObject *sent_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)op;
     weftpy_holds_release(&((item_t *)made)->holds);
     Py_RETURN_NONE;
 }
@@ -274,7 +266,6 @@ static PyObject *send(PyObject *self, PyObject *object)
 static PyObject *end(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     item_t *item = takes(s) || check(s) ? NULL : item_new(s);
     weftpy_op_t *op = item ? begin(s, &gives_sent, item) : NULL;
     return op ? posted(s, op, weft_stream_end(s->s, &op->op)) : NULL;
@@ -285,7 +276,6 @@ static PyObject *end(PyObject *self, PyObject *unused)
 static PyObject *result(PyObject *self, PyObject *unused)
 {
     SELF;
-    (void)unused;
     weftpy_op_t *op = s->op;
     if (!s->run->blocking)
         return Py_NewRef((PyObject *)op);
@@ -315,21 +305,17 @@ static PyObject *at_once(stream_t *s, PyObject *value)
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     release((stream_t *)self);
     Py_RETURN_NONE;
 }
 
 static PyObject *enter(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     return at_once((stream_t *)self, Py_NewRef(self));
 }
 
 static PyObject *exit_it(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    (void)args;
-    (void)n;
     release((stream_t *)self);
     return at_once((stream_t *)self, Py_NewRef(Py_None));
 }
@@ -347,13 +333,11 @@ static PyObject *await_it(PyObject *self)
 static PyObject *get_closed(PyObject *self, void *unused)
 {
     SELF;
-    (void)unused;
     return PyBool_FromLong(!s->s || !s->run->rt);
 }
 
 static PyObject *get_method(PyObject *self, void *unused)
 {
-    (void)unused;
     return Py_NewRef((PyObject *)((stream_t *)self)->method);
 }
 
@@ -364,14 +348,15 @@ static PyObject *repr(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"send", send, METH_O, "send(value): send a value; it waits while the other side has as much as it wants."},
-    {"end", end, METH_NOARGS, "No more values from this side."},
-    {"result", result, METH_NOARGS, "What the call came to: its result, or its failure."},
-    {"close", close_it, METH_NOARGS, "Done with it: a call that is under way is cancelled, and the function hears of it."},
+    {"send", send, METH_O, DOC("send($self, value, /)", "Send a value; it waits while the other side has as much as it wants.")},
+    {"end", end, METH_NOARGS, DOC("end($self)", "No more values from this side.")},
+    {"result", result, METH_NOARGS, DOC("result($self)", "What the call came to: its result, or its failure.")},
+    {"close", close_it, METH_NOARGS,
+     DOC("close($self)", "Done with it: a call that is under way is cancelled, and the function hears of it.")},
     {"__aenter__", enter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
+    {"__aexit__", WITHOUT_NAMES(exit_it), NULL},
     {"__enter__", enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))exit_it, METH_FASTCALL, NULL},
+    {"__exit__", WITHOUT_NAMES(exit_it), NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -395,12 +380,7 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_stream_spec = {
-    .name = "weft._core.Stream",
-    .basicsize = sizeof(stream_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_stream_spec = WEFTPY_SPEC("Stream", stream_t, WEFTPY_NOT_CALLED, slots);
 
 static PyType_Slot item_slots[] = {
     {Py_tp_doc, "A value of a stream, or what a view of it is a view of."},
@@ -408,9 +388,4 @@ static PyType_Slot item_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_item_spec = {
-    .name = "weft._core._Item",
-    .basicsize = sizeof(item_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = item_slots,
-};
+PyType_Spec weftpy_item_spec = WEFTPY_SPEC("_Item", item_t, WEFTPY_NOT_CALLED, item_slots);

@@ -149,12 +149,9 @@ const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object)
 static void dealloc(PyObject *self)
 {
     SELF;
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
     Py_CLEAR(t->owner);
     PyMem_Free(t->own);
-    free_it(self);
-    Py_DECREF(type);
+    weftpy_free(self);
 }
 
 /* --- the buffer protocol ------------------------------------------------------------------------------------------------------- */
@@ -219,7 +216,7 @@ static void unused(PyObject *capsule)
         let_go(PyCapsule_GetPointer(capsule, "dltensor"));
 }
 
-static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
+static PyObject *dlpack(FAST_ARGS)
 {
     SELF;
     /* stream, max_version, dl_device, copy: what we give is complete, unversioned, where it is, and no copy; who wants more is told so */
@@ -248,7 +245,6 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 static PyObject *dlpack_device(PyObject *self, PyObject *none)
 {
     SELF;
-    (void)none;
     return Py_BuildValue("(ii)", (int)t->t.device_type, (int)t->t.device_id);
 }
 
@@ -286,7 +282,6 @@ static PyObject *iterate(PyObject *self)
 
 static PyObject *to_list(PyObject *self, PyObject *none)
 {
-    (void)none;
     PyObject *view = PyMemoryView_FromObject(self), *list = view ? PyObject_CallMethod(view, "tolist", NULL) : NULL;
     Py_XDECREF(view);
     return list;
@@ -295,7 +290,6 @@ static PyObject *to_list(PyObject *self, PyObject *none)
 static PyObject *to_bytes(PyObject *self, PyObject *none)
 {
     SELF;
-    (void)none;
     if (!on_host(&t->t)) {
         PyErr_SetString(PyExc_BufferError, "the tensor is on a device: copy it to the host first");
         return NULL;
@@ -341,21 +335,18 @@ static PyObject *numbers(const int64_t *of, int n)
 static PyObject *get_shape(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return numbers(t->shape, t->t.ndim);
 }
 
 static PyObject *get_strides(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return numbers(t->strides, t->t.ndim);
 }
 
 static PyObject *get_dtype(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     static const char *const words[] = {"i", "u", "f", "?", "bf", "c", "bool"};
     const char *word = t->t.code < 7 ? words[t->t.code] : "?";
     if (t->t.code == 6 && t->t.bits == 8 && t->t.lanes == 1)
@@ -368,21 +359,18 @@ static PyObject *get_dtype(PyObject *self, void *none)
 static PyObject *get_nbytes(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return PyLong_FromSsize_t(t->bytes);
 }
 
 static PyObject *get_ndim(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return PyLong_FromLong(t->t.ndim);
 }
 
 static PyObject *get_readonly(PyObject *self, void *none)
 {
     SELF;
-    (void)none;
     return PyBool_FromLong(!t->writable);
 }
 
@@ -404,10 +392,11 @@ static PyObject *repr(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"tolist", to_list, METH_NOARGS, "Its numbers as a list, of lists where it has more dimensions than one."},
-    {"tobytes", to_bytes, METH_NOARGS, "Its numbers as bytes, the last dimension fastest."},
-    {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, METH_FASTCALL | METH_KEYWORDS, "Its memory, as DLPack has it."},
-    {"__dlpack_device__", dlpack_device, METH_NOARGS, "Where its memory is, as DLPack says it."},
+    {"tolist", to_list, METH_NOARGS,
+     DOC("tolist($self)", "Its numbers as a list, of lists where it has more dimensions than one.")},
+    {"tobytes", to_bytes, METH_NOARGS, DOC("tobytes($self)", "Its numbers as bytes, the last dimension fastest.")},
+    {"__dlpack__", FAST(dlpack), DOC("__dlpack__($self, **options)", "Its memory, as DLPack has it.")},
+    {"__dlpack_device__", dlpack_device, METH_NOARGS, DOC("__dlpack_device__($self)", "Where its memory is, as DLPack says it.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -438,9 +427,4 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec weftpy_tensor_spec = {
-    .name = "weft._core.Tensor",
-    .basicsize = sizeof(tensor_t),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = slots,
-};
+PyType_Spec weftpy_tensor_spec = WEFTPY_SPEC("Tensor", tensor_t, WEFTPY_NOT_CALLED, slots);

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define SELF weftpy_transport_t *t = (weftpy_transport_t *)self
-#define FAST_ARGS PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames
 
 enum { WITHOUT_GIL = 32768, ITEMS_MOST = 65536 };
 
@@ -65,15 +64,11 @@ static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static PyObject *len_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     return PyLong_FromUnsignedLongLong(op->len);
 }
 
 static PyObject *tag_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     return PyLong_FromUnsignedLongLong(op->tag);
 }
 
@@ -405,19 +400,16 @@ static PyObject *swap(weftpy_transport_t *t, what_t *w, PyObject *const *args, P
 
 static weft_status_t post_flush(weft_transport_t *of, const what_t *w, weft_op_t *op)
 {
-    (void)w;
     return weft_transport_flush(of, op);
 }
 
 static weft_status_t post_ready(weft_transport_t *of, const what_t *w, weft_op_t *op)
 {
-    (void)w;
     return weft_transport_ready(of, op);
 }
 
 static weft_status_t post_serve(weft_transport_t *of, const what_t *w, weft_op_t *op)
 {
-    (void)w;
     return weft_transport_serve(of, op);
 }
 
@@ -461,7 +453,6 @@ BOTH(wait_ready, ready)
 
 PyObject *weftpy_io_serve(PyObject *self, PyObject *unused)
 {
-    (void)unused;
     what_t w = {.name = "serve", .post = post_serve};
     return go((weftpy_transport_t *)self, &w, &gives_none, self);
 }

@@ -44,7 +44,6 @@ PyObject *weftpy_values_make(weftpy_state_t *st, const weft_value_t *values, siz
 PyObject *weftpy_as_value(PyObject *module, PyObject *args);
 
 /* tensor.c: a Tensor over somebody's memory, or over a copy of it (owner NULL). */
-extern PyType_Spec weftpy_tensor_spec;
 PyObject *weftpy_tensor_make(weftpy_state_t *st, const weft_tensor_t *tensor, PyObject *owner, unsigned flags);
 const weft_tensor_t *weftpy_tensor_of(weftpy_state_t *st, PyObject *object); /* NULL, no exception: it is no Tensor of ours */
 /* Its elements, one after the other. -1: they are more than `cap` bytes. */
