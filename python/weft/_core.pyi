@@ -885,10 +885,10 @@ class BlockingMemoryElement:
 
 class _TransportBuffer(Buffer): ...
 
-class _Posted:
+class _Awaited:
     def cancel(self) -> None: ...
 
-class _Desk:
+class _CompletionFd:
     @property
     def fd(self) -> int: ...
     @property

@@ -282,7 +282,8 @@ class _Base:
         self._servers.discard(self)
 
     def __repr__(self) -> str:
-        return f"<weft.{type(self).__name__} {self.name}@{self.instance}{' closed' if self.closed else ''}>"
+        where = "closed" if self.closed else f"at {self.uri}" if self.uri else "without an address"
+        return f"<weft.{type(self).__name__} {self.name}@{self.instance} {where}>"
 
 
 # --- in an event loop -----------------------------------------------------------------------------------------------------------

@@ -396,3 +396,14 @@ def test_serve_forever_ends_with_a_signal(child, how):
     out, _ = process.communicate(timeout=BOUND)
     assert (process.returncode, out) == (0, "over\n")
     assert os.path.exists(COMMAND)
+
+
+def test_serve_forever_says_where(child):
+    import signal
+    process = child(SERVER.replace(", ready=lambda server: print(server.uri, flush=True)", ""), stderr=subprocess.PIPE)
+    line = process.stderr.readline()
+    assert line.startswith("weft: service forever at tcp://127.0.0.1:"), line
+    code, said = weft_call(f"{line.split()[4].rstrip(';')}#forever/pid")
+    assert (code, said) == (0, str(process.pid))
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=BOUND)[0] == "over\n"

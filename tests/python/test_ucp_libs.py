@@ -10,7 +10,7 @@ import pytest
 
 from ucp._libs import utils
 from ucp._libs.arr import Array, asarray
-from ucp._libs.hand import HandLoop
+from ucp._libs.manual_loop import ManualLoop
 
 
 def buffers():
@@ -184,7 +184,7 @@ def test_addresses_of_interfaces(monkeypatch):
 # --- the loop that is driven by hand
 
 def test_the_hand_loop():
-    loop, said = HandLoop(), []
+    loop, said = ManualLoop(), []
     loop.call_soon(said.append, 1)
     loop.call_soon(said.append, 2).cancel()
     later = loop.call_later(0, said.append, 3)
@@ -217,7 +217,7 @@ def test_the_hand_loop():
 
 
 def test_the_hand_loop_logs_what_fails(caplog):
-    loop, said = HandLoop(), []
+    loop, said = ManualLoop(), []
     loop.call_soon(lambda: 1 // 0)
     loop.call_soon(said.append, 1)
     loop.run()

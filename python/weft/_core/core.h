@@ -4,7 +4,7 @@
  * module's state, of which every object has a pointer; looking it up for each call would cost more than the call.
  *
  * Threads: everything runs under the GIL. A runtime of an event loop is driven by that loop's thread alone, so its callbacks have the
- * GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, ends.c) for threads that have it. */
+ * GIL too; a blocking runtime is driven without it: what happens there is written down (inbox.c, closed_endpoints.c) for threads that have it. */
 #ifndef WEFT_PY_CORE_H
 #define WEFT_PY_CORE_H
 
@@ -38,7 +38,7 @@ enum { WEFTPY_GC = Py_TPFLAGS_HAVE_GC, WEFTPY_BASE = Py_TPFLAGS_BASETYPE, WEFTPY
 #define WEFTPY_TYPE_LIST(X) \
     X(runtime) X(endpoint) X(listener) X(op) X(message) X(blocking_endpoint) X(blocking_listener) X(owned) X(claim) X(tensor) \
     X(service) X(request) X(client) X(link) X(method) X(call) X(stream) X(item) X(registry) X(watch) X(wait) X(region) X(remote) \
-    X(memory) X(store_server) X(store) X(block) X(mirror) X(action) X(transport) X(memory_element) X(transport_buffer) X(posted) X(desk)
+    X(memory) X(store_server) X(store) X(block) X(mirror) X(action) X(transport) X(memory_element) X(transport_buffer) X(awaited) X(completion_fd)
 #define WEFTPY_SPEC_DECLARE(type) extern PyType_Spec weftpy_##type##_spec;
 WEFTPY_TYPE_LIST(WEFTPY_SPEC_DECLARE)
 
@@ -76,7 +76,7 @@ typedef struct weftpy_sig {
 #define WEFTPY_OBJECT_LIST(X) \
     X(error)        /* WeftError */ \
     X(s_run)        /* "run" */ \
-    X(later)        /* begin() of weft._later, once it was needed */ \
+    X(begin_awaited)        /* begin() of weft._awaited, once it was needed */ \
     X(entry)        /* the package's class for entries of registries, once it was needed */ \
     /* of asyncio and contextvars, once there is a runtime in an event loop: see weftpy_asyncio() */ \
     X(cancelled_error) X(invalid_state_error) X(task) X(get_running_loop) X(copy_context)
@@ -143,7 +143,7 @@ static inline void weftpy_buf_release(weftpy_buf_t *buf)
 
 typedef struct weftpy_message weftpy_message_t;
 typedef struct weftpy_claim weftpy_claim_t;
-typedef struct weftpy_ends weftpy_ends_t;
+typedef struct weftpy_closed_eps weftpy_closed_eps_t;
 typedef struct weftpy_handle weftpy_handle_t;
 
 /* Something that holds a thing of the library's that has to go before the runtime: leave() is called as it closes, with the GIL, once, unless it
@@ -165,7 +165,7 @@ struct weftpy_runtime {
     weftpy_handle_t *handles;       /* the same of regions, remotes and their like: see handle.c */
     PyObject *afterwards;           /* list of what is held until it is closed, or NULL */
     weftpy_claim_t *claims;         /* and so do these */
-    weftpy_ends_t *ends;            /* of a blocking runtime: endpoints that have ended, see ends.c */
+    weftpy_closed_eps_t *closed_eps;            /* of a blocking runtime: endpoints that have ended, see closed_endpoints.c */
     bool blocking;                  /* there is no event loop: calls wait */
     bool caller;                    /* and only they drive it */
     bool closing;
@@ -327,8 +327,9 @@ int weftpy_endpoint_check(weftpy_endpoint_t *ep); /* -1: it is closed. Last thin
 PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 void weftpy_endpoint_closed(weft_ep_t *ep, weft_status_t why, void *user);
 extern PyGetSetDef weftpy_endpoint_getset[];
-PyObject *weftpy_endpoint_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_probe(FAST_ARGS);
 PyObject *weftpy_endpoint_repr(PyObject *self);
+PyObject *weftpy_endpoint_peer(PyObject *endpoint, const char *word); /* for reprs: " WORD URI (NAME)"; "" of None, or if it is not known */
 void weftpy_endpoint_dealloc(PyObject *self);
 int weftpy_endpoint_traverse(PyObject *self, visitproc visit, void *arg);
 int weftpy_endpoint_clear(PyObject *self);
@@ -358,23 +359,23 @@ int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t
 
 /* claim.c: messages to be received by a handle */
 void weftpy_claims_drop(weftpy_runtime_t *run);
-PyObject *weftpy_endpoint_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_claim(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_claim(FAST_ARGS);
+PyObject *weftpy_any_claim(FAST_ARGS);
 
-/* ends.c: which endpoints of a blocking runtime have ended */
-weftpy_ends_t *weftpy_ends_new(void);
-void weftpy_ends_free(weftpy_ends_t *ends);
-void weftpy_ends_ended(weft_ep_t *wep, weft_status_t why, void *user); /* the hook of blocking endpoints; user is the weftpy_ends_t */
-void weftpy_ends_watch(weftpy_ends_t *ends);
-void weftpy_ends_over(weftpy_ends_t *ends);
-PyObject *weftpy_ends_next(PyObject *self, PyObject *unused);
+/* closed_endpoints.c: which endpoints of a blocking runtime have ended */
+weftpy_closed_eps_t *weftpy_closed_eps_new(void);
+void weftpy_closed_eps_free(weftpy_closed_eps_t *ends);
+void weftpy_closed_eps_ended(weft_ep_t *wep, weft_status_t why, void *user); /* the hook of blocking endpoints; user is the weftpy_closed_eps_t */
+void weftpy_closed_eps_watch(weftpy_closed_eps_t *ends);
+void weftpy_closed_eps_over(weftpy_closed_eps_t *ends);
+PyObject *weftpy_closed_eps_next(PyObject *self, PyObject *unused);
 
 /* any.c: from whichever endpoint, and the address by which a peer finds the runtime */
-PyObject *weftpy_any_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_recv_into(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_am_recv(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_probe(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_any_address(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_any_recv(FAST_ARGS);
+PyObject *weftpy_any_recv_into(FAST_ARGS);
+PyObject *weftpy_any_am_recv(FAST_ARGS);
+PyObject *weftpy_any_probe(FAST_ARGS);
+PyObject *weftpy_any_address(FAST_ARGS);
 
 PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 
@@ -395,7 +396,7 @@ PyObject *weftpy_am_handle(weftpy_runtime_t *run, PyObject *const *args, Py_ssiz
 /* registry.c: the library's; NULL with an exception: it is none, it is closed, it is another runtime's */
 weft_registry_t *weftpy_registry_of(weftpy_runtime_t *run, PyObject *object);
 
-/* hand.c: the clock of a loop that is driven by hand */
+/* timerfd.c: the clock of a loop that is driven by hand */
 PyObject *weftpy_timerfd(PyObject *module, PyObject *unused);
 PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 
@@ -439,12 +440,12 @@ PyObject *weftpy_memory_kinds(PyObject *module, PyObject *unused);
 /* memory servers: server.c, store.c, block.c, mirror.c */
 PyObject *weftpy_store_serve(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 PyObject *weftpy_mirror(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_endpoint_store(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_store(FAST_ARGS);
 
 /* remote memory: region.c, remote.c */
 PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_endpoint_attach(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
-PyObject *weftpy_endpoint_find_name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_endpoint_attach(FAST_ARGS);
+PyObject *weftpy_endpoint_find_name(FAST_ARGS);
 PyObject *weftpy_rights_text(uint32_t rights);
 
 /* blocking.c: wait for an operation without the GIL, so that signals are seen; -1 with KeyboardInterrupt and its like: it is over then, too. */

@@ -399,7 +399,7 @@ PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_
         if (weftpy_runtime_check(run) || weftpy_wait_check(run->st))
             return NULL;
         op.timeout_ns = timeout;
-        opts.hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
+        opts.hooks = (weft_ep_hooks_t){.closed = weftpy_closed_eps_ended, .user = run->closed_eps};
         weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
         if (status)
             return weftpy_raise(run->st, status);
@@ -544,18 +544,35 @@ static int set_on_close(PyObject *self, PyObject *value, void *unused)
     Py_XDECREF(old);
     if (!ep->run->blocking || !ep->on_close || weftpy_runtime_forked(ep->run))
         return 0;
-    weftpy_ends_watch(ep->run->ends);
+    weftpy_closed_eps_watch(ep->run->closed_eps);
     PyObject *r = PyObject_CallMethod((PyObject *)ep->run, "_watch", NULL); /* the package's: a thread that calls it */
     Py_XDECREF(r);
     return r ? 0 : -1;
 }
 
+PyObject *weftpy_endpoint_peer(PyObject *endpoint, const char *word)
+{
+    weftpy_endpoint_t *ep = (weftpy_endpoint_t *)endpoint;
+    weft_ep_info_t info = WEFT_EP_INFO_INIT;
+    if (endpoint == Py_None || !ep->ep || !ep->run->rt || weft_ep_get_info(ep->ep, &info) || !*info.peer_address)
+        return PyUnicode_FromString("");
+    PyObject *name = weftpy_text(info.peer_name), *address = name ? weftpy_text(info.peer_address) : NULL, *text = NULL;
+    if (address && *info.peer_name)
+        text = PyUnicode_FromFormat(" %s %U (%U)", word, address, name);
+    else if (address)
+        text = PyUnicode_FromFormat(" %s %U", word, address);
+    Py_XDECREF(address);
+    Py_XDECREF(name);
+    return text;
+}
+
 PyObject *weftpy_endpoint_repr(PyObject *self)
 {
     SELF;
-    PyObject *state = get_state(self, NULL);
-    PyObject *text = state ? PyUnicode_FromFormat("<weft.Endpoint %llu %U>", (unsigned long long)ep->id, state) : NULL;
+    PyObject *state = get_state(self, NULL), *peer = state ? weftpy_endpoint_peer(self, "to") : NULL;
+    PyObject *text = peer ? PyUnicode_FromFormat("<weft.Endpoint %llu%U, %U>", (unsigned long long)ep->id, peer, state) : NULL;
     Py_XDECREF(state);
+    Py_XDECREF(peer);
     return text;
 }
 

@@ -78,7 +78,7 @@ PyObject *weftpy_listen(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     weft_ep_hooks_t hooks = {.closed = weftpy_endpoint_closed, .user = run};
     if (run->blocking)
-        hooks = (weft_ep_hooks_t){.closed = weftpy_ends_ended, .user = run->ends};
+        hooks = (weft_ep_hooks_t){.closed = weftpy_closed_eps_ended, .user = run->closed_eps};
     l->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
     if ((handler && !(l->served = served_new(run, handler))) || weftpy_runtime_check(run)) { /* making objects can run anything */
         Py_DECREF(l);

@@ -224,8 +224,13 @@ static PyObject *get_data(PyObject *self, void *unused)
 static PyObject *repr(PyObject *self)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
-    return PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%s>", (unsigned long)m->id, (unsigned long long)m->len,
-                                m->am ? "" : ", released");
+    PyObject *endpoint = get_endpoint(self, NULL), *peer = weftpy_endpoint_peer(endpoint, "from"), *text = NULL;
+    if (peer)
+        text = PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%U%s>", (unsigned long)m->id, (unsigned long long)m->len, peer,
+                                    m->am ? "" : ", released");
+    Py_DECREF(endpoint);
+    Py_XDECREF(peer);
+    return text;
 }
 
 static PyMethodDef methods[] = {

@@ -366,7 +366,7 @@ static PyObject *get_oneway(PyObject *self, void *unused)
 static PyObject *repr(PyObject *self)
 {
     SELF;
-    return PyUnicode_FromFormat("<weft.Method %U>", m->text ? m->text : m->name);
+    return PyUnicode_FromFormat("<weft.Method %U of %U>", m->text ? m->text : m->name, m->link->uri);
 }
 
 static PyMethodDef methods[] = {

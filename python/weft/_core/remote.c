@@ -547,7 +547,12 @@ static PyObject *repr(PyObject *self)
     weft_remote_info_t i = WEFT_REMOTE_INFO_INIT;
     if (!r->h.of || weft_remote_get_info(r->h.of, &i))
         return PyUnicode_FromString("<weft.Remote closed>");
-    return PyUnicode_FromFormat("<weft.Remote of %llu bytes, %s>", (unsigned long long)i.len, weft_rma_path_name(i.path));
+    PyObject *endpoint = get_endpoint(self, NULL), *peer = weftpy_endpoint_peer(endpoint, "at"), *text = NULL;
+    if (peer)
+        text = PyUnicode_FromFormat("<weft.Remote of %llu bytes%U, %s>", (unsigned long long)i.len, peer, weft_rma_path_name(i.path));
+    Py_DECREF(endpoint);
+    Py_XDECREF(peer);
+    return text;
 }
 
 static PyMethodDef methods[] = {

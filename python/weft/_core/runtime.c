@@ -148,7 +148,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
     if (!run->handlers)
         run->handlers = PyDict_New();
     run->pid = (int)getpid();
-    if (run->blocking && !run->ends && !(run->ends = weftpy_ends_new())) {
+    if (run->blocking && !run->closed_eps && !(run->closed_eps = weftpy_closed_eps_new())) {
         Py_XDECREF(running);
         goto out;
     }
@@ -223,7 +223,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         status = close_blocking(rt);
         PyEval_RestoreThread(save);
         if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_STATE)
-            run->ends =
+            run->closed_eps =
                 NULL; /* no thread to close it, or a callback that does not return: it goes on, and calls back with them */
     } else {
         run->closing = true;
@@ -245,7 +245,7 @@ static weft_status_t close_it(weftpy_runtime_t *run)
         PyErr_Clear(); /* the loop is closed: nobody waits any more */
     weftpy_loop_call_rest(run);
     if (!weftpy_runtime_forked(run)) /* where somebody may have held the lock */
-        weftpy_ends_over(run->ends);
+        weftpy_closed_eps_over(run->closed_eps);
     PyErr_Restore(type, error, trace);
     return status;
 }
@@ -339,7 +339,7 @@ static void dealloc(PyObject *self)
     if (run->weakrefs)
         PyObject_ClearWeakRefs(self);
     clear(self);
-    weftpy_ends_free(run->ends);
+    weftpy_closed_eps_free(run->closed_eps);
     Py_CLEAR(run->endpoints);
     weftpy_free(self);
 }
@@ -520,7 +520,7 @@ static PyMethodDef methods[] = {
     {"claim_any", FAST(weftpy_any_claim),
      DOC("claim_any($self, tag=0, mask=None)",
          "Take a message that has arrived out of the matching, as a Claim; None: there is none.")},
-    {"_ended", weftpy_ends_next, METH_NOARGS,
+    {"_ended", weftpy_closed_eps_next, METH_NOARGS,
      DOC("_ended($self)", "For the thread that calls on_close of blocking endpoints: what to call next.")},
     {"probe_any", FAST(weftpy_any_probe),
      DOC("probe_any($self, tag=0, mask=None)", "(tag, length, endpoint) of a message that has arrived and waits, or None.")},

@@ -344,7 +344,7 @@ static PyObject *get_method(PyObject *self, void *unused)
 static PyObject *repr(PyObject *self)
 {
     SELF;
-    return PyUnicode_FromFormat("<weft.Stream %U%s>", s->method->text, s->s && s->run->rt ? "" : ", closed");
+    return PyUnicode_FromFormat("<weft.Stream %U of %U%s>", s->method->text, s->method->link->uri, s->s && s->run->rt ? "" : ", closed");
 }
 
 static PyMethodDef methods[] = {

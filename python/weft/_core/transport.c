@@ -229,24 +229,24 @@ static PyObject *alloc_later(weftpy_transport_t *t, const alloc_args_t *a)
 {
     weftpy_runtime_t *run = t->action->h.run;
     weftpy_handle_t *h = weftpy_block_new(run, (PyObject *)t);
-    weftpy_posted_t *posted = h ? weftpy_posted_new(run, &weftpy_gives_handle, (PyObject *)h, NULL) : NULL;
-    if (!posted)
+    weftpy_awaited_t *awaited = h ? weftpy_awaited_new(run, &weftpy_gives_handle, (PyObject *)h, NULL) : NULL;
+    if (!awaited)
         return NULL;
     if (weftpy_transport_check(t) ||
-        weftpy_action_know(t->action, t->name, posted->made)) { /* making it runs code of the loop's */
-        weftpy_posted_refused(posted);
+        weftpy_action_know(t->action, t->name, awaited->made)) { /* making it runs code of the loop's */
+        weftpy_awaited_refused(awaited);
         return NULL;
     }
-    weftpy_posted_direct(posted);
-    posted->op.timeout_ns = a->timeout;
-    h->coming = &posted->op;
+    weftpy_awaited_direct(awaited);
+    awaited->op.timeout_ns = a->timeout;
+    h->coming = &awaited->op;
     h->later = true;
-    weft_status_t status = weft_transport_alloc(t->of, a->size, &a->opts, &posted->op);
+    weft_status_t status = weft_transport_alloc(t->of, a->size, &a->opts, &awaited->op);
     if (!status)
-        return weftpy_posted_future(posted);
+        return weftpy_awaited_future(awaited);
     weftpy_raise(run->st, status);
     h->coming = NULL;
-    weftpy_posted_refused(posted);
+    weftpy_awaited_refused(awaited);
     return NULL;
 }
 

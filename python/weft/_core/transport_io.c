@@ -111,23 +111,23 @@ static PyObject *wait_for(weftpy_transport_t *t, const what_t *w, const weftpy_g
 static PyObject *for_a_loop(weftpy_transport_t *t, const what_t *w, const weftpy_gives_t *gives, PyObject *made, PyObject *held)
 {
     weft_transport_stats_t s = WEFT_TRANSPORT_STATS_INIT;
-    weftpy_posted_t *posted = weftpy_posted_new(t->action->h.run, gives, Py_NewRef(made), Py_XNewRef(held));
-    if (!posted)
+    weftpy_awaited_t *awaited = weftpy_awaited_new(t->action->h.run, gives, Py_NewRef(made), Py_XNewRef(held));
+    if (!awaited)
         return NULL;
     if (weftpy_transport_check(t)) { /* making a future runs code of the loop's */
-        weftpy_posted_refused(posted);
+        weftpy_awaited_refused(awaited);
         return NULL;
     }
     weft_transport_get_stats(t->of, &s);
     if (s.path != WEFT_RMA_MAPPED) /* else it may be over when the post returns */
-        weftpy_posted_direct(posted);
-    weft_status_t status = post(t, w, &posted->op);
+        weftpy_awaited_direct(awaited);
+    weft_status_t status = post(t, w, &awaited->op);
     if (status) {
         weftpy_transport_raise(t, status);
-        weftpy_posted_refused(posted);
+        weftpy_awaited_refused(awaited);
         return NULL;
     }
-    return weftpy_posted_future(posted);
+    return weftpy_awaited_future(awaited);
 }
 
 /* Everything comes through here. made has what is asked about the operation later, held (may be NULL) what it needs until it is over. */

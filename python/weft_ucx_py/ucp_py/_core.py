@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import weft
-from ucp._libs.hand import HandLoop
+from ucp._libs.manual_loop import ManualLoop
 from weft import _core as native
 
 SPIN = 100e-6       # how long a call that waits looks before it sleeps
@@ -33,8 +33,8 @@ class Core:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.hand = HandLoop()
-        self.runtime = native.Runtime(loop=self.hand, am_hold=HOLD)  # type: ignore[arg-type]
+        self.manual = ManualLoop()
+        self.runtime = native.Runtime(loop=self.manual, am_hold=HOLD)  # type: ignore[arg-type]
         self.endpoints: set[Any] = set()          # of ucp_py_ep: they live until they are destroyed
         self.closing: set[Any] = set()            # operations
         self.receiving: set[Any] = set()          # communications that have a second step to make
@@ -44,7 +44,7 @@ class Core:
     def attach(self) -> asyncio.AbstractEventLoop | None:
         """Have the runtime driven by the loop that runs in this thread, which is returned, or by hand."""
         loop = asyncio._get_running_loop()  # which raises nothing: this is called for every look at what has come
-        wanted = loop or self.hand
+        wanted = loop or self.manual
         if self.runtime.loop is not wanted:
             self.runtime._attach(wanted)
         return loop
@@ -54,7 +54,7 @@ class Core:
         loop = self.attach()
         n = self.runtime._progress()
         if loop is None:
-            n += self.hand.run()
+            n += self.manual.run()
         else:  # what the loop would tell them, it can only tell when this call is over
             for receive in [r for r in self.receiving if r.ready()]:
                 receive.step()
@@ -91,13 +91,13 @@ class Core:
 
     def sleep(self, most: float) -> None:
         """Until there is something to do, or that many seconds. In a coroutine the loop has the runtime's descriptor: there it is a nap."""
-        if self.runtime.loop is not self.hand:
+        if self.runtime.loop is not self.manual:
             time.sleep(min(most, 0.0002))
-        elif self.runtime._arm() and self.hand.asleep():
+        elif self.runtime._arm() and self.manual.asleep():
             poll = select.poll()
-            poll.register(self.hand.fileno(), select.POLLIN)
+            poll.register(self.manual.fileno(), select.POLLIN)
             poll.poll(most * 1000)
-            self.hand.awake()
+            self.manual.awake()
 
     def close_endpoint(self, ep: Any) -> Any:
         """Begin to close an endpoint of Weft's; the operation, which is nobody's to wait for."""
@@ -118,8 +118,8 @@ class Core:
             ep._close()
         self.wait(lambda: all(op.done() for op in self.closing), CLOSE_WAIT, serve=False)
         self.runtime._close()
-        self.hand.run()
-        self.hand.close()
+        self.manual.run()
+        self.manual.close()
 
 
 _own: Core | None = None

@@ -77,7 +77,7 @@ class ServerFuture:
     def _came(self, ep: Any) -> None:
         self._waiting.append(ep)
         loop = self._core.runtime.loop
-        if loop is not self._core.hand and loop is not None:
+        if loop is not self._core.manual and loop is not None:
             loop.call_soon(self._soon)
 
     def _soon(self) -> None:

@@ -81,7 +81,7 @@ class UCXMemoryHandle(UCXObject):
     @property
     def mem_handle(self) -> int:
         """Its number."""
-        return self.handle
+        return self.manualle
 
     @property
     def address(self) -> int:

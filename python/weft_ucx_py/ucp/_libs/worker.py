@@ -28,7 +28,7 @@ from ..exceptions import UCXCanceled, UCXConfigError, UCXError
 from .address import UCXAddress
 from .context import UCXContext
 from .exceptions import translated
-from .hand import HandLoop
+from .manual_loop import ManualLoop
 from .objects import AllocatorType, Callback, Feature, UCXObject
 from .request import Flush, UCXRequest
 
@@ -59,7 +59,7 @@ class UCXWorker(UCXObject):
             raise TypeError(f"a UCXWorker is made from a UCXContext, and this is {context!r}")
         context._check()
         self._context = context
-        self._hand = HandLoop()
+        self._hand = ManualLoop()
         try:
             self._runtime = _core.Runtime(loop=self._hand, name=_name(), transports=context._transports,  # type: ignore[arg-type]
                                           interfaces=context._interfaces, heartbeat=context._heartbeat, am_hold=_HOLD)

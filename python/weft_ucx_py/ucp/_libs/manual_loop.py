@@ -57,7 +57,7 @@ class Handle:
             _logger.exception("a callback failed")
 
 
-class HandLoop:
+class ManualLoop:
     """The queue, the timers, and the descriptors to sleep on."""
 
     _weft_by_hand = True

@@ -1,4 +1,4 @@
-/* _core/any.c - messages of a runtime, from whichever endpoint, and the address by which peers find it.
+/* _core/recv_any.c - messages of a runtime, from whichever endpoint, and the address by which peers find it.
  *
  * A receive here matches whatever arrives at the runtime; its Op says over which endpoint it came. It does not end because a peer is lost,
  * unless it was that peer's message it was receiving.

@@ -1,4 +1,4 @@
-/* _core/hand.c - a clock that can be polled, for a loop that is driven by hand.
+/* _core/timerfd.c - a clock that can be polled, for a loop that is driven by hand.
  *
  * A program that sleeps on the descriptors of a runtime has to wake for the library's deadlines too: a timer descriptor beside them does that.
  * (Python has them itself from 3.13 on.)

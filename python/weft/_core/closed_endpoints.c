@@ -1,4 +1,4 @@
-/* _core/ends.c - endpoints of blocking runtimes that have ended, for the thread that calls their on_close.
+/* _core/closed_endpoints.c - endpoints of blocking runtimes that have ended, for the thread that calls their on_close.
  *
  * The library says so in progress, on whichever thread drives, and that has no GIL: all that is done there is to write the endpoint's id
  * down, under a lock of our own. A thread of the package's (weft.blocking) takes the ids out, one by one, and calls.
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-struct weftpy_ends {
+struct weftpy_closed_eps {
     pthread_mutex_t lock;
     pthread_cond_t more;
     bool watched, over;
@@ -20,12 +20,12 @@ struct weftpy_ends {
     weft_ep_id_t *ids;
 };
 
-weftpy_ends_t *weftpy_ends_new(void)
+weftpy_closed_eps_t *weftpy_closed_eps_new(void)
 {
-    weftpy_ends_t *ends = calloc(1, sizeof *ends);
+    weftpy_closed_eps_t *ends = calloc(1, sizeof *ends);
     pthread_condattr_t attr;
     if (!ends)
-        return (weftpy_ends_t *)PyErr_NoMemory();
+        return (weftpy_closed_eps_t *)PyErr_NoMemory();
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&ends->lock, NULL);
@@ -34,7 +34,7 @@ weftpy_ends_t *weftpy_ends_new(void)
     return ends;
 }
 
-void weftpy_ends_free(weftpy_ends_t *ends)
+void weftpy_closed_eps_free(weftpy_closed_eps_t *ends)
 {
     if (!ends)
         return;
@@ -45,9 +45,9 @@ void weftpy_ends_free(weftpy_ends_t *ends)
 }
 
 /* In progress, without the GIL. */
-void weftpy_ends_ended(weft_ep_t *wep, weft_status_t why, void *user)
+void weftpy_closed_eps_ended(weft_ep_t *wep, weft_status_t why, void *user)
 {
-    weftpy_ends_t *ends = user;
+    weftpy_closed_eps_t *ends = user;
     pthread_mutex_lock(&ends->lock);
     if (ends->watched && ends->n == ends->room) {
         size_t room = ends->room ? 2 * ends->room : 16;
@@ -64,7 +64,7 @@ void weftpy_ends_ended(weft_ep_t *wep, weft_status_t why, void *user)
     pthread_mutex_unlock(&ends->lock);
 }
 
-void weftpy_ends_over(weftpy_ends_t *ends)
+void weftpy_closed_eps_over(weftpy_closed_eps_t *ends)
 {
     if (!ends)
         return;
@@ -74,7 +74,7 @@ void weftpy_ends_over(weftpy_ends_t *ends)
     pthread_mutex_unlock(&ends->lock);
 }
 
-void weftpy_ends_watch(weftpy_ends_t *ends)
+void weftpy_closed_eps_watch(weftpy_closed_eps_t *ends)
 {
     if (!ends)
         return;
@@ -84,7 +84,7 @@ void weftpy_ends_watch(weftpy_ends_t *ends)
 }
 
 /* Without the GIL: an id, or 0 when time is up, or when there will be none any more. */
-static weft_ep_id_t next(weftpy_ends_t *ends, uint64_t ns, bool *over_out)
+static weft_ep_id_t next(weftpy_closed_eps_t *ends, uint64_t ns, bool *over_out)
 {
     weft_ep_id_t id = 0;
     struct timespec until;
@@ -110,14 +110,14 @@ static weft_ep_id_t next(weftpy_ends_t *ends, uint64_t ns, bool *over_out)
 }
 
 /* (function, endpoint) to call; None: nothing yet; False: the runtime is closed, and there will be no more. */
-PyObject *weftpy_ends_next(PyObject *self, PyObject *unused)
+PyObject *weftpy_closed_eps_next(PyObject *self, PyObject *unused)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
     bool over = true;
     weft_ep_id_t id = 0;
-    if (run->ends && !weftpy_runtime_forked(run)) {
+    if (run->closed_eps && !weftpy_runtime_forked(run)) {
         PyThreadState *save = PyEval_SaveThread();
-        id = next(run->ends, 250 * WEFT_MILLISECOND, &over);
+        id = next(run->closed_eps, 250 * WEFT_MILLISECOND, &over);
         PyEval_RestoreThread(save);
     }
     if (!id)
