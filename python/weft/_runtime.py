@@ -161,7 +161,7 @@ def runtime() -> Runtime:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        raise RuntimeError("no event loop is running here: call it in a coroutine (asyncio.run()), or use weft.blocking, which has "
+        raise RuntimeError("no running event loop: call it in a coroutine (asyncio.run()), or use weft.blocking, which has "
                            "the same calls for programs without an event loop") from None
     own: Runtime | None = getattr(loop, "_weft_runtime", None)
     if own is None or own.closed:

@@ -16,11 +16,11 @@
 
 enum { PROFILE_MOST = 1 << 20 };
 
-static const char *const what = "the action";
+static const weftpy_handle_kind_t kind;
 
 int weftpy_action_check(weftpy_action_t *a)
 {
-    return weftpy_handle_check(&a->h, what);
+    return weftpy_handle_check(&a->h);
 }
 
 /* --- remotes and blocks of its transports -------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ static PyObject *new (PyTypeObject *type, PyObject *args, PyObject *kw)
     weftpy_runtime_t *run = (weftpy_runtime_t *)runtime;
     if (weftpy_runtime_check(run) || weftpy_loop_before_post(run))
         return NULL;
-    weftpy_action_t *a = weftpy_handle_new(type, run, NULL, let_go);
+    weftpy_action_t *a = weftpy_handle_new(type, run, NULL, &kind);
     if (!a)
         return NULL;
     weft_status_t status = weft_action_open(run->rt, text, &opts, &of);
@@ -150,11 +150,12 @@ static void dealloc(PyObject *self)
     weftpy_handle_dealloc(self);
 }
 
-static PyObject *close_it(weftpy_action_t *a, const weftpy_gives_t *gives)
+static PyObject *close_it(weftpy_handle_t *h, const weftpy_gives_t *gives)
 {
+    weftpy_action_t *a = (weftpy_action_t *)h;
     if (!a->h.of || !a->h.run->rt)
         return weftpy_done(a->h.run, Py_NewRef(Py_None));
-    weftpy_op_t *op = weftpy_handle_begin(&a->h, what, gives);
+    weftpy_op_t *op = weftpy_handle_begin(&a->h, gives);
     if (!op)
         return NULL;
     weft_action_t *of = weftpy_handle_take(&a->h);
@@ -167,34 +168,7 @@ static PyObject *close_it(weftpy_action_t *a, const weftpy_gives_t *gives)
     return weftpy_op_posted(op, weft_action_close(of, &op->op));
 }
 
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    return close_it((weftpy_action_t *)self, &weftpy_gives_none);
-}
-
-static PyObject *enter(PyObject *self, PyObject *unused)
-{
-    return Py_NewRef(self);
-}
-
-static PyObject *aenter(PyObject *self, PyObject *unused)
-{
-    return weftpy_done(((weftpy_action_t *)self)->h.run, Py_NewRef(self));
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    SELF;
-    if (a->h.run->blocking)
-        return close_it(a, &weftpy_gives_none_ever);
-    weftpy_handle_end(&a->h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return close_it((weftpy_action_t *)self, &weftpy_gives_none_ever);
-}
+static const weftpy_handle_kind_t kind = {"the action", let_go, close_it};
 
 /* --- transports ---------------------------------------------------------------------------------------------------------- */
 
@@ -337,12 +311,9 @@ static PyMethodDef methods[] = {
     {"profiled", profiled, METH_NOARGS,
      DOC("profiled($self)",
          "The last operations since profile(n): (transport, what, bytes, when it began on the monotonic clock, seconds).")},
-    {"close", close_method, METH_NOARGS,
+    {"close", weftpy_handle_close, METH_NOARGS,
      DOC("close($self)", "Close it with all of its transports. Gives when nothing of it is under way any more.")},
-    {"__enter__", enter, METH_NOARGS, NULL},
-    {"__exit__", WITHOUT_NAMES(leave), NULL},
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 

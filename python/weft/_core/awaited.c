@@ -53,7 +53,8 @@ weftpy_awaited_t *weftpy_awaited_new(weftpy_runtime_t *run, const weftpy_gives_t
     awaited->made = made;
     awaited->held = held;
     made = held = NULL;
-    if (Py_TYPE(awaited->completion_fd) != st->completion_fd || PyObject_SetAttrString(awaited->future, "_awaited", (PyObject *)awaited)) {
+    if (Py_TYPE(awaited->completion_fd) != st->completion_fd ||
+        PyObject_SetAttrString(awaited->future, "_awaited", (PyObject *)awaited)) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "weft._awaited.begin() gives a future and a completion fd");
         Py_CLEAR(awaited);

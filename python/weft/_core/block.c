@@ -19,7 +19,7 @@ typedef struct block {
     bool alone;        /* nobody else can know of it */
 } block_t;
 
-static const char *const what = "the block";
+static const weftpy_handle_kind_t kind;
 
 /* Remotes of it are good for nothing from now on. */
 static void forget_remotes(block_t *b)
@@ -43,7 +43,7 @@ static void let_go(weftpy_handle_t *h, void *of)
 
 weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose)
 {
-    block_t *b = weftpy_handle_new(run->st->block, run, whose, let_go);
+    block_t *b = weftpy_handle_new(run->st->block, run, whose, &kind);
     if (b)
         b->alone = PyObject_TypeCheck(whose, run->st->transport);
     return (weftpy_handle_t *)b;
@@ -65,7 +65,7 @@ weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_
 static PyObject *get_remote(PyObject *self, void *unused)
 {
     SELF;
-    if (weftpy_handle_check(&b->h, what))
+    if (weftpy_handle_check(&b->h))
         return NULL;
     weft_remote_t *of = weft_block_remote(b->h.of);
     if (!of)
@@ -112,7 +112,7 @@ static PyObject *key(PyObject *self, PyObject *unused)
     SELF;
     char bytes[WEFT_REGION_KEY_MAX];
     size_t len = sizeof bytes;
-    if (weftpy_handle_check(&b->h, what))
+    if (weftpy_handle_check(&b->h))
         return NULL;
     b->alone = false;
     weft_status_t status = weft_block_key(b->h.of, bytes, &len);
@@ -133,7 +133,7 @@ static PyObject *extend(FAST_ARGS)
     if (weftpy_args(b->h.run->st, &sig_extend, args, n, kwnames, arg) || weftpy_u64(arg[0], "size", UINT64_MAX, &size) ||
         weftpy_ns(arg[1], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_len);
+    weftpy_op_t *op = weftpy_handle_begin(&b->h, &weftpy_gives_len);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -155,7 +155,7 @@ static PyObject *share(FAST_ARGS)
         PyErr_SetString(PyExc_TypeError, "share() needs a name");
         return NULL;
     }
-    weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(&b->h, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -169,7 +169,7 @@ static PyObject *free_it(FAST_ARGS)
     uint64_t timeout = 0;
     if (weftpy_args_timeout(b->h.run->st, &sig_free, args, n, kwnames, &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&b->h, what, &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(&b->h, &weftpy_gives_none);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -181,22 +181,7 @@ static PyObject *free_it(FAST_ARGS)
     return weftpy_op_posted(op, status);
 }
 
-static PyObject *drop(PyObject *self, PyObject *unused)
-{
-    SELF;
-    weftpy_handle_end(&b->h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return drop(self, NULL);
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return weftpy_done(((weftpy_handle_t *)self)->run, leave(self, args, n));
-}
+static const weftpy_handle_kind_t kind = {"the block", let_go, NULL};
 
 static PyObject *get_store(PyObject *self, void *unused)
 {
@@ -223,18 +208,15 @@ static PyMethodDef methods[] = {
     {"share", FAST(share),
      DOC("share($self, name, *, replace=False, timeout=None)", "Give it to everyone under a name; it outlives our lease.")},
     {"free", FAST(free_it), DOC("free($self, *, timeout=None)", "Free it at the server, everyone's remotes with it.")},
-    {"drop", drop, METH_NOARGS, DOC("drop($self)", "Forget it here; the block stays at the server.")},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", WITHOUT_NAMES(leave), NULL},
-    {"__aenter__", weftpy_store_aenter, METH_NOARGS, NULL},
-    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
+    {"drop", weftpy_handle_drop, METH_NOARGS, DOC("drop($self)", "Forget it here; the block stays at the server.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getset[] = {
     {"remote", get_remote, NULL, "Its memory, to read and write; good for as long as the block is here.", NULL},
     {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
-    {"closed", weftpy_store_closed, NULL, "True once it was dropped or freed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it was dropped or freed.", NULL},
     {"store", get_store, NULL, "The store it came from; None: it is a transport's.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -158,16 +158,6 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-static PyObject *get_tag(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLongLong(((weftpy_claim_t *)self)->tag);
-}
-
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLongLong(((weftpy_claim_t *)self)->len);
-}
-
 static PyObject *get_sender(PyObject *self, void *unused)
 {
     weftpy_claim_t *c = (weftpy_claim_t *)self;
@@ -191,10 +181,14 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"tag", get_tag, NULL, "Its tag.", NULL},
-    {"nbytes", get_nbytes, NULL, "Its length.", NULL},
     {"sender", get_sender, NULL, "The endpoint it came over, if that is still open.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"tag", T_ULONGLONG, offsetof(weftpy_claim_t, tag), READONLY, "Its tag."},
+    {"nbytes", T_ULONGLONG, offsetof(weftpy_claim_t, len), READONLY, "Its length."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -203,6 +197,7 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 

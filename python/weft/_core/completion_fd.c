@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 typedef struct list {
-    _Atomic uint32_t holders;        /* the object, and those who are adding to the list */
+    _Atomic uint32_t holders;         /* the object, and those who are adding to the list */
     _Atomic(weftpy_awaited_t *) head; /* the last that was added */
     int fd;
 } list_t;
@@ -63,7 +63,7 @@ static PyObject *empty(PyObject *self, bool tell)
         c->under_way = 0; /* they are the parent's, as is what they hold */
         return PyLong_FromUnsignedLong(0);
     }
-    Py_INCREF(self);                             /* the last operation may be all that keeps it alive */
+    Py_INCREF(self);                         /* the last operation may be all that keeps it alive */
     (void)eventfd_read(c->list->fd, &count); /* before the list is taken: what is added later writes again */
     weftpy_awaited_t *all = atomic_exchange_explicit(&c->list->head, NULL, memory_order_acquire), *in_order = NULL;
     while (all) {
@@ -133,7 +133,8 @@ static PyObject *get_under_way(PyObject *self, void *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"drain", drain, METH_NOARGS, DOC("drain($self)", "For the loop: give every future on the list its result. Gives how many there were.")},
+    {"drain", drain, METH_NOARGS,
+     DOC("drain($self)", "For the loop: give every future on the list its result. Gives how many there were.")},
     {"forget", forget, METH_NOARGS,
      DOC("forget($self)", "Its loop is closed: drop what is on the list, and tell nobody. Gives how many there were.")},
     {NULL, NULL, 0, NULL},

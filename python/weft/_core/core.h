@@ -286,6 +286,13 @@ void weftpy_op_told(weftpy_op_t *op);
 PyObject *weftpy_op_value(weftpy_runtime_t *run, weft_op_t *op, const weftpy_gives_t *gives, PyObject *made); /* it is complete */
 int weftpy_op_wake(weftpy_op_t *op, bool at_once); /* by a turn: -1 with an exception only the loop may see; else by call_soon */
 void weftpy_ops_free(weftpy_state_t *st);
+void weftpy_op_queue(weftpy_op_t *op);     /* for the turn to wake whoever waits */
+int weftpy_op_call_soon(weftpy_op_t *op, PyObject *function, PyObject *context);
+PyObject *weftpy_op_result(PyObject *self, PyObject *unused);
+PyObject *weftpy_op_exception(PyObject *self, PyObject *unused);
+extern PyMethodDef weftpy_op_methods[]; /* op_future.c */
+extern PyGetSetDef weftpy_op_getset[];
+extern PyMemberDef weftpy_op_members[];
 
 /* many.c */
 struct weftpy_many {
@@ -402,6 +409,12 @@ PyObject *weftpy_timerfd_set(PyObject *module, PyObject *args);
 
 /* --- what else is the library's ------------------------------------------------------------------------------------------ */
 
+typedef struct weftpy_handle_kind {
+    const char *what;        /* "the region" */
+    void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
+    PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives); /* an operation that ends it; NULL: it is only let go of */
+} weftpy_handle_kind_t;
+
 /* handle.c: how objects begin that hold something of the library's which must go before the runtime does. */
 struct weftpy_handle {
     PyObject_HEAD
@@ -411,25 +424,38 @@ struct weftpy_handle {
     bool later;              /* which a loop awaits while another thread drives the runtime */
     PyObject *over;          /* what it needs alive: an endpoint, a store */
     PyObject *weakrefs;
-    void (*let_go)(weftpy_handle_t *handle, void *of); /* the runtime is open */
+    const weftpy_handle_kind_t *kind;
     weftpy_handle_t *next, **before; /* in run->handles */
 };
 /* A new object of a type whose struct begins with a handle; over may be NULL. */
-void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, void (*let_go)(weftpy_handle_t *, void *));
-int weftpy_handle_check(weftpy_handle_t *handle, const char *what); /* -1: it is gone, or its runtime is; "the region" */
+void *weftpy_handle_new(PyTypeObject *type, weftpy_runtime_t *run, PyObject *over, const weftpy_handle_kind_t *kind);
+int weftpy_handle_check(weftpy_handle_t *handle); /* -1: it is gone, or its runtime is */
 /* Post what brings it: an Op that has the handle, and gives it. Steals handle. */
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
 extern const weftpy_gives_t weftpy_gives_handle; /* what such an operation comes to; made is the handle, whose `coming` it is */
 void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
-/* The end of a `with`: closed where that can be waited for, else let go of. */
-PyObject *weftpy_handle_exit(weftpy_handle_t *handle, PyObject *(*close)(weftpy_handle_t *handle, const weftpy_gives_t *gives));
 void *weftpy_handle_take(weftpy_handle_t *handle); /* it is the caller's from now on, who ends it */
 void weftpy_handles_end(weftpy_runtime_t *run);
 int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg);
 void weftpy_handle_dealloc(PyObject *self);
 extern PyMemberDef weftpy_handle_members[];
+/* An operation that takes nothing but a timeout. */
+PyObject *weftpy_handle_simple(weftpy_handle_t *handle, weft_status_t (*post)(void *of, weft_op_t *op), const weftpy_sig_t *sig,
+                               PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
+PyObject *weftpy_handle_closed(PyObject *self, void *unused);
+PyObject *weftpy_handle_close(PyObject *self, PyObject *unused);
+PyObject *weftpy_handle_drop(PyObject *self, PyObject *unused);
+PyObject *weftpy_handle_exit(PyObject *self, PyObject *const *args, Py_ssize_t n);
+PyObject *weftpy_handle_aenter(PyObject *self, PyObject *unused);
+PyObject *weftpy_handle_aexit(PyObject *self, PyObject *const *args, Py_ssize_t n);
+/* What `with` and `async with` need, in a table of methods. */
+#define WEFTPY_HANDLE_WITH \
+    {"__enter__", weftpy_itself, METH_NOARGS, NULL}, \
+    {"__exit__", WITHOUT_NAMES(weftpy_handle_exit), NULL}, \
+    {"__aenter__", weftpy_handle_aenter, METH_NOARGS, NULL}, \
+    {"__aexit__", WITHOUT_NAMES(weftpy_handle_aexit), NULL}
 PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value); /* what a call gives that is done at once: an Op, or the value. Steals value */
-weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const char *what, const weftpy_gives_t *gives); /* an Op on it, which holds it */
+weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const weftpy_gives_t *gives); /* an Op on it, which holds it */
 
 /* foreign.c: what has no buffer protocol. 1: it is had, 0: the object has no memory, -1 with an exception */
 int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);

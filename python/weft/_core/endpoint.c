@@ -3,8 +3,6 @@
  * The object owns the endpoint of the library until close() or abort() took it, or the object goes: then the endpoint is closed as if
  * by close(), in the background. Every operation holds the object until it is complete.
  *
- * The arguments of each call are read here for blocking.c too.
- *
  * tests/python/test_messages.py and test_am.py hold us to it. */
 #include "core.h"
 
@@ -148,90 +146,6 @@ void weftpy_endpoint_dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* --- arguments ----------------------------------------------------------------------------------------------------------- */
-
-static const weftpy_sig_t sig_send = {"send", 3, 1, 2, {N_buffer, N_tag, N_timeout}};
-static const weftpy_sig_t sig_recv = {"recv", 5, 0, 2, {N_tag, N_mask, N_max_len, N_timeout, N_copy}};
-static const weftpy_sig_t sig_recv_into = {"recv_into", 4, 1, 3, {N_buffer, N_tag, N_mask, N_timeout}};
-static const weftpy_sig_t sig_am_send = {"am_send", 6, 1, 3, {N_id, N_buffer, N_header, N_timeout, N_confirm, N_urgent}};
-static const weftpy_sig_t sig_am_recv = {"am_recv", 2, 0, 1, {N_id, N_timeout}};
-
-int weftpy_send_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_send_args_t *out)
-{
-    PyObject *arg[3];
-    out->tag = out->timeout = 0;
-    if (weftpy_args(ep->st, &sig_send, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_ns(arg[2], "timeout", &out->timeout))
-        return -1;
-    return weftpy_buf_get(ep->st, arg[0], false, out->buf);
-}
-
-int weftpy_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
-{
-    PyObject *arg[5];
-    int copy = 1;
-    out->tag = out->timeout = 0;
-    out->mask = WEFT_TAG_FULL;
-    out->max_len = PY_SSIZE_T_MAX;
-    if (weftpy_args(ep->st, &sig_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_u64(arg[1], "mask", UINT64_MAX, &out->mask) || weftpy_u64(arg[2], "max_len", PY_SSIZE_T_MAX, &out->max_len) ||
-        weftpy_ns(arg[3], "timeout", &out->timeout) || (arg[4] && (copy = PyObject_IsTrue(arg[4])) < 0))
-        return -1;
-    out->copy = copy;
-    return 0;
-}
-
-int weftpy_recv_into_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_recv_args_t *out)
-{
-    PyObject *arg[4];
-    out->tag = out->timeout = 0;
-    out->mask = WEFT_TAG_FULL;
-    if (weftpy_args(ep->st, &sig_recv_into, args, n, kwnames, arg) || weftpy_u64(arg[1], "tag", UINT64_MAX, &out->tag) ||
-        weftpy_u64(arg[2], "mask", UINT64_MAX, &out->mask) || weftpy_ns(arg[3], "timeout", &out->timeout))
-        return -1;
-    return weftpy_buf_get(ep->st, arg[0], true, out->buf);
-}
-
-int weftpy_am_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, weftpy_am_args_t *out)
-{
-    PyObject *arg[6];
-    uint64_t id = 0;
-    int confirm = 0, urgent = 0;
-    *out = (weftpy_am_args_t){.buf = out->buf, .opts = WEFT_AM_SEND_OPTS_INIT};
-    if (weftpy_args(ep->st, &sig_am_send, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
-        weftpy_ns(arg[3], "timeout", &out->timeout) || (arg[4] && (confirm = PyObject_IsTrue(arg[4])) < 0) ||
-        (arg[5] && (urgent = PyObject_IsTrue(arg[5])) < 0))
-        return -1;
-    if (arg[1] && arg[1] != Py_None && weftpy_buf_get(ep->st, arg[1], false, out->buf))
-        return -1;
-    if (arg[2] && arg[2] != Py_None && !(out->header = PyBytes_FromObject(arg[2]))) {
-        weftpy_buf_release(out->buf);
-        return -1;
-    }
-    out->opts.id = (uint32_t)id;
-    out->opts.header = out->header ? PyBytes_AsString(out->header) : NULL;
-    out->opts.header_len = out->header ? (size_t)PyBytes_Size(out->header) : 0;
-    out->opts.buf = out->buf->view.obj ? out->buf->view.buf : NULL;
-    out->opts.len = out->buf->view.obj ? (size_t)out->buf->view.len : 0;
-    out->opts.kind = out->buf->kind;
-    out->opts.confirm = confirm;
-    out->opts.urgent = urgent;
-    out->opts.reply = true;
-    return 0;
-}
-
-int weftpy_am_recv_args(weftpy_endpoint_t *ep, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, uint32_t *id_out,
-                        uint64_t *timeout_out)
-{
-    PyObject *arg[2];
-    uint64_t id = WEFT_AM_ANY_ID;
-    if (weftpy_args(ep->st, &sig_am_recv, args, n, kwnames, arg) || weftpy_u64(arg[0], "id", WEFT_AM_RESERVED - 1, &id) ||
-        weftpy_ns(arg[1], "timeout", timeout_out))
-        return -1;
-    *id_out = (uint32_t)id;
-    return 0;
-}
-
 /* --- messages ------------------------------------------------------------------------------------------------------------ */
 
 /* An operation on this endpoint, or NULL with the exception. */
@@ -356,80 +270,7 @@ static PyObject *am_recv(FAST_ARGS)
     return weftpy_op_posted(op, weft_am_take(ep->run->rt, ep->ep, id, &op->op));
 }
 
-/* --- opening and closing ------------------------------------------------------------------------------------------------- */
-
-static const weftpy_sig_t sig_connect = {"connect", 6, 0, 1, {N_uri, N_timeout, N_source, N_shared, N_address, N_retry}};
-
-PyObject *weftpy_connect(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
-{
-    PyObject *arg[6];
-    uint64_t timeout = 0;
-    weft_ep_opts_t opts = WEFT_EP_OPTS_INIT;
-    weft_ep_t *wep;
-    const char *uri = NULL;
-    if (weftpy_args(run->st, &sig_connect, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout))
-        return NULL;
-    bool named = arg[0] && arg[0] != Py_None, addressed = arg[4] && arg[4] != Py_None;
-    if (named == addressed) {
-        PyErr_SetString(PyExc_TypeError, "connect() needs a uri, or an address that a runtime gave, and not both");
-        return NULL;
-    }
-    if (named && !(uri = weftpy_str(arg[0], "uri")))
-        return NULL;
-    if (addressed) {
-        char *bytes;
-        Py_ssize_t len;
-        if (PyBytes_AsStringAndSize(arg[4], &bytes, &len))
-            return NULL;
-        opts.address = bytes;
-        opts.address_len = (size_t)len;
-    }
-    if (arg[2] && arg[2] != Py_None && !(opts.source = weftpy_str(arg[2], "source")))
-        return NULL;
-    int shared = arg[3] ? PyObject_IsTrue(arg[3]) : 0;
-    if (shared < 0)
-        return NULL;
-    opts.shared = shared;
-    int retry = arg[5] ? PyObject_IsTrue(arg[5]) : 1;
-    if (retry < 0)
-        return NULL;
-    opts.no_retry = !retry;
-    if (run->blocking) {
-        weft_op_t op = WEFT_OP_INIT;
-        if (weftpy_runtime_check(run) || weftpy_wait_check(run->st))
-            return NULL;
-        op.timeout_ns = timeout;
-        opts.hooks = (weft_ep_hooks_t){.closed = weftpy_closed_eps_ended, .user = run->closed_eps};
-        weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op, &wep);
-        if (status)
-            return weftpy_raise(run->st, status);
-        int interrupted = weftpy_wait(run, &op);
-        if (interrupted || op.status) {
-            weft_ep_abort(wep, NULL); /* first: making an exception can run anything, and another thread may close the runtime */
-            if (!interrupted)
-                weftpy_raise_op(run->st, &op);
-            return NULL;
-        }
-        return (PyObject *)weftpy_endpoint_new(run, wep);
-    }
-    if (weftpy_loop_before_post(run))
-        return NULL;
-    opts.hooks = (weft_ep_hooks_t){.closed = weftpy_endpoint_closed, .user = run};
-    weftpy_op_t *op = weftpy_op_new(run, &weftpy_gives_made);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    weft_status_t status = weft_ep_open(run->rt, uri, &opts, &op->op, &wep);
-    if (!status && !(op->made = (PyObject *)weftpy_endpoint_new(run, wep))) {
-        /* it was aborted: the operation ends by itself, and is nobody's */
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        Py_XDECREF(weftpy_op_posted(op, WEFT_OK));
-        PyErr_Restore(type, error, trace);
-        return NULL;
-    }
-    return weftpy_op_posted(op, status);
-}
+/* --- closing ------------------------------------------------------------------------------------------------- */
 
 static const weftpy_sig_t sig_close = {"close", 1, 0, 1, {N_timeout}};
 
@@ -480,11 +321,6 @@ static PyObject *aexit(PyObject *self, PyObject *const *args, Py_ssize_t n)
 static const char *const state_names[] = {"closed",      "connecting",   "up",     "closing",
                                           "peer-closed", "reconnecting", "failed", "gone"};
 
-static PyObject *get_id(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLongLong(((weftpy_endpoint_t *)self)->id);
-}
-
 static PyObject *get_state(PyObject *self, void *unused)
 {
     SELF;
@@ -500,11 +336,6 @@ static PyObject *get_closed(PyObject *self, void *unused)
     weft_ep_state_t state = weft_ep_get_state(ep->ep);
     return PyBool_FromLong(state == WEFT_EP_CLOSING || state == WEFT_EP_PEER_CLOSED || state == WEFT_EP_FAILED ||
                            state == WEFT_EP_GONE);
-}
-
-static PyObject *get_runtime(PyObject *self, void *unused)
-{
-    return Py_NewRef((PyObject *)((weftpy_endpoint_t *)self)->run);
 }
 
 static PyObject *get_info(PyObject *self, void *unused)
@@ -616,15 +447,15 @@ static PyMethodDef methods[] = {
 PyGetSetDef weftpy_endpoint_getset[] = {
     {"on_close", get_on_close, set_on_close,
      "A function that is called once with the endpoint when it is of no more use, whoever closed it.", NULL},
-    {"id", get_id, NULL, "Its number: that of no other endpoint of the runtime, ever.", NULL},
     {"state", get_state, NULL, "connecting, up, closing, peer-closed, reconnecting, failed, gone or closed.", NULL},
     {"closed", get_closed, NULL, "True once nothing can be sent over it any more.", NULL},
-    {"runtime", get_runtime, NULL, "Its runtime.", NULL},
     {"info", get_info, NULL, "What is known of the peer and the connection, as a dict.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyMemberDef weftpy_endpoint_members[] = {
+    {"id", T_ULONGLONG, offsetof(weftpy_endpoint_t, id), READONLY, "Its number: that of no other endpoint of the runtime, ever."},
+    {"runtime", T_OBJECT, offsetof(weftpy_endpoint_t, run), READONLY, "Its runtime."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_endpoint_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

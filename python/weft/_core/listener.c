@@ -207,16 +207,6 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-static PyObject *get_uri(PyObject *self, void *unused)
-{
-    return Py_NewRef(((listener_t *)self)->uri);
-}
-
-static PyObject *get_port(PyObject *self, void *unused)
-{
-    return PyLong_FromLong(((listener_t *)self)->port);
-}
-
 static PyObject *get_closed(PyObject *self, void *unused)
 {
     listener_t *l = (listener_t *)self;
@@ -251,13 +241,13 @@ static PyMethodDef blocking_methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"uri", get_uri, NULL, "The addresses it is bound to, with the ports that were picked.", NULL},
-    {"port", get_port, NULL, "The port of the first TCP address, or 0.", NULL},
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
+    {"uri", T_OBJECT, offsetof(listener_t, uri), READONLY, "The addresses it is bound to, with the ports that were picked."},
+    {"port", T_INT, offsetof(listener_t, port), READONLY, "The port of the first TCP address, or 0."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(listener_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

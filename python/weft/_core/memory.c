@@ -328,11 +328,6 @@ static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLongLong(((memory_t *)self)->n);
-}
-
 static PyObject *get_kind(PyObject *self, void *unused)
 {
     return PyUnicode_FromString(((memory_t *)self)->kind->name);
@@ -390,7 +385,6 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"nbytes", get_nbytes, NULL, "Its length in bytes.", NULL},
     {"kind", get_kind, NULL, "host, huge, pinned, cuda, cuda-managed, or one that a program added.", NULL},
     {"ptr", get_ptr, NULL, "Its address, good for as long as the object lives.", NULL},
     {"__cuda_array_interface__", get_cuda, NULL, "For other packages: it as bytes on a GPU. Missing in other kinds.", NULL},
@@ -398,6 +392,7 @@ static PyGetSetDef getset[] = {
 };
 
 static PyMemberDef members[] = {
+    {"nbytes", T_ULONGLONG, offsetof(memory_t, n), READONLY, "Its length in bytes."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(memory_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

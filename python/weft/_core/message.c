@@ -186,21 +186,6 @@ static PyObject *release_it(PyObject *self, PyObject *unused)
 
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_id(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLong(((weftpy_message_t *)self)->id);
-}
-
-static PyObject *get_header(PyObject *self, void *unused)
-{
-    return Py_NewRef(((weftpy_message_t *)self)->header);
-}
-
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLongLong(((weftpy_message_t *)self)->len);
-}
-
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
     weftpy_message_t *m = (weftpy_message_t *)self;
@@ -226,8 +211,8 @@ static PyObject *repr(PyObject *self)
     weftpy_message_t *m = (weftpy_message_t *)self;
     PyObject *endpoint = get_endpoint(self, NULL), *peer = weftpy_endpoint_peer(endpoint, "from"), *text = NULL;
     if (peer)
-        text = PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%U%s>", (unsigned long)m->id, (unsigned long long)m->len, peer,
-                                    m->am ? "" : ", released");
+        text = PyUnicode_FromFormat("<weft.Message id %lu, %llu bytes%U%s>", (unsigned long)m->id, (unsigned long long)m->len,
+                                    peer, m->am ? "" : ", released");
     Py_DECREF(endpoint);
     Py_XDECREF(peer);
     return text;
@@ -244,13 +229,17 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"id", get_id, NULL, "Its id.", NULL},
-    {"header", get_header, NULL, "Its header, as bytes.", NULL},
-    {"nbytes", get_nbytes, NULL, "The length of its payload.", NULL},
     {"data", get_data, NULL, "Its payload as bytes if that is here already; None if it waits at the sender: read() fetches it.",
      NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint it came over, if that is still open.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"id", T_UINT, offsetof(weftpy_message_t, id), READONLY, "Its id."},
+    {"header", T_OBJECT, offsetof(weftpy_message_t, header), READONLY, "Its header, as bytes."},
+    {"nbytes", T_ULONGLONG, offsetof(weftpy_message_t, len), READONLY, "The length of its payload."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -260,6 +249,7 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 

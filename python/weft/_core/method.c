@@ -337,30 +337,12 @@ PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service)
     return op;
 }
 
-static PyObject *get_name(PyObject *self, void *unused)
-{
-    SELF;
-    return Py_NewRef(m->name);
-}
-
 static PyObject *get_signature(PyObject *self, void *unused)
 {
     SELF;
     if (!m->text && m->link->client && m->link->run->rt && learn(m))
         return NULL;
     return Py_NewRef(m->text ? m->text : Py_None);
-}
-
-static PyObject *get_idempotent(PyObject *self, void *unused)
-{
-    SELF;
-    return PyBool_FromLong(m->idempotent);
-}
-
-static PyObject *get_oneway(PyObject *self, void *unused)
-{
-    SELF;
-    return PyBool_FromLong(m->oneway);
 }
 
 static PyObject *repr(PyObject *self)
@@ -384,11 +366,15 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"name", get_name, NULL, "Its name.", NULL},
     {"signature", get_signature, NULL, "Its signature as text; None as long as only its name is known.", NULL},
-    {"idempotent", get_idempotent, NULL, "True if it may be run again after a failure.", NULL},
-    {"oneway", get_oneway, NULL, "True if nobody waits for it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"name", T_OBJECT, offsetof(weftpy_method_t, name), READONLY, "Its name."},
+    {"idempotent", T_BOOL, offsetof(weftpy_method_t, idempotent), READONLY, "True if it may be run again after a failure."},
+    {"oneway", T_BOOL, offsetof(weftpy_method_t, oneway), READONLY, "True if nobody waits for it."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -401,6 +387,7 @@ static PyType_Slot slots[] = {
     {Py_tp_repr, repr},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 

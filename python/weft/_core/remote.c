@@ -1,8 +1,7 @@
 /* _core/remote.c - Remote: memory of a peer's, attached by a key or by the name of its region.
  *
  * It holds its endpoint, without which it is of no use. What it does are operations like all others: in an event loop an Op to await, in a
- * blocking runtime the result. Buffers are held until the operation is complete, cancelled or not. Many pieces in one operation are
- * in a capsule that the operation holds.
+ * blocking runtime the result. Buffers are held until the operation is complete, cancelled or not.
  *
  *     COMING -> HERE -> GONE   see handle.c; drop(), `with`, or the object goes
  *
@@ -18,10 +17,6 @@ typedef struct remote {
     weftpy_handle_t h;
 } remote_t;
 
-enum { PIECES_MOST = 1024, ITEMS_MOST = 65536 };
-
-static const char *const what = "the remote";
-
 static void let_go(weftpy_handle_t *h, void *of)
 {
     weft_remote_drop(of);
@@ -32,9 +27,12 @@ static void leave_it(weftpy_handle_t *h, void *of)
     (void)of; /* it is a block's, or a transport's */
 }
 
+/* Its own, and one of a block or a transport. */
+static const weftpy_handle_kind_t kind = {"the remote", let_go, NULL}, borrowed = {"the remote", leave_it, NULL};
+
 PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote)
 {
-    weftpy_handle_t *h = weftpy_handle_new(run->st->remote, run, whose, leave_it);
+    weftpy_handle_t *h = weftpy_handle_new(run->st->remote, run, whose, &borrowed);
     if (h)
         h->of = remote;
     return (PyObject *)h;
@@ -63,7 +61,7 @@ static weftpy_op_t *coming(weftpy_endpoint_t *ep, uint64_t timeout)
 {
     if (weftpy_endpoint_check(ep) || weftpy_loop_before_post(ep->run))
         return NULL;
-    weftpy_handle_t *h = weftpy_handle_new(ep->st->remote, ep->run, (PyObject *)ep, let_go);
+    weftpy_handle_t *h = weftpy_handle_new(ep->st->remote, ep->run, (PyObject *)ep, &kind);
     weftpy_op_t *op = h ? weftpy_handle_op(h) : NULL;
     if (op)
         op->op.timeout_ns = timeout;
@@ -128,7 +126,7 @@ static PyObject *read_it(FAST_ARGS)
     if (weftpy_args(st, &sig_read, args, n, kwnames, arg) || weftpy_u64(arg[0], "offset", UINT64_MAX, &offset) ||
         weftpy_u64(arg[1], "n", PY_SSIZE_T_MAX, &len) || weftpy_ns(arg[2], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_made);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, &weftpy_gives_made);
     if (!op)
         return NULL;
     uint64_t all = length_of(r); /* before there is memory for it */
@@ -159,10 +157,10 @@ static weftpy_op_t *with_buffer(remote_t *r, const weftpy_sig_t *sig, PyObject *
     if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_u64(arg[1], "offset", UINT64_MAX, offset_out) ||
         (value_out && weftpy_u64(arg[2], "value", UINT64_MAX, value_out)) || weftpy_ns(arg[sig->n - 1], "timeout", &timeout))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, writable ? &weftpy_gives_len : &weftpy_gives_none);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, writable ? &weftpy_gives_len : &weftpy_gives_none);
     if (!op)
         return NULL;
-    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h, what)) /* objects ran code of theirs */
+    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h)) /* objects ran code of theirs */
         return (weftpy_op_t *)give_up(op);
     op->op.timeout_ns = timeout;
     return op;
@@ -192,169 +190,6 @@ static PyObject *write_notify(FAST_ARGS)
     return op ? weftpy_op_posted(
                     op, weft_rma_write_notify(r->h.of, offset, op->buf.view.buf, (size_t)op->buf.view.len, value, &op->op))
               : NULL;
-}
-
-/* --- many pieces --------------------------------------------------------------------------------------------------------- */
-
-typedef struct pieces {
-    size_t n;
-    weft_iov_t *iov;
-    weft_rma_item_t *items;
-    weftpy_buf_t bufs[];
-} pieces_t;
-
-static void pieces_end(PyObject *capsule)
-{
-    pieces_t *p = PyCapsule_GetPointer(capsule, NULL);
-    for (size_t i = 0; i < p->n; i++)
-        weftpy_buf_release(&p->bufs[i]);
-    PyMem_Free(p->iov);
-    PyMem_Free(p->items);
-    PyMem_Free(p);
-}
-
-/* A capsule with room for all, or NULL with the exception. */
-static PyObject *pieces_new(weftpy_state_t *st, Py_ssize_t n, Py_ssize_t most, bool vector, pieces_t **out)
-{
-    if (n > most)
-        return weftpy_raise_text(st, WEFT_ERR_LIMIT, "%zd pieces in one operation: it takes at most %zd", n, most);
-    pieces_t *p = PyMem_Calloc(1, sizeof *p + (size_t)n * sizeof p->bufs[0]);
-    if (!p)
-        return PyErr_NoMemory();
-    if (vector)
-        p->iov = PyMem_Calloc((size_t)n + 1, sizeof *p->iov);
-    else
-        p->items = PyMem_Calloc((size_t)n + 1, sizeof *p->items);
-    PyObject *capsule = p->iov || p->items ? PyCapsule_New(p, NULL, pieces_end) : PyErr_NoMemory();
-    if (!capsule) {
-        PyMem_Free(p->iov);
-        PyMem_Free(p->items);
-        PyMem_Free(p);
-        return NULL;
-    }
-    *out = p;
-    return capsule;
-}
-
-/* The operation holds them with the remote. */
-static int hold(weftpy_op_t *op, PyObject *capsule)
-{
-    PyObject *both = PyTuple_Pack(2, op->held, capsule);
-    if (!both)
-        return -1;
-    Py_DECREF(op->held);
-    op->held = both;
-    return 0;
-}
-
-static const weftpy_sig_t sig_readv = {"readv", 3, 1, 2, {N_buffers, N_offset, N_timeout}};
-static const weftpy_sig_t sig_writev = {"writev", 3, 1, 2, {N_buffers, N_offset, N_timeout}};
-
-static PyObject *vector(remote_t *r, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames,
-                        bool writable)
-{
-    weftpy_state_t *st = r->h.run->st;
-    PyObject *arg[3], *list, *capsule = NULL;
-    uint64_t offset = 0, timeout = 0;
-    pieces_t *p;
-    weftpy_op_t *op = NULL;
-    if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_u64(arg[1], "offset", UINT64_MAX, &offset) ||
-        weftpy_ns(arg[2], "timeout", &timeout) || !(list = PySequence_List(arg[0])))
-        return NULL;
-    Py_ssize_t count = PyList_Size(list);
-    if (!(capsule = pieces_new(st, count, PIECES_MOST, true, &p)))
-        goto out;
-    for (; p->n < (size_t)count; p->n++) {
-        weftpy_buf_t *buf = &p->bufs[p->n];
-        if (weftpy_buf_get(st, PyList_GetItem(list, (Py_ssize_t)p->n), writable, buf))
-            goto out;
-        p->iov[p->n] = (weft_iov_t){buf->view.buf, (size_t)buf->view.len};
-    }
-    op = weftpy_handle_begin(&r->h, what, writable ? &weftpy_gives_len : &weftpy_gives_none);
-    if (op && hold(op, capsule)) {
-        Py_DECREF(op);
-        op = NULL;
-    }
-out:
-    Py_DECREF(list);
-    Py_XDECREF(capsule);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, writable ? weft_rma_readv(r->h.of, offset, p->iov, p->n, &op->op)
-                                         : weft_rma_writev(r->h.of, offset, p->iov, p->n, &op->op));
-}
-
-static PyObject *readv(FAST_ARGS)
-{
-    return vector((remote_t *)self, &sig_readv, args, n, kwnames, true);
-}
-
-static PyObject *writev(FAST_ARGS)
-{
-    return vector((remote_t *)self, &sig_writev, args, n, kwnames, false);
-}
-
-static const weftpy_sig_t sig_read_many = {"read_many", 2, 1, 1, {N_items, N_timeout}};
-static const weftpy_sig_t sig_write_many = {"write_many", 2, 1, 1, {N_items, N_timeout}};
-
-static PyObject *many(remote_t *r, const weftpy_sig_t *sig, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, bool writable)
-{
-    weftpy_state_t *st = r->h.run->st;
-    PyObject *arg[2], *list, *capsule = NULL;
-    uint64_t timeout = 0;
-    pieces_t *p = NULL;
-    weftpy_op_t *op = NULL;
-    if (weftpy_args(st, sig, args, n, kwnames, arg) || weftpy_ns(arg[1], "timeout", &timeout) ||
-        !(list = PySequence_List(arg[0])))
-        return NULL;
-    Py_ssize_t count = PyList_Size(list);
-    if (!(capsule = pieces_new(st, count, ITEMS_MOST, false, &p)))
-        goto out;
-    while (p->n < (size_t)count) {
-        PyObject *pair = PyList_GetItem(list, (Py_ssize_t)p->n);
-        weft_rma_item_t *item = &p->items[p->n];
-        weftpy_buf_t *buf = &p->bufs[p->n];
-        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-            PyErr_Format(PyExc_TypeError, "%s() takes pairs of an offset and a buffer, and %R is none", sig->fn, pair);
-            goto out;
-        }
-        if (weftpy_u64(PyTuple_GetItem(pair, 0), "offset", UINT64_MAX, &item->offset) ||
-            weftpy_buf_get(st, PyTuple_GetItem(pair, 1), writable, buf))
-            goto out;
-        p->n++;
-        item->what = writable ? WEFT_RMA_DO_READ : WEFT_RMA_DO_WRITE;
-        item->buf = buf->view.buf;
-        item->len = (size_t)buf->view.len;
-    }
-    op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
-    if (op && hold(op, capsule)) {
-        Py_DECREF(op);
-        op = NULL;
-    }
-out:
-    Py_DECREF(list);
-    Py_XDECREF(capsule);
-    if (!op)
-        return NULL;
-    if (!count) {
-        Py_DECREF(op);
-        return weftpy_done(r->h.run, Py_NewRef(Py_None));
-    }
-    for (size_t i = 0; i < p->n; i++)
-        p->items[i].remote = r->h.of;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, weft_rma_batch(p->items, p->n, &op->op));
-}
-
-static PyObject *read_many(FAST_ARGS)
-{
-    return many((remote_t *)self, &sig_read_many, args, n, kwnames, true);
-}
-
-static PyObject *write_many(FAST_ARGS)
-{
-    return many((remote_t *)self, &sig_write_many, args, n, kwnames, false);
 }
 
 /* --- atomics ------------------------------------------------------------------------------------------------------------- */
@@ -405,7 +240,7 @@ static PyObject *atomic(remote_t *r, weft_rma_atomic_t which, PyObject *const *a
         weftpy_ns(arg[at + 2], "timeout", &timeout) || word(arg[at], "value", width, &value) ||
         (cas && word(arg[1], "compare", width, &compare)))
         return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &gives_before);
+    weftpy_op_t *op = weftpy_handle_begin(&r->h, &gives_before);
     if (!op)
         return NULL;
     op->op.timeout_ns = timeout;
@@ -428,23 +263,20 @@ ATOMIC(atomic_xor, WEFT_RMA_XOR)
 
 static const weftpy_sig_t sig_flush = {"flush", 1, 0, 0, {N_timeout}};
 
+static weft_status_t post_flush(void *of, weft_op_t *op)
+{
+    return weft_rma_flush(of, op);
+}
+
 static PyObject *flush(FAST_ARGS)
 {
-    SELF;
-    uint64_t timeout = 0;
-    if (weftpy_args_timeout(r->h.run->st, &sig_flush, args, n, kwnames, &timeout))
-        return NULL;
-    weftpy_op_t *op = weftpy_handle_begin(&r->h, what, &weftpy_gives_none);
-    if (!op)
-        return NULL;
-    op->op.timeout_ns = timeout;
-    return weftpy_op_posted(op, weft_rma_flush(r->h.of, &op->op));
+    return weftpy_handle_simple((weftpy_handle_t *)self, post_flush, &sig_flush, args, n, kwnames);
 }
 
 static PyObject *fence(PyObject *self, PyObject *unused)
 {
     SELF;
-    if (weftpy_handle_check(&r->h, what) || weftpy_loop_before_post(r->h.run))
+    if (weftpy_handle_check(&r->h) || weftpy_loop_before_post(r->h.run))
         return NULL;
     weft_status_t status = weft_rma_fence(r->h.of);
     if (status)
@@ -452,35 +284,12 @@ static PyObject *fence(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *drop(PyObject *self, PyObject *unused)
-{
-    SELF;
-    weftpy_handle_end(&r->h);
-    Py_CLEAR(r->h.over);
-    Py_RETURN_NONE;
-}
-
-static PyObject *leave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return drop(self, NULL);
-}
-
-static PyObject *aenter(PyObject *self, PyObject *unused)
-{
-    return weftpy_done(((remote_t *)self)->h.run, Py_NewRef(self));
-}
-
-static PyObject *aleave(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    return weftpy_done(((remote_t *)self)->h.run, leave(self, args, n));
-}
-
 /* --- asking -------------------------------------------------------------------------------------------------------------- */
 
 static int ask(remote_t *r, weft_remote_info_t *out)
 {
     *out = (weft_remote_info_t)WEFT_REMOTE_INFO_INIT;
-    if (weftpy_handle_check(&r->h, what))
+    if (weftpy_handle_check(&r->h))
         return -1;
     weft_remote_get_info(r->h.of, out);
     return 0;
@@ -515,11 +324,6 @@ static PyObject *get_nbytes(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(length_of((remote_t *)self));
 }
 
-static PyObject *get_closed(PyObject *self, void *unused)
-{
-    return PyBool_FromLong(!((remote_t *)self)->h.of);
-}
-
 static PyObject *get_endpoint(PyObject *self, void *unused)
 {
     SELF;
@@ -549,7 +353,8 @@ static PyObject *repr(PyObject *self)
         return PyUnicode_FromString("<weft.Remote closed>");
     PyObject *endpoint = get_endpoint(self, NULL), *peer = weftpy_endpoint_peer(endpoint, "at"), *text = NULL;
     if (peer)
-        text = PyUnicode_FromFormat("<weft.Remote of %llu bytes%U, %s>", (unsigned long long)i.len, peer, weft_rma_path_name(i.path));
+        text = PyUnicode_FromFormat("<weft.Remote of %llu bytes%U, %s>", (unsigned long long)i.len, peer,
+                                    weft_rma_path_name(i.path));
     Py_DECREF(endpoint);
     Py_XDECREF(peer);
     return text;
@@ -564,13 +369,13 @@ static PyMethodDef methods[] = {
     {"write_notify", FAST(write_notify),
      DOC("write_notify($self, buffer, offset=0, *, value=0, timeout=None)",
          "Write, and then tell the owner's notify function, with a value.")},
-    {"readv", FAST(readv),
+    {"readv", FAST(weftpy_remote_readv),
      DOC("readv($self, buffers, offset=0, *, timeout=None)", "Fill buffers one after the other from one piece of it.")},
-    {"writev", FAST(writev),
+    {"writev", FAST(weftpy_remote_writev),
      DOC("writev($self, buffers, offset=0, *, timeout=None)", "Write buffers one after the other to one piece of it.")},
-    {"read_many", FAST(read_many),
+    {"read_many", FAST(weftpy_remote_read_many),
      DOC("read_many($self, items, *, timeout=None)", "Fill the buffer of each pair (offset, buffer), at most 65536.")},
-    {"write_many", FAST(write_many),
+    {"write_many", FAST(weftpy_remote_write_many),
      DOC("write_many($self, items, *, timeout=None)", "Write the buffer of each pair (offset, buffer), at most 65536.")},
     {"atomic_add", FAST(atomic_add),
      DOC("atomic_add($self, offset, value, *, width=8, timeout=None)", "Add to a word. Gives its value before.")},
@@ -588,11 +393,8 @@ static PyMethodDef methods[] = {
     {"flush", FAST(flush),
      DOC("flush($self, *, timeout=None)", "Gives None when everything posted on it before is complete, however it ended.")},
     {"fence", fence, METH_NOARGS, DOC("fence($self)", "Nothing posted on it later takes effect before anything posted earlier.")},
-    {"drop", drop, METH_NOARGS, DOC("drop($self)", "Let go of it; what is under way goes on.")},
-    {"__enter__", weftpy_itself, METH_NOARGS, NULL},
-    {"__exit__", WITHOUT_NAMES(leave), NULL},
-    {"__aenter__", aenter, METH_NOARGS, NULL},
-    {"__aexit__", WITHOUT_NAMES(aleave), NULL},
+    {"drop", weftpy_handle_drop, METH_NOARGS, DOC("drop($self)", "Let go of it; what is under way goes on.")},
+    WEFTPY_HANDLE_WITH,
     {NULL, NULL, 0, NULL},
 };
 
@@ -601,7 +403,7 @@ static PyGetSetDef getset[] = {
     {"path", get_path, NULL, "How it is reached: mapped, checked or native.", NULL},
     {"rights", get_rights, NULL, "What may be done with it, as letters: r (read), w (write), a (atomics).", NULL},
     {"endpoint", get_endpoint, NULL, "The endpoint to its owner; None once it was dropped.", NULL},
-    {"closed", get_closed, NULL, "True once it was dropped, or its runtime closed.", NULL},
+    {"closed", weftpy_handle_closed, NULL, "True once it was dropped, or its runtime closed.", NULL},
     {"blocking", get_blocking, NULL, "True if its calls wait; else they give an Op to await.", NULL},
     {"info", get_info, NULL, "What is known of it, as a dict; its state says what an operation would now end with.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

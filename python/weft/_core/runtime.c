@@ -363,11 +363,6 @@ static PyObject *get_loop(PyObject *self, void *unused)
     return Py_NewRef(loop ? loop : Py_None);
 }
 
-static PyObject *get_under_way(PyObject *self, void *unused)
-{
-    return PyLong_FromUnsignedLongLong(((weftpy_runtime_t *)self)->under_way);
-}
-
 /* The library asks whoever drives the runtime, and waits for the answer. Another thread that drives one of a loop may be waiting
  * for the GIL; this one would have to keep it, since asking may complete operations. So only the loop's thread asks, or, of one
  * that is driven by hand, any while nobody drives it. */
@@ -533,11 +528,11 @@ static PyGetSetDef getset[] = {
     {"name", get_name, NULL, "The instance name that peers see.", NULL},
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
     {"loop", get_loop, NULL, "Its event loop, or None.", NULL},
-    {"under_way", get_under_way, NULL, "How many operations are under way.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
+    {"under_way", T_ULONGLONG, offsetof(weftpy_runtime_t, under_way), READONLY, "How many operations are under way."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_runtime_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

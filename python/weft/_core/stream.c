@@ -336,15 +336,11 @@ static PyObject *get_closed(PyObject *self, void *unused)
     return PyBool_FromLong(!s->s || !s->run->rt);
 }
 
-static PyObject *get_method(PyObject *self, void *unused)
-{
-    return Py_NewRef((PyObject *)((stream_t *)self)->method);
-}
-
 static PyObject *repr(PyObject *self)
 {
     SELF;
-    return PyUnicode_FromFormat("<weft.Stream %U of %U%s>", s->method->text, s->method->link->uri, s->s && s->run->rt ? "" : ", closed");
+    return PyUnicode_FromFormat("<weft.Stream %U of %U%s>", s->method->text, s->method->link->uri,
+                                s->s && s->run->rt ? "" : ", closed");
 }
 
 static PyMethodDef methods[] = {
@@ -362,8 +358,12 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getset[] = {
     {"closed", get_closed, NULL, "True once it is closed.", NULL},
-    {"method", get_method, NULL, "The function it is a call of.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"method", T_OBJECT, offsetof(stream_t, method), READONLY, "The function it is a call of."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
@@ -377,6 +377,7 @@ static PyType_Slot slots[] = {
     {Py_am_anext, async_next},
     {Py_tp_methods, methods},
     {Py_tp_getset, getset},
+    {Py_tp_members, members},
     {0, NULL},
 };
 

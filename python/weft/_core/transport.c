@@ -311,16 +311,6 @@ static PyObject *get_why(PyObject *self, void *unused)
     return why ? Py_NewRef(weftpy_error_class(t->action->h.run->st, why)) : Py_NewRef(Py_None);
 }
 
-static PyObject *get_name(PyObject *self, void *unused)
-{
-    return Py_NewRef(((weftpy_transport_t *)self)->name);
-}
-
-static PyObject *get_action(PyObject *self, void *unused)
-{
-    return Py_NewRef((PyObject *)((weftpy_transport_t *)self)->action);
-}
-
 /* Of the element's memory; 0 before it is known. */
 static PyObject *get_nbytes(PyObject *self, void *unused)
 {
@@ -442,8 +432,6 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getset[] = {
     {"buf", get_buf, NULL,
      "The registered buffer, or the memory that a server serves: a writable view of its bytes, without a copy.", NULL},
-    {"name", get_name, NULL, "Its name.", NULL},
-    {"action", get_action, NULL, "The action it belongs to.", NULL},
     {"state", get_state, NULL, "waiting, connecting, ready, lost, failed or released.", NULL},
     {"why", get_why, NULL, "The class of the exception that operations would now end with, or None.", NULL},
     {"nbytes", get_nbytes, NULL, "How many bytes the element's memory has; 0 before that is known.", NULL},
@@ -452,6 +440,8 @@ static PyGetSetDef getset[] = {
 };
 
 static PyMemberDef members[] = {
+    {"name", T_OBJECT, offsetof(weftpy_transport_t, name), READONLY, "Its name."},
+    {"action", T_OBJECT, offsetof(weftpy_transport_t, action), READONLY, "The action it belongs to."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(weftpy_transport_t, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

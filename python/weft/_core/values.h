@@ -56,6 +56,28 @@ typedef struct weftpy_dlpack {
     void (*deleter)(struct weftpy_dlpack *self);
 } weftpy_dlpack_t;
 
+/* One thing that is held: a buffer, an object, memory of ours, a tensor by DLPack; and what describes a tensor. */
+struct weftpy_hold {
+    struct weftpy_hold *next;
+    weftpy_buf_t buf;         /* buf.view.obj NULL: none */
+    PyObject *object;         /* NULL: none */
+    weftpy_dlpack_t *foreign; /* NULL: none */
+    weft_tensor_t tensor;
+    int64_t dims[2 * WEFT_TENSOR_DIMS]; /* its shape, its strides */
+    /* memory of ours follows */
+};
+/* One more, with so many bytes of memory behind it; NULL: no memory. */
+struct weftpy_hold *weftpy_hold_new(weftpy_holds_t *holds, size_t bytes);
+/* values.c: -1 with "add: argument b is 'x', " and the format, which takes `more`. item >= 0: that item of a vector. */
+int weftpy_value_wrong(const weftpy_where_t *where, Py_ssize_t item, PyObject *object, PyObject *class, const char *format, const char *more);
+bool weftpy_error_passes(void); /* the exception is nobody's mistake (no memory, an interrupt): it stays as it is */
+
+/* values_tensor.c */
+bool weftpy_items_of(const Py_buffer *view, uint8_t *code_out, uint8_t *bits_out);
+int weftpy_tensor_get(weftpy_state_t *st, const weftpy_where_t *where, Py_ssize_t item, PyObject *object, weftpy_holds_t *holds,
+                      weft_tensor_t *out);
+int weftpy_one_tensor_get(weftpy_state_t *st, const weftpy_where_t *where, PyObject *object, weftpy_holds_t *holds, weft_value_t *out);
+
 /* foreign.c: what DLPack said of memory that it gave; NULL: it was another that gave it. */
 const weft_tensor_t *weftpy_foreign_tensor(const weftpy_buf_t *buf);
 
