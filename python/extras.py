@@ -1,8 +1,9 @@
 """The optional dependencies of the package, for the build of its wheel: scikit-build-core asks this file.
 
-The packages that replace others are distributions of their own, in folders beside this file. In a clone an extra names its folder, by a file URL
-that is known at build time only. With WEFT_RELEASE set it names the distribution as an index has it. The folders have no "-" in their names: pip takes
-"weft-disagg" for a name and a version, and keeps the wheel that it once built of it.
+The packages that replace others are distributions of their own, in folders beside this file. In a clone an extra names its
+folder, by a file URL that is known at build time only. With WEFT_RELEASE set it names the distribution as an index has it. The
+folders have no "-" in their names: pip takes "weft-disagg" for a name and a version, and keeps the wheel that it once built of
+it.
 """
 import os
 import re

@@ -1,8 +1,8 @@
 """Operations of runtimes that have a thread of their own, awaited in an event loop.
 
-The extension calls begin() for a future of the running loop, and for the loop's completion fd: the runtime's thread writes to it when an operation is
-complete, and the loop watches it. A loop that is closed while operations are under way leaves its completion fd behind; the next loop that needs
-one drops what is on it.
+The extension calls begin() for a future of the running loop, and for the loop's completion fd: the runtime's thread writes to it
+when an operation is complete, and the loop watches it. A loop that is closed while operations are under way leaves its completion
+fd behind; the next loop that needs one drops what is on it.
 
 tests/python/test_disagg_async.py holds us to it.
 """

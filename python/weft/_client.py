@@ -31,9 +31,9 @@ class _Base(_core.Client):
 class Client(_Base):
     """The functions of a service, in an event loop: `await client.add(25, 17)`.
 
-    It can be used at once: a function is asked for its signature when it is first called. `async with`, or `await client`, waits for a server and
-    learns all of them, so that functions with streams of arguments can be used, too. Names that the class has itself are had by
-    client.method("close").
+    It can be used at once: a function is asked for its signature when it is first called. `async with`, or `await client`, waits
+    for a server and learns all of them, so that functions with streams of arguments can be used, too. Names that the class has
+    itself are had by client.method("close").
     """
 
     async def ready(self) -> Client:

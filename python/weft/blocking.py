@@ -5,8 +5,9 @@
         data = ep.recv(tag=2, timeout=5)
 
 A runtime here has a thread of its own (progress="thread"), or is driven by whoever waits (progress="caller"):
-that answers sooner, and nothing moves while nobody waits. Peers do not lose such a program: heartbeats have a thread of their own. Any
-thread may use any object. Functions that receive active messages, and on_close of endpoints, are called in threads of their own.
+that answers sooner, and nothing moves while nobody waits. Peers do not lose such a program: heartbeats have a thread of their
+own. Any thread may use any object. Functions that receive active messages, and on_close of endpoints, are called in threads of
+their own.
 """
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ else:
 
 MessageHandler = Callable[[Any], object]
 
-__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region", "registry",
+__all__ = ["Client", "Endpoint", "Listener", "Region", "Registry", "Remote", "Runtime", "client", "connect", "listen", "region",
+           "registry",
            "runtime"]
 
 
@@ -74,11 +76,12 @@ class Runtime(_core.Runtime):
         return listener
 
     def am_handler(self, id: int, handler: MessageHandler | None) -> None:
-        """Have active messages of an id given to `handler`, a function; None takes it away, and returns when it is not running any more.
+        """Have active messages of an id given to `handler`, a function; None takes it away, and returns when it is not running
+        any more.
 
-        It is called in a thread of its own, with one message after the other, in the order in which a peer sent them. It may wait, send and close,
-        as any thread may. Messages of different ids are handled side by side. What it raises goes to threading.excepthook. A runtime with such a
-        function lives until it is closed.
+        It is called in a thread of its own, with one message after the other, in the order in which a peer sent them. It may
+        wait, send and close, as any thread may. Messages of different ids are handled side by side. What it raises goes to
+        threading.excepthook. A runtime with such a function lives until it is closed.
         """
         if not 0 <= operator.index(id) < 0xfff00000:
             raise OverflowError(f"id is {id}, which is not between 0 and {0xfff00000 - 1}")
@@ -109,17 +112,18 @@ class Runtime(_core.Runtime):
                 self._watcher.start()
 
     def client(self, uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None,
-               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+               tries: int | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float
+               | None = None) -> Client:
         """A client of a service, whose calls wait: see weft.Runtime.client()."""
-        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
-                      reconnect=reconnect)
+        return Client(self, uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                      timeout=timeout, reconnect=reconnect)
 
     def registry(self, uri: str | None = None, *, lease: float | None = None) -> Registry:
         """A registry, whose calls wait: see weft.Runtime.registry()."""
         return Registry(self, uri, lease=lease)
 
-    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str | None = None,
-               max_len: int | None = None, mapped: bool = True) -> Region:
+    def region(self, memory: int | AnyBuffer, *, name: str | None = None, rights: str | None = None, name_rights: str
+               | None = None, max_len: int | None = None, mapped: bool = True) -> Region:
         """Expose memory: so many bytes that the library makes, or a buffer; see weft.Runtime.region()."""
         region: Region = self._region(memory, name=name, rights=rights, name_rights=name_rights, max_len=max_len, mapped=mapped)
         return region
@@ -183,7 +187,8 @@ _all: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Close them while threads still run: one that waits is stopped for good soon after, and what it waits with is on its stack."""
+    """Close them while threads still run: one that waits is stopped for good soon after, and what it waits with is on its
+    stack."""
     for own in tuple(_all):
         if own is _own and _pid == os.getpid():
             own.close()
@@ -210,11 +215,11 @@ def listen(uri: str, *, backlog: int | None = None) -> Listener:
     return runtime().listen(uri, backlog=backlog)
 
 
-def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int | None = None,
-           instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
+def client(uri: str, *, service: str | None = None, instance: str | None = None, registry: Registry | None = None, tries: int
+           | None = None, instances: int | None = None, timeout: float | None = None, reconnect: float | None = None) -> Client:
     """A client with the process's own runtime: see Runtime.client()."""
-    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances, timeout=timeout,
-                            reconnect=reconnect)
+    return runtime().client(uri, service=service, instance=instance, registry=registry, tries=tries, instances=instances,
+                            timeout=timeout, reconnect=reconnect)
 
 
 def registry(uri: str | None = None, *, lease: float | None = None) -> Registry:

@@ -1,4 +1,5 @@
-"""A completion fd that goes while a thread is about to write to it: test_disagg_async.py runs this in a process of its own, in which writing takes its time."""
+"""A completion fd that goes while a thread is about to write to it: test_disagg_async.py runs this in a process of its own,
+in which writing takes its time."""
 import asyncio
 import gc
 import sys

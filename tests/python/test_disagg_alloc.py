@@ -1,4 +1,5 @@
-"""alloc_async: more memory at an element, awaited; cancelled at every moment, with elements that stop and die, and nothing is left at them."""
+"""alloc_async: more memory at an element, awaited; cancelled at every moment, with elements that stop and die, and nothing is
+left at them."""
 import asyncio
 import gc
 import random

@@ -1,4 +1,5 @@
-"""Reads and writes that an event loop awaits, beside threads that wait: results, failures, cancelling, many at once, loops that end too soon."""
+"""Reads and writes that an event loop awaits, beside threads that wait: results, failures, cancelling, many at once, loops
+that end too soon."""
 import asyncio
 import gc
 import os
@@ -247,7 +248,8 @@ def test_a_completion_fd_is_there_until_the_thread_that_writes_to_it_is_done():
         pytest.skip("the eventfd_write() that takes its time is not built")
     preload = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), os.path.abspath(late))))
     here = os.path.dirname(os.path.abspath(__file__))
-    child = subprocess.run([*PYTHON, os.path.join(here, "late_completion_fd.py"), "5"], env=environment(LD_PRELOAD=preload, LATE_MS="200"), timeout=BOUND,
+    child = subprocess.run([*PYTHON, os.path.join(here, "late_completion_fd.py"), "5"],
+                           env=environment(LD_PRELOAD=preload, LATE_MS="200"), timeout=BOUND,
                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     assert child.returncode == 0, child.stdout
 

@@ -105,8 +105,8 @@ def test_its_commands_do_what_they_say(tmp_path):
         commands = Commands(tmp_path, controller)
         try:
             env = {**os.environ, "PATH": f"{commands.folder}{os.pathsep}{os.environ['PATH']}"}
-            done = subprocess.run(["bash", "-e"], input=build + actions, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=BOUND,
-                                  check=False)
+            done = subprocess.run(["bash", "-e"], input=build + actions, cwd=tmp_path, env=env, capture_output=True, text=True,
+                                  timeout=BOUND, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             assert json.loads(done.stdout.splitlines()[-1]) == {"count": 5}
         finally:

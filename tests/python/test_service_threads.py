@@ -88,7 +88,8 @@ def test_functions_of_every_kind(threaded):
         assert client.who() == "True None False"
         waits = [beside(client.plain, i, i) for i in range(20)]
         assert [wait() for wait in waits] == [2 * i for i in range(20)]
-        until(lambda: server.stats()["under_way"] == server.stats()["waiting"] == 0)  # a reply is there before its thread has let go
+        # a reply is there before its thread has let go
+        until(lambda: server.stats()["under_way"] == server.stats()["waiting"] == 0)
     threaded(service, body, threads=4)
 
 

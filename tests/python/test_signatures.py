@@ -1,4 +1,5 @@
-"""Every public call says what it takes: inspect.signature() and help() work on it, the stubs agree, and its options are taken by name."""
+"""Every public call says what it takes: inspect.signature() and help() work on it, the stubs agree, and its options are taken
+by name."""
 import ast
 import glob
 import importlib
@@ -14,7 +15,8 @@ from weft import _core
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STUBS = glob.glob(os.path.join(os.path.dirname(weft.__file__), "_core*.pyi"))
-MODULES = ["weft", "weft.blocking", "weft.codes", "ucp", "ucp.comm", "ucp.core", "ucp.exceptions", "ucp.utils", "ucp._libs.ucx_api", "ucp_py",
+MODULES = ["weft", "weft.blocking", "weft.codes", "ucp", "ucp.comm", "ucp.core", "ucp.exceptions", "ucp.utils",
+           "ucp._libs.ucx_api", "ucp_py",
            "disagg", "disagg.action", "disagg.element", "disagg.transport"]
 
 
@@ -91,7 +93,8 @@ def written(args):
     places = args.posonlyargs + args.args
     defaults = [inspect.Parameter.empty] * (len(places) - len(args.defaults)) + [ast.literal_eval(d) for d in args.defaults]
     for i, (arg, default) in enumerate(zip(places, defaults)):
-        yield arg.arg, (inspect.Parameter.POSITIONAL_ONLY if i < len(args.posonlyargs) else inspect.Parameter.POSITIONAL_OR_KEYWORD), default
+        yield arg.arg, (inspect.Parameter.POSITIONAL_ONLY if i < len(args.posonlyargs)
+                        else inspect.Parameter.POSITIONAL_OR_KEYWORD), default
     if args.vararg:
         yield args.vararg.arg, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.empty
     for arg, default in zip(args.kwonlyargs, args.kw_defaults):

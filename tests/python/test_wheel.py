@@ -1,4 +1,5 @@
-"""The wheels: `pip install .` makes one for every CPython from 3.11 on, with the library and the command; those of `ucp` and `disagg` are apart."""
+"""The wheels: `pip install .` makes one for every CPython from 3.11 on, with the library and the command; those of `ucp` and
+`disagg` are apart."""
 # ctest: long computes
 import os
 import subprocess
@@ -72,8 +73,8 @@ def installed(wheel, tmp_path_factory):
     """A virtual environment with the wheel and both extras, which pip finds by the folders in the wheel's own words."""
     where = tmp_path_factory.mktemp("installed")
     call(DEBIAN if os.path.exists(DEBIAN) else sys.executable, "-m", "venv", str(where / "venv"))
-    call(str(where / "venv" / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{wheel}[ucx-py,disagg]",
-         env=clean())
+    call(str(where / "venv" / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+         f"{wheel}[ucx-py,disagg]", env=clean())
     return where / "venv"
 
 
@@ -89,23 +90,27 @@ def test_the_extras_bring_the_other_packages(installed, tmp_path):
     for module in ("ucp", "ucp.core", "ucp._libs.ucx_api", "ucp_py", "disagg", "disagg.element", "disagg.serve"):
         call(str(installed / "bin" / "python"), "-c", f"import {module}", env=clean(), cwd=tmp_path)
     listed = call(str(installed / "bin" / "python"), "-m", "pip", "list", "--disable-pip-version-check", env=clean())
-    assert len({line.split()[1] for line in listed.splitlines() if line.startswith("weft")}) == 1, f"they differ in their versions: {listed}"
+    assert len({line.split()[1] for line in listed.splitlines()
+                if line.startswith("weft")}) == 1, f"they differ in their versions: {listed}"
 
 
 def test_the_command_runs_elements_with_the_interpreter_it_was_installed_with(installed, tmp_path):
     """Without the environment's folder in PATH."""
-    done = call(str(installed / "bin" / "weft"), "run", os.path.join(SOURCE, "examples", "wordcount"), env=clean(PATH="/usr/bin:/bin"), cwd=tmp_path)
+    done = call(str(installed / "bin" / "weft"), "run", os.path.join(SOURCE, "examples", "wordcount"),
+                env=clean(PATH="/usr/bin:/bin"), cwd=tmp_path)
     assert done, "no result was printed"
 
 
 def test_they_refuse_beside_the_real_ucx_py(installed, tmp_path):
     """Its distribution says that it is installed; its files would lie among ours."""
     python = str(installed / "bin" / "python")
-    folder = os.path.join(call(python, "-c", "import weft; print(weft.__path__[0])", env=clean(), cwd=tmp_path).strip(), "..", "ucx_py_cu12-0.45.0.dist-info")
+    folder = os.path.join(call(python, "-c", "import weft; print(weft.__path__[0])", env=clean(), cwd=tmp_path).strip(), "..",
+                          "ucx_py_cu12-0.45.0.dist-info")
     os.mkdir(folder)
     try:
         for module in ("ucp", "ucp_py"):
-            done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, timeout=60, check=False, env=clean())
+            done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, timeout=60, check=False,
+                                  env=clean())
             assert done.returncode and "pip uninstall ucx-py-cu12 weft-ucx-py" in done.stderr
         call(python, "-c", "import weft, disagg", env=clean())
     finally:
@@ -115,8 +120,10 @@ def test_they_refuse_beside_the_real_ucx_py(installed, tmp_path):
 def test_with_debians_interpreter(wheel, tmp_path):
     if not os.path.exists(DEBIAN):
         pytest.skip(f"there is no {DEBIAN}")
-    call(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--target", str(tmp_path / "site"), wheel)
-    assert call(DEBIAN, "-c", PROGRAM, env=clean(PYTHONPATH=str(tmp_path / "site")), cwd=tmp_path).startswith("through a wheel 0.")
+    call(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--target",
+         str(tmp_path / "site"), wheel)
+    assert call(DEBIAN, "-c", PROGRAM, env=clean(PYTHONPATH=str(tmp_path / "site")),
+                cwd=tmp_path).startswith("through a wheel 0.")
 
 
 def test_where_a_library_is_missing_the_error_says_what_to_install(wheel, tmp_path):

@@ -2,11 +2,12 @@
  *
  *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its transports end with it
  *
- * Transports hold their action. Remotes and blocks that were had of them are known here by weak references, and are gone when their transport
- * leads elsewhere. Threads that move many bytes post without the GIL; closing waits for them, which does not take long: the post does
- * not wait for anybody.
+ * Transports hold their action. Remotes and blocks that were had of them are known here by weak references, and are gone when
+ * their transport leads elsewhere. Threads that move many bytes post without the GIL; closing waits for them, which does not take
+ * long: the post does not wait for anybody.
  *
- * Promise: after close() and release() every use raises ClosedError, whoever holds what. tests/python/test_disagg_action.py holds us to it. */
+ * Promise: after close() and release() every use raises ClosedError, whoever holds what. tests/python/test_disagg_action.py holds
+ * us to it. */
 #include "elements.h"
 
 #include <string.h>
@@ -39,7 +40,8 @@ static bool of_element(PyObject *name, const char *element)
     return !strncmp(text, element, len) && (text[len] == 0 || text[len] == '@');
 }
 
-/* Those are good for nothing from now on; a block that is still coming may come, and is known until it has. No exception is set or lost. */
+/* Those are good for nothing from now on; a block that is still coming may come, and is known until it has. No exception is set
+ * or lost. */
 static void forget_remotes(weftpy_action_t *a, const char *element)
 {
     for (Py_ssize_t i = a->remotes ? PyList_Size(a->remotes) : 0; i-- > 0;) {

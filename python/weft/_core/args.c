@@ -1,7 +1,7 @@
 /* _core/args.c - arguments sorted by name, and numbers as C has them.
  *
- * Format strings would cost three times what the fastest post does. A keyword of a call is interned by the compiler, and so are our
- * names: comparing addresses finds it, and only what was made at run time is compared letter by letter.
+ * Format strings would cost three times what the fastest post does. A keyword of a call is interned by the compiler, and so are
+ * our names: comparing addresses finds it, and only what was made at run time is compared letter by letter.
  *
  * Promise: whatever is passed, a TypeError, OverflowError or ValueError that names the function and the argument, and nothing was
  * started. tests/python/test_hostile.py holds us to it. */

@@ -5,10 +5,12 @@
  *     NEW -> UNDER WAY   the library took it, and holds a reference
  *     UNDER WAY -> OVER  the runtime's thread put it on the list of the loop's completion fd; drain() gave the future its result
  *
- * An operation that is likely to be over when its post returns is posted without a function, since the library calls functions in progress only.
- * If it is over then, the future is done at once. If not, a second operation, a group of the first alone, tells of its end.
+ * An operation that is likely to be over when its post returns is posted without a function, since the library calls functions in
+ * progress only. If it is over then, the future is done at once. If not, a second operation, a group of the first alone, tells of
+ * its end.
  *
- * Cancelling the future ends the wait at once, and asks the operation to end; the library holds its buffer for as long as it needs it.
+ * Cancelling the future ends the wait at once, and asks the operation to end; the library holds its buffer for as long as it
+ * needs it.
  *
  * Promise: every future gets one result, also when the runtime is closed; nothing of it is touched without the GIL.
  * tests/python/test_disagg_async.py holds us to it. */

@@ -5,8 +5,9 @@
  *
  *     COMING -> HERE -> GONE   drop() and `with` forget it here; free() frees it at the server
  *
- * One that was allocated through a transport has no name. Until its remote or a key of it was asked for nobody can use it but through this
- * object, and when that goes it is freed at the server, too: an allocation that was cancelled when it was all but there, or whose task was.
+ * One that was allocated through a transport has no name. Until its remote or a key of it was asked for nobody can use it but
+ * through this object, and when that goes it is freed at the server, too: an allocation that was cancelled when it was all but
+ * there, or whose task was.
  *
  * tests/python/test_store.py and test_disagg_alloc.py hold us to it. */
 #include "store.h"

@@ -1,12 +1,13 @@
 /* _core/blocking.c - BlockingEndpoint: the same calls for threads that wait, without an event loop and without an Op.
  *
- * The operation is on the stack, and is waited for without the GIL, in slices: between them signals get their turn, so that Ctrl-C ends
- * a wait. It then cancels the operation and waits for its end, which the library bounds: the buffer is somebody else's memory.
+ * The operation is on the stack, and is waited for without the GIL, in slices: between them signals get their turn, so that
+ * Ctrl-C ends a wait. It then cancels the operation and waits for its end, which the library bounds: the buffer is somebody
+ * else's memory.
  *
  * Closing the runtime first ends every wait: a thread that is in one looks at the runtime once more on its way out.
  *
- * Inside the progress of a loop's runtime, where destructors of buffers run, the library lets nobody wait. So that is found out before
- * anything is posted: the operation would be left behind on a stack that is gone.
+ * Inside the progress of a loop's runtime, where destructors of buffers run, the library lets nobody wait. So that is found out
+ * before anything is posted: the operation would be left behind on a stack that is gone.
  *
  * tests/python/test_blocking.py holds us to it. */
 #include "core.h"

@@ -1,17 +1,17 @@
 /* _core/call.c - what a call borrows until it is complete, and what it came to.
  *
- * Arguments are sorted by place and by name, and become values (values.c); the call holds what they view, and its reply. Its Op has it as
- * `made`: whoever asks for the value gets the results, and views of them keep the call, and so the reply, alive.
+ * Arguments are sorted by place and by name, and become values (values.c); the call holds what they view, and its reply. Its Op
+ * has it as `made`: whoever asks for the value gets the results, and views of them keep the call, and so the reply, alive.
  *
  * Words that are options and no parameters: timeout, once, fresh, into. A parameter of such a name is given by its place.
  *
- * Promise: what was passed is held until the library has let go of it, and no longer than until the value was asked for or the Op is gone.
- * tests/python/test_rpc_client.py holds us to it. */
+ * Promise: what was passed is held until the library has let go of it, and no longer than until the value was asked for or the Op
+ * is gone. tests/python/test_rpc_client.py holds us to it. */
 #include "calls.h"
 
 #include <string.h>
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 weftpy_call_t *weftpy_call_new(weftpy_method_t *m)
 {
@@ -55,7 +55,7 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* --- arguments ----------------------------------------------------------------------------------------------------------------- */
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
 static int is(PyObject *key, PyObject *name)
 {
@@ -167,7 +167,7 @@ int weftpy_call_args(weftpy_call_t *c, PyObject *args, PyObject *kw)
     return 0;
 }
 
-/* --- what it came to ----------------------------------------------------------------------------------------------------------- */
+/* --- what it came to ---------------------------------------------------------------------------------------------- */
 
 static bool inside(const weftpy_buf_t *into, const void *at)
 {
@@ -241,7 +241,7 @@ static void failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 const weftpy_gives_t weftpy_gives_call = {.value = value, .failed = failed};
 
-/* --- many in one go ------------------------------------------------------------------------------------------------------------ */
+/* --- many in one go ----------------------------------------------------------------------------------------------- */
 
 /* The value of each, or of the first that failed its exception; with return_exceptions exceptions are values. */
 static PyObject *values(weftpy_many_t *many, PyObject *calls, bool exceptions)

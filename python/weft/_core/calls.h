@@ -1,7 +1,7 @@
 /* _core/calls.h - what clients, methods and streams share.
  *
- * A method of the library lives as long as its client, and so does its signature: what we need of it is copied when it is known. A call holds its
- * method, and so the client. */
+ * A method of the library lives as long as its client, and so does its signature: what we need of it is copied when it is known.
+ * A call holds its method, and so the client. */
 #ifndef WEFT_PY_CALLS_H
 #define WEFT_PY_CALLS_H
 
@@ -57,7 +57,8 @@ int weftpy_link_check(weftpy_link_t *link); /* -1: it is closed */
 
 /* method.c */
 PyObject *weftpy_method_new(weftpy_link_t *link, PyObject *text);
-PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service); /* an Op, or the text itself: a line for each, number and signature */
+/* an Op, or the text itself: a line for each, number and signature */
+PyObject *weftpy_functions(weftpy_link_t *link, PyObject *service);
 
 /* call.c */
 extern const weftpy_gives_t weftpy_gives_call;

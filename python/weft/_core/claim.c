@@ -1,7 +1,7 @@
 /* _core/claim.c - Claim: a message that was taken out of the matching, to be received by this handle and by nobody else.
  *
- * claim() is probe() that takes what it finds: a program that looks at a length first, and makes the memory for it, cannot lose the message
- * to another receive in between.
+ * claim() is probe() that takes what it finds: a program that looks at a length first, and makes the memory for it, cannot lose
+ * the message to another receive in between.
  *
  *     held -> received   recv() or recv_into(): the operation has it, once
  *     held -> dropped    drop(), or the object goes, or the runtime is closed

@@ -1,7 +1,7 @@
 /* _core/client.c - Client: the functions of a service, as methods of an object.
  *
- * client.add is the Method of that name, made when it is first asked for and found in a dictionary afterwards; what the class itself has goes
- * first, so a function called "close" is had by client.method("close").
+ * client.add is the Method of that name, made when it is first asked for and found in a dictionary afterwards; what the class
+ * itself has goes first, so a function called "close" is had by client.method("close").
  *
  *     open -> closed   close(), or the object goes, or its runtime: calls under way end with ClosedError
  *
@@ -21,7 +21,7 @@ typedef struct client {
 
 #define SELF client_t *c = (client_t *)self
 
-/* --- the link ------------------------------------------------------------------------------------------------------------------ */
+/* --- the link ----------------------------------------------------------------------------------------------------- */
 
 int weftpy_link_check(weftpy_link_t *l)
 {
@@ -77,7 +77,7 @@ static PyType_Slot link_slots[] = {
 
 PyType_Spec weftpy_link_spec = WEFTPY_SPEC("_Link", weftpy_link_t, WEFTPY_NOT_CALLED, link_slots);
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
@@ -155,7 +155,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* --- methods ------------------------------------------------------------------------------------------------------------------- */
+/* --- methods ------------------------------------------------------------------------------------------------------ */
 
 static PyObject *method_of(client_t *c, PyObject *text)
 {
@@ -251,7 +251,7 @@ static PyObject *functions(PyObject *self, PyObject *service)
     return weftpy_functions(((client_t *)self)->link, service);
 }
 
-/* --- closing, asking ----------------------------------------------------------------------------------------------------------- */
+/* --- closing, asking ---------------------------------------------------------------------------------------------- */
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {

@@ -1,7 +1,8 @@
 /* _core/closed_endpoints.c - endpoints of blocking runtimes that have ended, for the thread that calls their on_close.
  *
- * The library says so in progress, on whichever thread drives, and that has no GIL: all that is done there is to write the endpoint's id
- * down, under a lock of our own. A thread of the package's (weft.blocking) takes the ids out, one by one, and calls.
+ * The library says so in progress, on whichever thread drives, and that has no GIL: all that is done there is to write the
+ * endpoint's id down, under a lock of our own. A thread of the package's (weft.blocking) takes the ids out, one by one, and
+ * calls.
  *
  * Until the first on_close is set nothing is written down.
  *

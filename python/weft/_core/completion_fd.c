@@ -1,14 +1,14 @@
 /* _core/completion_fd.c - _CompletionFd: an fd by which an event loop learns that operations of blocking runtimes are complete.
  *
- * The thread of a blocking runtime completes operations without the GIL. It adds them to the list of the loop that awaits them, and writes to
- * an event fd if the list was empty: once per burst. The loop watches the fd and calls drain(), with the GIL.
+ * The thread of a blocking runtime completes operations without the GIL. It adds them to the list of the loop that awaits them,
+ * and writes to an event fd if the list was empty: once per burst. The loop watches the fd and calls drain(), with the GIL.
  *
- * There is one per event loop (weft/_awaited.py). Each operation holds it until it is drained. But as soon as an operation is on the list,
- * another thread may drain it, and free the object before the fd was written to. So the list and the fd are allocated apart, and whoever adds
- * to the list holds them until it has written.
+ * There is one per event loop (weft/_awaited.py). Each operation holds it until it is drained. But as soon as an operation is on
+ * the list, another thread may drain it, and free the object before the fd was written to. So the list and the fd are allocated
+ * apart, and whoever adds to the list holds them until it has written.
  *
- * Promise: every operation that is added is drained once, and no fd is written to after it was closed. tests/python/test_disagg_async.py
- * holds us to it. */
+ * Promise: every operation that is added is drained once, and no fd is written to after it was closed.
+ * tests/python/test_disagg_async.py holds us to it. */
 #include "elements.h"
 
 #include <stdatomic.h>

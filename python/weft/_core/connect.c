@@ -1,6 +1,7 @@
 /* _core/connect.c - connecting: an endpoint to a uri, or to an address that a runtime gave.
  *
- * In an event loop the Endpoint is made with the post, and the Op gives it. In a blocking runtime the call waits for the peer's answer first.
+ * In an event loop the Endpoint is made with the post, and the Op gives it. In a blocking runtime the call waits for the peer's
+ * answer first.
  *
  * tests/python/test_connect.py holds us to it. */
 #include "core.h"

@@ -36,7 +36,8 @@ typedef struct weftpy_transport {
 
 /* action.c */
 int weftpy_action_check(weftpy_action_t *action); /* -1: it is closed, or its runtime is */
-int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle); /* a Remote or Block of the transport of that name */
+/* a Remote or Block of the transport of that name */
+int weftpy_action_know(weftpy_action_t *action, PyObject *name, PyObject *handle);
 void weftpy_action_profiled(weftpy_action_t *action, PyObject *name, const char *what, uint64_t size, uint64_t began);
 
 /* durl.c */
@@ -45,10 +46,30 @@ PyObject *weftpy_durl_format(PyObject *module, PyObject *parts);
 
 /* transport.c */
 int weftpy_transport_check(weftpy_transport_t *trans); /* -1: its action is closed; last before a post */
-PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status); /* a post was refused; without a buffer that is a MemoryError */
+/* a post was refused; without a buffer that is a MemoryError */
+PyObject *weftpy_transport_raise(weftpy_transport_t *trans, weft_status_t status);
 
-/* transport_io.c: the methods that move something. Those that end in _async are for a loop to await. */
-#define WEFTPY_IO_LIST(X) X(read) X(write) X(batch) X(readv) X(writev) X(read_many) X(write_many) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
+/* transport_io.c: an operation that is to be posted. */
+typedef struct weftpy_io {
+    const char *name;
+    bool async;
+    uint64_t size, addr, offset, timeout, value, compare;
+    weft_transport_item_t *items;
+    size_t n;
+    weft_status_t (*post)(weft_transport_t *of, const struct weftpy_io *w, weft_op_t *op);
+} weftpy_io_t;
+extern const weftpy_gives_t weftpy_io_gives_none, weftpy_io_gives_len;
+/* Post it, and wait, or give what is awaited. made is the transport, or a tuple of it and a capsule of the weftpy_io_t; held,
+ * which may be NULL, is what the operation needs until it is over. */
+PyObject *weftpy_io_go_with(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made,
+                            PyObject *held);
+/* complete when the element is reached */
+weft_status_t weftpy_io_post_ready(weft_transport_t *of, const weftpy_io_t *io, weft_op_t *op);
+PyObject *weftpy_io_go(weftpy_transport_t *trans, const weftpy_io_t *io, const weftpy_gives_t *gives, PyObject *made);
+
+/* transport_io.c and transport_many.c: the methods that move something. Those that end in _async are for a loop to await. */
+#define WEFTPY_IO_LIST(X) \
+    X(read) X(write) X(batch) X(readv) X(writev) X(read_many) X(write_many) X(fetch_add) X(compare_swap) X(flush) X(wait_ready)
 #define WEFTPY_IO(name) \
     PyObject *weftpy_io_##name(FAST_ARGS); \
     PyObject *weftpy_io_##name##_async(FAST_ARGS);

@@ -1,7 +1,7 @@
 /* _core/endpoint.c - Endpoint: one connection, its messages and active messages, as operations to await.
  *
- * The object owns the endpoint of the library until close() or abort() took it, or the object goes: then the endpoint is closed as if
- * by close(), in the background. Every operation holds the object until it is complete.
+ * The object owns the endpoint of the library until close() or abort() took it, or the object goes: then the endpoint is closed
+ * as if by close(), in the background. Every operation holds the object until it is complete.
  *
  * tests/python/test_messages.py and test_am.py hold us to it. */
 #include "core.h"

@@ -1,4 +1,5 @@
-/* _core/endpoint_args.c - what the calls of endpoints take, for those of an event loop (endpoint.c) and those that wait (blocking.c).
+/* _core/endpoint_args.c - what the calls of endpoints take, for those of an event loop (endpoint.c) and those that wait
+ * (blocking.c).
  *
  * tests/python/test_hostile.py holds us to it. */
 #include "core.h"

@@ -1,12 +1,14 @@
 /* _core/handle.c - how objects begin that hold something of the library's: regions, remotes, stores, blocks, mirrors.
  *
  *     COMING -> HERE   the operation that brings it was asked for its value; one that nobody asks lets go of it
- *     HERE -> GONE     it was dropped, closed or freed; or the object goes; or the runtime is closed, which ends all that are left, the
+ * HERE -> GONE     it was dropped, closed or freed; or the object goes; or the runtime is closed, which ends all that are left,
+ * the
  *                      youngest first, since what is younger may need what is older
  *
  * Every handle of a runtime is in its list while it is COMING or HERE.
  *
- * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us to it. */
+ * Promise: the library's part of a handle is let go of once, and before its runtime is closed. tests/python/test_rma.py holds us
+ * to it. */
 #include "core.h"
 
 #include <unistd.h>

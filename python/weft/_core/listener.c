@@ -1,8 +1,8 @@
 /* _core/listener.c - Listener: where peers come in.
  *
- * With a function, the loop calls it with each new endpoint, in a turn and never inside progress; without, accept() gives them one by one.
- * What the library calls is a record of its own: a listener that goes in another thread than its loop's may still be called for a
- * while, and the record goes when the library says that nobody will.
+ * With a function, the loop calls it with each new endpoint, in a turn and never inside progress; without, accept() gives them
+ * one by one. What the library calls is a record of its own: a listener that goes in another thread than its loop's may still be
+ * called for a while, and the record goes when the library says that nobody will.
  *
  * tests/python/test_connect.py holds us to it. */
 #include "core.h"

@@ -8,17 +8,17 @@
  *     armed -> scheduled   before a post: posting to an armed runtime would cost a system call to wake a loop that is awake
  *     scheduled -> armed   at the end of a turn that found nothing more to do
  *
- * A turn drives the runtime until it is quiet, and steps the tasks whose operations are complete right there, all of them, since no
- * task is current in it. Where progress is made inside a task (a post, a spin), those that became complete wait for the turn. So
- * the loop hears of us once per batch, never once per message.
+ * A turn drives the runtime until it is quiet, and steps the tasks whose operations are complete right there, all of them, since
+ * no task is current in it. Where progress is made inside a task (a post, a spin), those that became complete wait for the turn.
+ * So the loop hears of us once per batch, never once per message.
  *
- * Waking a sleeping thread costs more than a message takes, so whoever would wait spins first: inside the await if there is nothing
- * else for the loop to do, as far as it lets us see (asyncio's has a list of what is ready; of another loop we take it that
- * nothing is if no other operation is under way), and at the end of a turn. How long depends on what spins brought lately:
- * the whole of it after one that won, half after one that lost, nothing after a few; a completion that came soon after a loop went to
- * sleep says that a spin would have won.
+ * Waking a sleeping thread costs more than a message takes, so whoever would wait spins first: inside the await if there is
+ * nothing else for the loop to do, as far as it lets us see (asyncio's has a list of what is ready; of another loop we take it
+ * that nothing is if no other operation is under way), and at the end of a turn. How long depends on what spins brought lately:
+ * the whole of it after one that won, half after one that lost, nothing after a few; a completion that came soon after a loop
+ * went to sleep says that a spin would have won.
  *
- * Promise: no completion waits for a loop that sleeps, whatever is posted from where. tests/python/test_loops.py holds us to it. */
+ * Promise: no completion waits for a loop that sleeps, wherever it was posted. tests/python/test_loops.py holds us to it. */
 #include "core.h"
 
 #include <time.h>
@@ -293,8 +293,8 @@ static int rounds(weftpy_runtime_t *run)
 
 /* --- by hand --------------------------------------------------------------------------------------------------------------- */
 
-/* What has come is told, to the loop by call_soon and to functions at once; nothing is prepared for sleeping, since most who drive by hand
- * spin. Gives how much happened. */
+/* What has come is told, to the loop by call_soon and to functions at once; nothing is prepared for sleeping, since most who
+ * drive by hand spin. Gives how much happened. */
 static PyObject *by_hand(weftpy_runtime_t *run)
 {
     unsigned long long events = 0, moves = run->moves;

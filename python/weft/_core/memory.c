@@ -1,7 +1,8 @@
 /* _core/memory.c - Memory: memory of a kind of the library's, for other packages to see without a copy.
  *
- * Memory that the processor can touch has the buffer protocol; that of a GPU has __cuda_array_interface__; either has __dlpack__. It is
- * freed with the object, which everyone who sees the memory holds: there is no call for it, since nobody could tell who still looks.
+ * Memory that the processor can touch has the buffer protocol; that of a GPU has __cuda_array_interface__; either has __dlpack__.
+ * It is freed with the object, which everyone who sees the memory holds: there is no call for it, since nobody could tell who
+ * still looks.
  *
  * Threads: any. Copies are whole when they return, and run without the GIL.
  *

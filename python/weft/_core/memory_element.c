@@ -2,7 +2,8 @@
  *
  *     OPEN -> CLOSED   close(), `with`, the object goes, or the runtime is closed: its users lose it
  *
- * The memory itself cannot be looked at from here: it goes with the element, and views would outlive it. A transport of this process can.
+ * The memory itself cannot be looked at from here: it goes with the element, and views would outlive it. A transport of this
+ * process can.
  *
  * Promise: what is served ends with the object. tests/python/test_disagg_memory.py holds us to it. */
 #include "elements.h"

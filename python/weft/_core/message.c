@@ -1,8 +1,8 @@
 /* _core/message.c - Message: an active message that arrived, and the functions that receive them.
  *
- * A message of the library is kept for as long as the object lives, or until it is released; its header is copied at once, its payload is
- * here, or waits at the sender until read() or read_into() fetch it. A function for an id is called by the loop, in a turn, in
- * the order of arrival.
+ * A message of the library is kept for as long as the object lives, or until it is released; its header is copied at once, its
+ * payload is here, or waits at the sender until read() or read_into() fetch it. A function for an id is called by the loop, in a
+ * turn, in the order of arrival.
  *
  * Promise: closing the runtime releases what messages hold, whoever still has one. tests/python/test_am.py holds us to it. */
 #include "core.h"

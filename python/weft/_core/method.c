@@ -2,15 +2,16 @@
  *
  *     named -> known   its signature is that of the first server it meets, or was given
  *
- * In an event loop a call of one that is only named asks a server first and then calls: one Op for both, whose operation is posted
- * again when the answer has come. A blocking runtime waits for the answer, and then for the call.
+ * In an event loop a call of one that is only named asks a server first and then calls: one Op for both, whose operation is
+ * posted again when the answer has come. A blocking runtime waits for the answer, and then for the call.
  *
- * Promise: a call of a method whose signature is known costs one allocation beside its Op. tests/python/test_rpc_client.py holds us to the rest. */
+ * Promise: a call of a method whose signature is known costs one allocation beside its Op. tests/python/test_rpc_client.py holds
+ * us to the rest. */
 #include "calls.h"
 
 #define SELF weftpy_method_t *m = (weftpy_method_t *)self
 
-/* --- the signature ------------------------------------------------------------------------------------------------------------- */
+/* --- the signature ------------------------------------------------------------------------------------------------ */
 
 /* Take what we need of it, if it is known by now. -1 with an exception. */
 static int learn(weftpy_method_t *m)
@@ -86,7 +87,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t go(weftpy_method_t *m, weftpy_call_t *c, weft_op_t *op)
 {
@@ -289,7 +290,7 @@ static PyObject *many(FAST_ARGS)
     return weftpy_call_many(m, args, n, kwnames);
 }
 
-/* --- asking -------------------------------------------------------------------------------------------------------------------- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 static PyObject *check_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {

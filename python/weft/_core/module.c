@@ -118,7 +118,8 @@ int weftpy_asyncio(weftpy_state_t *st)
     return 0;
 }
 
-/* None of them can be changed from Python, so that no object can be made one of another type: Endpoint and BlockingEndpoint have one layout. */
+/* None of them can be changed from Python, so that no object can be made one of another type: Endpoint and BlockingEndpoint have
+ * one layout. */
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type_out)
 {
     PyType_Spec fixed = *spec;

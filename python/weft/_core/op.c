@@ -1,14 +1,15 @@
 /* _core/op.c - Op: one operation under way, as something to await.
  *
- * It looks like an asyncio Future to whoever asks (_asyncio_future_blocking, get_loop, add_done_callback, ...), so that tasks, gather(),
- * wait() and wait_for() take it as it is, and it is none: nothing is allocated beside it, a task that waits is stepped inline by the
- * turn that saw the completion (loop.c), and one that is complete when it is awaited never meets the loop.
+ * It looks like an asyncio Future to whoever asks (_asyncio_future_blocking, get_loop, add_done_callback, ...), so that tasks,
+ * gather(), wait() and wait_for() take it as it is, and it is none: nothing is allocated beside it, a task that waits is stepped
+ * inline by the turn that saw the completion (loop.c), and one that is complete when it is awaited never meets the loop.
  *
  *     NEW -> UNDER_WAY   the library took it; from then on it holds a reference of its own, and the buffers with it
- *     UNDER_WAY -> DONE  the library told us (told(), inside progress): the buffers are let go of, whoever waits is queued for the turn
+ * UNDER_WAY -> DONE  the library told us (told(), inside progress): the buffers are let go of, whoever waits is queued for the
+ * turn
  *
- * Cancelling is apart from that: `cancelled` makes the awaiter's CancelledError come at once, while the operation goes on to DONE in its
- * own time, with its buffer held. The value is made when it is first asked for.
+ * Cancelling is apart from that: `cancelled` makes the awaiter's CancelledError come at once, while the operation goes on to DONE
+ * in its own time, with its buffer held. The value is made when it is first asked for.
  *
  * Memory of operations is kept for the next ones; the library's part of it can be posted again as it is.
  *
@@ -376,7 +377,8 @@ static PyObject *await_it(PyObject *self)
     return Py_NewRef(self);
 }
 
-/* A call of a function of which only the name is known may turn out to be a stream: async for awaits it, and then goes through that. */
+/* A call of a function of which only the name is known may turn out to be a stream: async for awaits it, and then goes through
+ * that. */
 static PyObject *each(PyObject *self)
 {
     PyObject *module = PyImport_ImportModule("weft._client");

@@ -1,4 +1,5 @@
-/* _core/op_future.c - the methods of Op by which it looks like an asyncio Future: callbacks, cancelling, and what else can be asked of it.
+/* _core/op_future.c - the methods of Op by which it looks like an asyncio Future: callbacks, cancelling, and what else can be
+ * asked of it.
  *
  * The wake-up of a task is kept apart from other callbacks: a turn of the loop steps that task inline (loop.c).
  *

@@ -1,7 +1,7 @@
 /* _core/owned.c - OwnedBuffer: the memory the library made for a message, as an object with the buffer protocol.
  *
- * recv(copy=False) gives one instead of bytes: nothing is copied, and the memory goes back to the library with the object, or sooner by
- * release(). It can be written to: it is nobody else's.
+ * recv(copy=False) gives one instead of bytes: nothing is copied, and the memory goes back to the library with the object, or
+ * sooner by release(). It can be written to: it is nobody else's.
  *
  * Promise: while somebody has a view of it the memory stays. tests/python/test_owned.py holds us to it. */
 #include "core.h"

@@ -1,10 +1,10 @@
 /* _core/recv_any.c - messages of a runtime, from whichever endpoint, and the address by which peers find it.
  *
- * A receive here matches whatever arrives at the runtime; its Op says over which endpoint it came. It does not end because a peer is lost,
- * unless it was that peer's message it was receiving.
+ * A receive here matches whatever arrives at the runtime; its Op says over which endpoint it came. It does not end because a peer
+ * is lost, unless it was that peer's message it was receiving.
  *
- * The address is the library's: bytes that peers connect to without knowing of a listener. Endpoints that come this way go to a function,
- * called by the loop in a turn; the runtime keeps the function until it is closed.
+ * The address is the library's: bytes that peers connect to without knowing of a listener. Endpoints that come this way go to a
+ * function, called by the loop in a turn; the runtime keeps the function until it is closed.
  *
  * tests/python/test_any.py holds us to it. */
 #include "core.h"

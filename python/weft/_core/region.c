@@ -1,15 +1,15 @@
 /* _core/region.c - Region: memory of ours that peers may read and write.
  *
- * The memory is made by the library, and peers on this host map it; or it is a buffer of the program's. The object has the buffer protocol
- * over it, so that numpy.frombuffer(region) is the memory itself.
+ * The memory is made by the library, and peers on this host map it; or it is a buffer of the program's. The object has the buffer
+ * protocol over it, so that numpy.frombuffer(region) is the memory itself.
  *
  *     OPEN -> FREED   free(), `with`, the object goes, or the runtime is closed
  *
- * What must outlive the object is in a capsule: the program's buffer, which is held until the library is done with it, and memory of
- * the library's that views were out of when the region was freed. That stays until the last view is gone (weft_region_keep()).
+ * What must outlive the object is in a capsule: the program's buffer, which is held until the library is done with it, and memory
+ * of the library's that views were out of when the region was freed. That stays until the last view is gone (weft_region_keep()).
  *
- * Promise: a view of a region can be used whatever became of the region and its runtime; a buffer is held for as long as a peer could
- * touch it. tests/python/test_rma.py holds us to it. */
+ * Promise: a view of a region can be used whatever became of the region and its runtime; a buffer is held for as long as a peer
+ * could touch it. tests/python/test_rma.py holds us to it. */
 #include "core.h"
 
 #include <string.h>

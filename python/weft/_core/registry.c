@@ -4,8 +4,8 @@
  *
  * Watches end before it. It is not closed under clients and services that use it.
  *
- * Entries are shown by the library in progress, in a blocking runtime without the GIL: they are copied there, and become objects when somebody
- * asks for them. tests/python/test_registry.py holds us to it. */
+ * Entries are shown by the library in progress, in a blocking runtime without the GIL: they are copied there, and become objects
+ * when somebody asks for them. tests/python/test_registry.py holds us to it. */
 #include "registry.h"
 
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static void leave_runtime(weftpy_guest_t *guest)
     r->registry = NULL; /* the runtime closes it */
 }
 
-/* --- entries ------------------------------------------------------------------------------------------------------------------- */
+/* --- entries ------------------------------------------------------------------------------------------------------ */
 
 weftpy_row_t *weftpy_row_new(const weft_entry_t *e, weft_change_t change)
 {
@@ -101,7 +101,7 @@ PyObject *weftpy_row_entry(weftpy_state_t *st, const weftpy_row_t *row)
                                  data, (Py_ssize_t)row->data);
 }
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
@@ -154,7 +154,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* --- entering and leaving ------------------------------------------------------------------------------------------------------ */
+/* --- entering and leaving ----------------------------------------------------------------------------------------- */
 
 static weftpy_op_t *begin(weftpy_registry_t *r, const weftpy_gives_t *gives, uint64_t timeout)
 {
@@ -218,7 +218,7 @@ static PyObject *leave(FAST_ARGS)
     return op ? weftpy_op_posted(op, weft_registry_leave(r->registry, service, instance, &op->op)) : NULL;
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------------------- */
+/* --- looking ------------------------------------------------------------------------------------------------------ */
 
 typedef struct found {
     weftpy_row_t *first, **end;
@@ -302,7 +302,7 @@ static PyObject *watch(FAST_ARGS)
     return weftpy_watch_new(r, service);
 }
 
-/* --- closing, asking ----------------------------------------------------------------------------------------------------------- */
+/* --- closing, asking ---------------------------------------------------------------------------------------------- */
 
 static PyObject *close_it(PyObject *self, PyObject *unused)
 {

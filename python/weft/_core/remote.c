@@ -1,12 +1,12 @@
 /* _core/remote.c - Remote: memory of a peer's, attached by a key or by the name of its region.
  *
- * It holds its endpoint, without which it is of no use. What it does are operations like all others: in an event loop an Op to await, in a
- * blocking runtime the result. Buffers are held until the operation is complete, cancelled or not.
+ * It holds its endpoint, without which it is of no use. What it does are operations like all others: in an event loop an Op to
+ * await, in a blocking runtime the result. Buffers are held until the operation is complete, cancelled or not.
  *
  *     COMING -> HERE -> GONE   see handle.c; drop(), `with`, or the object goes
  *
- * Promise: a buffer is held for as long as bytes may come into it; whatever the key, the offset or the owner, an exception at worst.
- * tests/python/test_rma.py holds us to it. */
+ * Promise: a buffer is held for as long as bytes may come into it; whatever the key, the offset or the owner, an exception at
+ * worst. tests/python/test_rma.py holds us to it. */
 #include "store.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* _core/request_answer.c - answering a Request: reply(), fail(), and the values of its streams.
  *
- * A small answer is copied by the library. A large one is sent from where it is: the operation holds the objects until it is complete.
+ * A small answer is copied by the library. A large one is sent from where it is: the operation holds the objects until it is
+ * complete.
  *
  * tests/python/test_service.py and test_service_streams.py hold us to it. */
 #include "serve.h"

@@ -3,11 +3,10 @@
  * The package's Runtime is a class of Python's over this one. A runtime of a loop belongs to the loop it was made in, or given.
  * It knows its endpoints, by weak references, so that what arrives can say over which of them.
  *
- * Promise: closing completes everything under way with ClosedError, and whoever awaits it hears of that. tests/python/test_loops.py
- * holds us to it. */
+ * Promise: closing completes everything under way with ClosedError, and whoever awaits it hears of that.
+ * tests/python/test_loops.py holds us to it. */
 #include "core.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -100,8 +99,6 @@ static int opened(weftpy_runtime_t *run)
     return -1;
 }
 
-static weft_status_t close_it(weftpy_runtime_t *run);
-
 static int init(PyObject *self, PyObject *args, PyObject *kw)
 {
     static char *words[] = {
@@ -161,7 +158,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
         if (result && run->rt) {
             PyObject *type, *error, *trace;
             PyErr_Fetch(&type, &error, &trace);
-            close_it(run);
+            weftpy_runtime_close(run);
             PyErr_Restore(type, error, trace);
         }
     }
@@ -172,103 +169,7 @@ out:
     return result;
 }
 
-/* --- closing ------------------------------------------------------------------------------------------------------------- */
-
-typedef struct closing {
-    weft_runtime_t *rt;
-    weft_status_t status;
-} closing_t;
-
-static void *close_elsewhere(void *arg)
-{
-    closing_t *c = arg;
-    c->status = weft_runtime_close(c->rt);
-    return NULL;
-}
-
-/* Without the GIL. Inside the progress of another runtime, which the collector or a destructor can get us into, the library closes none:
- * a thread does it, and this one waits for that. */
-static weft_status_t close_blocking(weft_runtime_t *rt)
-{
-    closing_t c = {rt, WEFT_ERR_NOMEM};
-    pthread_t thread;
-    if (!weftpy_inside)
-        close_elsewhere(&c);
-    else if (!pthread_create(&thread, NULL, close_elsewhere, &c))
-        pthread_join(thread, NULL);
-    return c.status;
-}
-
-static weft_status_t close_it(weftpy_runtime_t *run)
-{
-    weft_runtime_t *rt = run->rt;
-    weft_status_t status;
-    if (!rt)
-        return WEFT_OK;
-    if (run->driving ||
-        (!run->blocking && weftpy_inside)) /* the library closes none there. Before anything is undone: it stays open */
-        return WEFT_ERR_STATE;
-    weftpy_loop_detach(run);
-    if (run->blocking) {
-        if (!weftpy_wait_end_all(run))
-            return WEFT_ERR_STATE;
-        if (!run->rt)
-            return WEFT_OK;           /* another thread closed it meanwhile */
-        weftpy_messages_release(run); /* what those who waited got is among them */
-        weftpy_claims_drop(run);
-        weftpy_guests_leave(&run->guests);
-        weftpy_handles_end(run);
-        run->rt = NULL;                            /* from here on nobody else finds it */
-        PyThreadState *save = PyEval_SaveThread(); /* its thread may be waiting for the GIL, in a callback */
-        status = close_blocking(rt);
-        PyEval_RestoreThread(save);
-        if (status == WEFT_ERR_NOMEM || status == WEFT_ERR_STATE)
-            run->closed_eps =
-                NULL; /* no thread to close it, or a callback that does not return: it goes on, and calls back with them */
-    } else {
-        run->closing = true;
-        weftpy_messages_release(run);
-        weftpy_guests_leave(&run->guests);
-        weftpy_handles_end(run);
-        weftpy_claims_drop(run);
-        weftpy_inside++; /* it completes what is under way, as progress does */
-        status = weft_runtime_close(rt);
-        weftpy_inside--;
-    }
-    run->rt = NULL;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    Py_CLEAR(run->afterwards);
-    if (run->handlers)
-        PyDict_Clear(run->handlers); /* nobody calls them any more, and they may keep what keeps the runtime */
-    while (run->woken && weftpy_loop_wake(run, false) < 0)
-        PyErr_Clear(); /* the loop is closed: nobody waits any more */
-    weftpy_loop_call_rest(run);
-    if (!weftpy_runtime_forked(run)) /* where somebody may have held the lock */
-        weftpy_closed_eps_over(run->closed_eps);
-    PyErr_Restore(type, error, trace);
-    return status;
-}
-
-static PyObject *close_method(PyObject *self, PyObject *unused)
-{
-    weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    if (run->rt && !run->blocking && run->thread != PyThread_get_thread_ident())
-        return weftpy_raise_text(run->st, WEFT_ERR_STATE,
-                                 "the runtime belongs to the event loop of another thread: close it there");
-    weft_status_t status = close_it(run);
-    if (status && status != WEFT_ERR_FORKED)
-        return status == WEFT_ERR_STATE && run->rt
-                   ? weftpy_raise_text(
-                         run->st, status,
-                         run->blocking
-                             ? "this thread waits in the runtime, and a signal handler cannot close it meanwhile: raise an "
-                               "exception there, which ends the wait, and close it then"
-                             : "a runtime cannot be closed by what is called in its progress, or in that of another, such as "
-                               "__del__ of a buffer: have the loop do it, with loop.call_soon()")
-                   : weftpy_raise(run->st, status);
-    Py_RETURN_NONE;
-}
+/* --- its end --------------------------------------------------------------------------------------------------------------- */
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -291,7 +192,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static int clear(PyObject *self)
 {
     weftpy_runtime_t *run = (weftpy_runtime_t *)self;
-    close_it(run);
+    weftpy_runtime_close(run);
     Py_CLEAR(run->handlers);
     Py_CLEAR(run->loop);
     Py_CLEAR(run->call_later);
@@ -310,7 +211,7 @@ static int close_later(void *self)
     weftpy_runtime_t *run = self;
     if (weftpy_inside && !Py_AddPendingCall(close_later, self)) /* such steps are in progress, too */
         return 0;
-    close_it(run); /* if it is refused, it is never closed, and has one reference for ever */
+    weftpy_runtime_close(run); /* if it is refused, it is never closed, and has one reference for ever */
     if (!run->rt)
         Py_DECREF((PyObject *)run);
     return 0;
@@ -490,7 +391,8 @@ static PyMethodDef methods[] = {
     {"mirror", FAST(mirror),
      DOC("mirror($self, name, stores, *, size=None, write=False, force=False, checksums=False, lease=None, timeout=None)",
          "Open a mirror on one to three stores, or make it: `size` says how long. Gives a Mirror.")},
-    {"_close", close_method, METH_NOARGS, DOC("_close($self)", "Close it now: what is under way completes with ClosedError.")},
+    {"_close", weftpy_runtime_close_method, METH_NOARGS,
+     DOC("_close($self)", "Close it now: what is under way completes with ClosedError.")},
     {"_turn", weftpy_loop_turn, METH_NOARGS, "For the event loop: drive it, and wake who waits."},
     {"_timer", weftpy_loop_timer, METH_NOARGS, "For the event loop: a deadline of the library has come."},
     {"_attach", attach, METH_O, DOC("_attach($self, loop, /)", "Leave the event loop it has for another, that of this thread.")},

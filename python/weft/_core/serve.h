@@ -1,7 +1,7 @@
 /* _core/serve.h - what the files of services share: requests as they come, and where they wait.
  *
- * inbox.c is C without Python: requests arrive on threads that do not have the GIL. service.c and service_functions.c are the type Service,
- * request.c and request_answer.c the type Request. */
+ * inbox.c is C without Python: requests arrive on threads that do not have the GIL. service.c and service_functions.c are the
+ * type Service, request.c and request_answer.c the type Request. */
 #ifndef WEFT_PY_SERVE_H
 #define WEFT_PY_SERVE_H
 
@@ -78,8 +78,10 @@ void weftpy_inbox_arrived(weft_request_t *request, void *function);      /* weft
 void weftpy_inbox_released(void *function, void *unused);                /* weft_release_fn */
 weftpy_arrival_t *weftpy_inbox_take(weftpy_inbox_t *q);                  /* NULL: none waits */
 weftpy_arrival_t *weftpy_inbox_take_told(weftpy_inbox_t *q);             /* with the GIL: ->object is alive */
-bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);       /* for one of them, without the GIL; false: it is stopped */
-void weftpy_inbox_stop(weftpy_inbox_t *q);                               /* what waits is answered UNAVAILABLE, nobody waits any more */
+/* for one of them, without the GIL; false: it is stopped */
+bool weftpy_inbox_wait(weftpy_inbox_t *q, bool news, uint64_t ns);
+/* what waits is answered UNAVAILABLE, nobody waits any more */
+void weftpy_inbox_stop(weftpy_inbox_t *q);
 void weftpy_inbox_forget(weftpy_inbox_t *q);                             /* the runtime is gone: what waits is let go of */
 void weftpy_inbox_watch(weftpy_arrival_t *a);                            /* it will be among the told when it is cancelled */
 void weftpy_inbox_unwatch(weftpy_arrival_t *a);
@@ -101,7 +103,8 @@ struct weftpy_request {
     bool answered, cancelled, once;
     bool fetched; /* into a buffer of the function's */
 };
-PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a); /* owns a; NULL with an exception: it was answered */
+/* owns a; NULL with an exception: it was answered */
+PyObject *weftpy_request_new(weftpy_service_t *service, weftpy_arrival_t *a);
 void weftpy_request_let_go(weftpy_request_t *r); /* the library gets it back */
 int weftpy_request_check(weftpy_request_t *r);   /* -1: it was answered, or its runtime is closed. Last before it is used */
 
@@ -127,7 +130,8 @@ struct weftpy_service {
     PyObject *weakrefs;
 };
 int weftpy_service_check(weftpy_service_t *service); /* -1: it is closed. Last before it is used */
-PyObject *weftpy_service_posted(weftpy_service_t *service, weftpy_op_t *op, weft_status_t status); /* which holds the service. Steals op */
+/* which holds the service. Steals op */
+PyObject *weftpy_service_posted(weftpy_service_t *service, weftpy_op_t *op, weft_status_t status);
 
 /* service_functions.c: methods of Service */
 PyObject *weftpy_service_add(FAST_ARGS);

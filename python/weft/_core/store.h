@@ -16,7 +16,7 @@ PyObject *weftpy_remote_readv(FAST_ARGS);
 PyObject *weftpy_remote_writev(FAST_ARGS);
 PyObject *weftpy_remote_read_many(FAST_ARGS);
 PyObject *weftpy_remote_write_many(FAST_ARGS);
-/* remote.c: a Remote whose memory is a block's or a transport's, which is held; gone when weftpy_handle_take() is called on it. */
+/* remote.c: a Remote whose memory is that of a block or a transport, which it holds. weftpy_handle_take() ends it. */
 PyObject *weftpy_remote_borrow(weftpy_runtime_t *run, PyObject *whose, weft_remote_t *remote);
 
 #endif

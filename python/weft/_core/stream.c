@@ -3,14 +3,14 @@
  *     async for x in client.primes(100)          what the server gives, in order; `for` in a blocking runtime
  *     await s.send(x), s.end(), s.result()       what it takes, and what the call came to
  *
- * A send waits while the other side has as much as it wants and nobody took it. Each value that came is an Item of its own, which views of
- * it keep alive, and nothing else: so who leaves the loop lets go of the Stream, and with that the call is cancelled and the
- * function hears of it.
+ * A send waits while the other side has as much as it wants and nobody took it. Each value that came is an Item of its own, which
+ * views of it keep alive, and nothing else: so who leaves the loop lets go of the Stream, and with that the call is cancelled and
+ * the function hears of it.
  *
  *     open -> released   close(), or the object goes, or its runtime
  *
- * Promise: whoever sees the end has had everything; where the call failed, that is raised instead. tests/python/test_rpc_streams.py holds
- * us to it. */
+ * Promise: whoever sees the end has had everything; where the call failed, that is raised instead.
+ * tests/python/test_rpc_streams.py holds us to it. */
 #include "calls.h"
 
 typedef struct stream {
@@ -31,9 +31,10 @@ typedef struct item {
 
 #define SELF stream_t *s = (stream_t *)self
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Cancels the call, if it is under way. In a blocking runtime nobody else keeps the operation: it is waited for, which the library bounds. */
+/* Cancels the call, if it is under way. In a blocking runtime nobody else keeps the operation: it is waited for, which the
+ * library bounds. */
 static void release(stream_t *s)
 {
     weft_stream_t *stream = s->s;
@@ -112,7 +113,7 @@ static int check(stream_t *s)
     return -1;
 }
 
-/* --- items --------------------------------------------------------------------------------------------------------------------- */
+/* --- items -------------------------------------------------------------------------------------------------------- */
 
 static item_t *item_new(stream_t *s)
 {
@@ -144,7 +145,7 @@ static PyObject *item_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
     return value;
 }
 
-/* What the call came to says more than that a value of it is not to be had. False: it is not known yet, or came to nothing bad. */
+/* Raise the failure of the call, which says more than that there is no value. False: it did not fail, or that is not known. */
 static bool raise_call(const stream_t *s, weft_status_t status)
 {
     weft_op_t *whole = s && s->op ? &s->op->op : NULL;
@@ -200,7 +201,7 @@ static PyObject *posted(stream_t *s, weftpy_op_t *op, weft_status_t status)
     return weftpy_op_posted(op, status);
 }
 
-/* --- receiving ----------------------------------------------------------------------------------------------------------------- */
+/* --- receiving ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *next_value(PyObject *self)
 {
@@ -237,7 +238,7 @@ static PyObject *iterate(PyObject *self)
     return Py_NewRef(self);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------- */
+/* --- sending ------------------------------------------------------------------------------------------------------ */
 
 static int takes(stream_t *s)
 {
@@ -271,7 +272,7 @@ static PyObject *end(PyObject *self, PyObject *unused)
     return op ? posted(s, op, weft_stream_end(s->s, &op->op)) : NULL;
 }
 
-/* --- the call ------------------------------------------------------------------------------------------------------------------ */
+/* --- the call ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *result(PyObject *self, PyObject *unused)
 {

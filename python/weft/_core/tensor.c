@@ -1,11 +1,13 @@
 /* _core/tensor.c - Tensor: numbers in memory that came with a call, with their shape, as other libraries want to see them.
  *
- * It gives its memory by the buffer protocol (numpy.asarray(tensor), memoryview(tensor)) and by DLPack (torch.from_dlpack(tensor)),
- * without a copy. The memory is that of a reply, an item or a request, which lives until the last view of it is gone; or a copy.
+ * It gives its memory by the buffer protocol (numpy.asarray(tensor), memoryview(tensor)) and by DLPack
+ * (torch.from_dlpack(tensor)), without a copy. The memory is that of a reply, an item or a request, which lives until the last
+ * view of it is gone; or a copy.
  *
  * One of a single dimension is a sequence too: it has a length, items, and is equal to a list of the same numbers.
  *
- * Promise: a view never outlives its memory, also where the runtime it came from is closed. tests/python/test_rpc_values.py holds us to it. */
+ * Promise: a view never outlives its memory, also where the runtime it came from is closed. tests/python/test_rpc_values.py holds
+ * us to it. */
 #include "values.h"
 
 #include <string.h>
@@ -25,7 +27,7 @@ _Static_assert(sizeof(int64_t) == sizeof(Py_ssize_t), "a shape is one for the bu
 
 #define SELF tensor_t *t = (tensor_t *)self
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 /* Of the buffer protocol; NULL: it has none. */
 static const char *format_of(const weft_tensor_t *t)
@@ -154,7 +156,7 @@ static void dealloc(PyObject *self)
     weftpy_free(self);
 }
 
-/* --- the buffer protocol ------------------------------------------------------------------------------------------------------- */
+/* --- the buffer protocol ------------------------------------------------------------------------------------------ */
 
 static int refuse(Py_buffer *view, const char *why)
 {
@@ -196,7 +198,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-/* --- DLPack -------------------------------------------------------------------------------------------------------------------- */
+/* --- DLPack ------------------------------------------------------------------------------------------------------- */
 
 /* Whoever has it may let go of it on any thread, with the GIL or without. */
 static void let_go(weftpy_dlpack_t *d)
@@ -219,7 +221,7 @@ static void unused(PyObject *capsule)
 static PyObject *dlpack(FAST_ARGS)
 {
     SELF;
-    /* stream, max_version, dl_device, copy: what we give is complete, unversioned, where it is, and no copy; who wants more is told so */
+    /* stream, max_version, dl_device, copy: what we give is complete, unversioned, in place and no copy; else it is refused */
     for (Py_ssize_t i = 0, k = kwnames ? PyTuple_Size(kwnames) : 0; i < k; i++) {
         PyObject *name = PyTuple_GetItem(kwnames, i);
         if (PyUnicode_CompareWithASCIIString(name, "copy") == 0 && args[n + i] == Py_True) {
@@ -248,7 +250,7 @@ static PyObject *dlpack_device(PyObject *self, PyObject *none)
     return Py_BuildValue("(ii)", (int)t->t.device_type, (int)t->t.device_id);
 }
 
-/* --- as a sequence ------------------------------------------------------------------------------------------------------------- */
+/* --- as a sequence ------------------------------------------------------------------------------------------------ */
 
 static Py_ssize_t length(PyObject *self)
 {
@@ -319,7 +321,7 @@ static PyObject *compare(PyObject *self, PyObject *other, int how)
     return result;
 }
 
-/* --- what can be asked --------------------------------------------------------------------------------------------------------- */
+/* --- what can be asked -------------------------------------------------------------------------------------------- */
 
 static PyObject *numbers(const int64_t *of, int n)
 {

@@ -1,7 +1,7 @@
 /* _core/timerfd.c - a clock that can be polled, for a loop that is driven by hand.
  *
- * A program that sleeps on the descriptors of a runtime has to wake for the library's deadlines too: a timer descriptor beside them does that.
- * (Python has them itself from 3.13 on.)
+ * A program that sleeps on the descriptors of a runtime has to wake for the library's deadlines too: a timer descriptor beside
+ * them does that. (Python has them itself from 3.13 on.)
  *
  * tests/python/test_ucx_api.py holds us to it. */
 #include "core.h"

@@ -1,11 +1,12 @@
 /* _core/transport.c - Transport: the link of an action to a memory element, by its name.
  *
- * The package disagg has a class of its own over this one, so that its calls come here without a step between. It may be asked for before it
- * is usable: what moves bytes (transport_io.c) waits until it is, without the GIL.
+ * The package disagg has a class of its own over this one, so that its calls come here without a step between. It may be asked
+ * for before it is usable: what moves bytes (transport_io.c) waits until it is, without the GIL.
  *
  *     waiting, connecting, ready, lost, failed, released   as weft/element.h has them; all that is known of them is the library's
  *
- * `buf` is a view of the registered buffer, and of a server's memory. Views keep the memory, also when another buffer is registered.
+ * `buf` is a view of the registered buffer, and of a server's memory. Views keep the memory, also when another buffer is
+ * registered.
  *
  * Promise: whatever the arguments and the state, an exception at worst; a view can be used whatever became of the transport.
  * tests/python/test_disagg_transport.py and test_disagg_buffers.py hold us to it. */

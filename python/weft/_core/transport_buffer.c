@@ -1,6 +1,8 @@
-/* _core/transport_buffer.c - _TransportBuffer: the memory that is registered with a transport, held for as long as somebody has a view of it.
+/* _core/transport_buffer.c - _TransportBuffer: the memory that is registered with a transport, held for as long as somebody has a
+ * view of it.
  *
- * Transport.buf is a memoryview of one. The memory is counted by the library, and may outlive the transport, its action and the runtime.
+ * Transport.buf is a memoryview of one. The memory is counted by the library, and may outlive the transport, its action and the
+ * runtime.
  *
  * Promise: a view can be used whatever became of the transport. tests/python/test_disagg_buffers.py holds us to it. */
 #include "elements.h"

@@ -1,13 +1,14 @@
 /* _core/values.c - objects of Python as values of the library, by the type that a signature wants, and back.
  *
- * Numbers, text and bytes are taken from what they are in Python; a vector from a buffer of exactly its items, without a copy, or else from
- * any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a copy, on a GPU too.
+ * Numbers, text and bytes are taken from what they are in Python; a vector from a buffer of exactly its items, without a copy, or
+ * else from any sequence, item by item; a tensor from anything with the buffer protocol or DLPack, strides and all, without a
+ * copy, on a GPU too.
  *
- * Nothing is guessed: text is no number, a float no whole number, bytes are no text, and what does not fit into its type is refused. The
- * sentence names the function and the argument.
+ * Nothing is guessed: text is no number, a float no whole number, bytes are no text, and what does not fit into its type is
+ * refused. The sentence names the function and the argument.
  *
- * Promise: whatever is passed, a value or a TypeError, OverflowError or ValueError, and nothing held by a failure stays held once the holds
- * are released. tests/python/test_rpc_values.py holds us to it. */
+ * Promise: whatever is passed, a value or a TypeError, OverflowError or ValueError, and nothing held by a failure stays held once
+ * the holds are released. tests/python/test_rpc_values.py holds us to it. */
 #include "values.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ void weftpy_holds_release(weftpy_holds_t *holds)
     PyErr_Restore(type, error, trace);
 }
 
-/* --- what is weftpy_value_wrong with it ---------------------------------------------------------------------------------------------------- */
+/* --- what is wrong with it --------------------------------------------------------------------------- */
 
 /* "argument b", "result 2", "the value"; with [k] behind it for an item of a vector. */
 static PyObject *place(const weftpy_where_t *w, Py_ssize_t item)
@@ -113,7 +114,7 @@ bool weftpy_error_passes(void)
     return PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception));
 }
 
-/* --- numbers ------------------------------------------------------------------------------------------------------------------ */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 static int get_int(const weftpy_where_t *w, Py_ssize_t item, uint32_t type, PyObject *object, weft_value_t *out)
 {
@@ -214,7 +215,7 @@ static int get_text(const weftpy_where_t *w, PyObject *object, weftpy_holds_t *h
     return 0;
 }
 
-/* --- buffers ------------------------------------------------------------------------------------------------------------------ */
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
 
 static bool items_are(const Py_buffer *view, uint32_t type)
 {
@@ -232,7 +233,7 @@ static bool items_are(const Py_buffer *view, uint32_t type)
     }
 }
 
-/* --- vectors ------------------------------------------------------------------------------------------------------------------ */
+/* --- vectors ------------------------------------------------------------------------------------------------------ */
 
 static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type, PyObject *object, weftpy_holds_t *holds,
                      weft_value_t *out);
@@ -301,7 +302,7 @@ static int get_items(weftpy_state_t *st, const weftpy_where_t *w, uint32_t type,
     return 0;
 }
 
-/* --- into the library --------------------------------------------------------------------------------------------------------- */
+/* --- into the library --------------------------------------------------------------------------------------------- */
 
 int weftpy_value_get(weftpy_state_t *st, const weftpy_where_t *where, uint32_t type, PyObject *object, weftpy_holds_t *holds,
                      weft_value_t *out)

@@ -1,4 +1,5 @@
-/* _core/values_tensor.c - tensors of Python's objects: by the buffer protocol, or by DLPack, on the host or on a GPU, without a copy.
+/* _core/values_tensor.c - tensors of Python's objects: by the buffer protocol, or by DLPack, on the host or on a GPU, without a
+ * copy.
  *
  * tests/python/test_rpc_values.py and test_gpu.py hold us to it. */
 #include "values.h"

@@ -1,8 +1,8 @@
 /* _core/watch.c - Watch: what changes in a registry, to be gone through.
  *
- * The library tells of changes in progress, in a blocking runtime without the GIL: they are copied to a list, under a lock, and whoever waits
- * is woken. To wait is to have a timer of the library under way, which is cancelled when something came: so that a task, a thread, and a thread
- * that drives its runtime itself wait in the same way.
+ * The library tells of changes in progress, in a blocking runtime without the GIL: they are copied to a list, under a lock, and
+ * whoever waits is woken. To wait is to have a timer of the library under way, which is cancelled when something came: so that a
+ * task, a thread, and a thread that drives its runtime itself wait in the same way.
  *
  * The list outlives the object for as long as the library may call: it is held by both.
  *
@@ -49,7 +49,7 @@ typedef struct wait {
 
 #define SELF watch_t *w = (watch_t *)self
 
-/* --- changes ------------------------------------------------------------------------------------------------------------------- */
+/* --- changes ------------------------------------------------------------------------------------------------------ */
 
 static void unref(changes_t *c)
 {
@@ -111,7 +111,7 @@ static weftpy_row_t *take(changes_t *c, bool *over_out, bool *lost_out)
     return row;
 }
 
-/* --- life ---------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static void ended(weft_op_t *op, void *user)
 {
@@ -184,7 +184,7 @@ PyObject *weftpy_watch_new(weftpy_registry_t *r, const char *service)
     return (PyObject *)w;
 }
 
-/* --- going through it ---------------------------------------------------------------------------------------------------------- */
+/* --- going through it --------------------------------------------------------------------------------------------- */
 
 static PyObject *change_of(weftpy_state_t *st, weftpy_row_t *row)
 {

@@ -6,8 +6,8 @@
         trans.buf[0:5] = b"hello"
         trans.write(5, addr=0)
 
-`weft run DIR` runs a directory of such programs on this machine, and OpenWhisk runs them elsewhere: docs/guide/elements.md. What is not asked for is
-not loaded: an element may live for a few milliseconds only.
+`weft run DIR` runs a directory of such programs on this machine, and OpenWhisk runs them elsewhere: docs/guide/elements.md. What
+is not asked for is not loaded: an element may live for a few milliseconds only.
 """
 from .action import LibdAction
 from .runtime import Backend, InvokeError, Runtime
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .arrays import ElementArray
     from .transport import LibdRDMAServer, LibdRDMATransport, LibdTransport
 else:
-    _WHERE = {"ElementArray": "arrays", "LibdRDMAServer": "transport", "LibdRDMATransport": "transport", "LibdTransport": "transport"}
+    _WHERE = {"ElementArray": "arrays", "LibdRDMAServer": "transport", "LibdRDMATransport": "transport",
+              "LibdTransport": "transport"}
 
     def __getattr__(name):
         if name not in _WHERE:
@@ -29,4 +30,5 @@ else:
     def __dir__():
         return sorted({*globals(), *_WHERE})
 
-__all__ = ["Backend", "ElementArray", "InvokeError", "LibdAction", "LibdRDMAServer", "LibdRDMATransport", "LibdTransport", "Runtime"]
+__all__ = ["Backend", "ElementArray", "InvokeError", "LibdAction", "LibdRDMAServer", "LibdRDMATransport", "LibdTransport",
+           "Runtime"]

@@ -1,4 +1,5 @@
-"""The key with which a memory element tells the runtime of the activation that invoked it where it is: PUT /action/ID/transport/NAME?key=...
+"""The key with which a memory element tells the runtime of the activation that invoked it where it is: PUT
+/action/ID/transport/NAME?key=...
 
 It is made of a secret that only that runtime and its activation know, and is good for one transport of one activation.
 tests/python/test_openwhisk_transport.py and test_openwhisk_api.py hold us to it.

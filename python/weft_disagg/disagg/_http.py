@@ -2,8 +2,9 @@
 
     NAME -> CONNECTED -> ASKED -> ANSWERED   every step within one deadline, also against a server that trickles
 
-A redirect is an answer like any other: it is never followed. What goes wrong is a Problem with a sentence, and with what is known of the request: one
-that was never sent cannot have been carried out. The Authorization header is in no exception, nor in the variables of the frames that one keeps.
+A redirect is an answer like any other: it is never followed. What goes wrong is a Problem with a sentence, and with what is known
+of the request: one that was never sent cannot have been carried out. The Authorization header is in no exception, nor in the
+variables of the frames that one keeps.
 
 tests/python/test_openwhisk_api.py holds us to it.
 """
@@ -148,7 +149,8 @@ class Server:
             said = str(problem)
         except (OSError, http.client.HTTPException, ValueError) as error:
             said = self._sentence(error, bool(asked), max(until - began, 0))
-        # raised here, where no exception is being handled: the one of before would be kept, and with it frames that have the header
+        # raised here, where no exception is being handled: the one of before would be kept, and with it frames that have the
+        # header
         raise Problem(said, bool(asked))
 
     def _ask(self, method: str, path: str, body: Secret | None, authorization: Secret, until: float, asked: list[bool]) -> Answer:
@@ -189,9 +191,12 @@ class Server:
 
     def _sentence(self, error: Exception, asked: bool, seconds: float) -> str:
         if isinstance(error, socket.gaierror):
-            return f"the name of the host of {self} cannot be resolved ({error.strerror}): is it right, and does the container's DNS know it?"
+            return (f"the name of the host of {self} cannot be resolved ({error.strerror}): is it right, and does the "
+                    f"container's "
+                    f"DNS know it?")
         if isinstance(error, ssl.SSLCertVerificationError):
-            return (f"the certificate of {self} is not to be trusted ({error.verify_message}): name a file with that of its authority in "
+            return (f"the certificate of {self} is not to be trusted ({error.verify_message}): name a file with that of its "
+                    f"authority in "
                     "SSL_CERT_FILE, or, where nobody can listen in between, set __OW_IGNORE_CERTS=true")
         if isinstance(error, TimeoutError):
             if asked:
@@ -204,5 +209,6 @@ class Server:
         if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead, ConnectionError, ssl.SSLError)):
             return f"{self} hung up before its answer was whole"
         if isinstance(error, (http.client.HTTPException, ValueError)):
-            return f"what answered at {self} does not speak HTTP" + ("" if self.tls else ": should the host begin with https:// ?")
+            return f"what answered at {self} does not speak HTTP" + ("" if self.tls
+                                                                     else ": should the host begin with https:// ?")
         return f"{self} cannot be reached ({error.strerror if isinstance(error, OSError) else type(error).__name__})"

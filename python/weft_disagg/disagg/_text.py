@@ -1,8 +1,9 @@
-"""JSON for elements, without what the json package loads: that is a third of what an element that does nothing costs beyond its interpreter.
+"""JSON for elements, without what the json package loads: that is a third of what an element that does nothing costs beyond its
+interpreter.
 
-The work is done by the interpreter's own _json, as the json package has it done. Where that module is missing, or is not as it was, the json package
-does it: the same texts and the same values either way, and ValueError or RecursionError for what is no JSON. NaN and infinities are none.
-tests/python/test_disagg_text.py holds us to it.
+The work is done by the interpreter's own _json, as the json package has it done. Where that module is missing, or is not as it
+was, the json package does it: the same texts and the same values either way, and ValueError or RecursionError for what is no
+JSON. NaN and infinities are none. tests/python/test_disagg_text.py holds us to it.
 """
 from __future__ import annotations
 

@@ -37,12 +37,14 @@ def for_people(aid: str) -> str:
 class LibdAction:
     """The transports of a compute element by name, and the runtime that starts and releases elements.
 
-    `cv`, a threading.Condition or None, is notified whenever a transport is added or configured and when the action is terminated. `aid` is the id
-    of the activation, `server_url` is kept for whoever wants it. `transports` are durls to begin with; `backend` is who starts elements for
-    `action.runtime`; `runtime` a blocking runtime in place of the process's own. Other keywords are kept in `kw`, for whoever runs the element.
+    `cv`, a threading.Condition or None, is notified whenever a transport is added or configured and when the action is
+    terminated. `aid` is the id of the activation, `server_url` is kept for whoever wants it. `transports` are durls to begin
+    with; `backend` is who starts elements for `action.runtime`; `runtime` a blocking runtime in place of the process's own. Other
+    keywords are kept in `kw`, for whoever runs the element.
     """
 
-    def __init__(self, cv: threading.Condition | None = None, aid: str = "", server_url: str = "", *, transports: Iterable[str] = (),
+    def __init__(self, cv: threading.Condition | None = None, aid: str = "", server_url: str = "", *,
+                 transports: Iterable[str] = (),
                  backend: Backend | None = None, runtime: _CoreRuntime | None = None, **kw: Any) -> None:
         self.cv = cv
         self.aid = str(aid)
@@ -63,7 +65,8 @@ class LibdAction:
     # --- what programs call
 
     def get_transport(self, name: str, ttype: str = "rdma") -> LibdTransport:
-        """The transport of that name, the same object every time; `ttype` is "rdma" or "rdma_server". It may not be usable yet: calls on it wait.
+        """The transport of that name, the same object every time; `ttype` is "rdma" or "rdma_server". It may not be usable yet:
+        calls on it wait.
 
         KeyError: there is no such type. MemoryError: there is no such transport.
         """
@@ -89,7 +92,8 @@ class LibdAction:
         try:
             found = (LibdRDMATransport if ttype == "rdma" else LibdRDMAServer)(self._action, name, ttype)
         except NotFoundError:
-            raise MemoryError(f"there is no transport {name!r}: it is not among those that this element was given, or it was released") from None
+            raise MemoryError(f"there is no transport {name!r}: it is not among those that this element was given, or it was "
+                              f"released") from None
         except InvalidError:
             raise self._other_type(name, ttype) from None
         self._transports[name] = found
@@ -124,7 +128,8 @@ class LibdAction:
                 self.cv.notify_all()
 
     def add_transport(self, durl: str) -> int:
-        """Add a transport: `NAME;IMPL;[KEY,VALUE;]*`. One that says where its element is connects at once, any other waits for config_transport().
+        """Add a transport: `NAME;IMPL;[KEY,VALUE;]*`. One that says where its element is connects at once, any other waits for
+        config_transport().
 
         0, as Scad has it.
         """
@@ -157,7 +162,8 @@ class LibdAction:
             return {name: self.get_transport(name, ttype) for name, ttype in self._types.items()}
 
     def terminate(self) -> None:
-        """The action's time is over: calls that wait for a transport to become usable raise, and serve() returns. Any number of times."""
+        """The action's time is over: calls that wait for a transport to become usable raise, and serve() returns. Any number
+        of times."""
         with self._lock:
             self._terminated = True
             action = self._action
@@ -180,7 +186,8 @@ class LibdAction:
             del self._marks[:-4096]
 
     def record(self, n: int) -> None:
-        """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are not among them."""
+        """Keep what the last `n` calls on transports took, for profiled(); 0 stops that. Those that are awaited are not among
+        them."""
         with self._lock:
             if self._action is not None:
                 self._action.profile(n)
@@ -189,7 +196,8 @@ class LibdAction:
             self._record = n
 
     def profiled(self) -> list[tuple[str, str, int, float, float]]:
-        """Calls since record(n), and the points of profile(), in order: (transport, what, bytes, when it began on the monotonic clock, seconds).
+        """Calls since record(n), and the points of profile(), in order: (transport, what, bytes, when it began on the monotonic
+        clock, seconds).
 
         A point is ("", "profile", its number, when, 0.0).
         """
@@ -199,7 +207,8 @@ class LibdAction:
         return sorted(rows + marks, key=lambda row: row[3]) if marks else rows
 
     def release_transport(self, name: str) -> None:
-        """Let go of an element's transports, `name` and all `name@i`: every use of them raises from now on. LookupError: there is none."""
+        """Let go of an element's transports, `name` and all `name@i`: every use of them raises from now on. LookupError:
+        there is none."""
         with self._lock:
             if self._action is None:
                 from weft import NotFoundError
@@ -222,7 +231,8 @@ class LibdAction:
                     continue  # closed
                 before = told.get(trans.name)
                 if before is not None:  # released, and another one got the name
-                    now = {key: value + before[key] if isinstance(value, int) and key != "len" else value for key, value in now.items()}
+                    now = {key: value + before[key] if isinstance(value, int) and key != "len" else value for key,
+                           value in now.items()}
                 told[trans.name] = now
             return told
 

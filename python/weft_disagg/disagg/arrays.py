@@ -4,16 +4,16 @@
         matrix[7] *= 2              # 8000 bytes come, and 8000 go when it is closed
         total = matrix[:, 3].sum()  # 1000 times 8 bytes, in one operation, less what is here
 
-An index gives a copy, an assignment changes what is here. Only elements that were assigned to are written back, by flush() and close(): others of the
-same array may be written by somebody else meanwhile. What was fetched stays as it was until refresh().
+An index gives a copy, an assignment changes what is here. Only elements that were assigned to are written back, by flush() and
+close(): others of the same array may be written by somebody else meanwhile. What was fetched stays as it was until refresh().
 
     NEW -> OPEN -> CLOSED   close(), `with`
 
-Bytes move by the transport's read_many() and write_many(), so that an array is wherever its transport leads: on one element or on replicas, and
-after a loss on whatever is there again.
+Bytes move by the transport's read_many() and write_many(), so that an array is wherever its transport leads: on one element or on
+replicas, and after a loss on whatever is there again.
 
-Promise: what a fetch that failed was to bring is not here; what a flush that failed was to write stays dirty, and so it is written by the next one.
-tests/python/test_disagg_arrays.py and test_disagg_array_faults.py hold us to it.
+Promise: what a fetch that failed was to bring is not here; what a flush that failed was to write stays dirty, and so it is
+written by the next one. tests/python/test_disagg_arrays.py and test_disagg_array_faults.py hold us to it.
 """
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ BATCH = 4096
 
 
 class ElementArray:
-    """An array in the memory of an element, in C order. Indices are numbers, slices, `...` and None, as numpy's are; no lists and no masks.
+    """An array in the memory of an element, in C order. Indices are numbers, slices, `...` and None, as numpy's are; no lists and
+    no masks.
 
-    `timeout` is for how many seconds a fetch or a flush may take, and may be set at any time; None: the durl's timeout_ms, if it has one.
+    `timeout` is for how many seconds a fetch or a flush may take, and may be set at any time; None: the durl's timeout_ms, if it
+    has one.
     """
 
-    def __init__(self, trans: BlockingTransport, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float | None = None) -> None:
+    def __init__(self, trans: BlockingTransport, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float
+                 | None = None) -> None:
         np = _numpy()
         self._closed = True  # until it is whole
         self._trans = trans
@@ -113,7 +116,8 @@ class ElementArray:
         return [(self._array.offset + a * item, self._bytes[a * item:(b + 1) * item]) for a, b in zip(firsts, lasts)]
 
     def _move(self, many: Callable[..., None], positions: Any, moved: Callable[[Any], None]) -> None:
-        """Elements at rising positions, in operations of bounded length within the time for all; `moved` hears of those that are done."""
+        """Elements at rising positions, in operations of bounded length within the time for all; `moved` hears of those that
+        are done."""
         until = None if self.timeout is None else time.monotonic() + self.timeout
         pieces = self._runs(positions)
         done = 0
@@ -193,6 +197,7 @@ class ElementArray:
             self._closed = True  # half of what was meant is not written
 
     def __del__(self) -> None:
-        lost = 0 if self._closed else self._dirty.tobytes().count(1)  # numpy's own sums import something, which an interpreter that ends does not
+        # numpy's own sums import something, which an interpreter that ends does not
+        lost = 0 if self._closed else self._dirty.tobytes().count(1)
         if lost:
             warnings.warn(f"{self!r} was not closed: {lost} elements that were written are lost", ResourceWarning, source=self)

@@ -1,13 +1,17 @@
-"""disagg.element: one compute element. This is what launchers run, by launched() or as python -m disagg.element, which takes longer.
+"""disagg.element: one compute element. This is what launchers run, by launched() or as python -m disagg.element, which takes
+longer.
 
-It is told what to run by lines of JSON over a socket that it inherits, whose number is in WEFT_ELEMENT_FD, and answers there; without that variable
-lines come from stdin and answers go to the descriptor after --out. stdout is the program's. docs/design/launcher.md has every line.
+It is told what to run by lines of JSON over a socket that it inherits, whose number is in WEFT_ELEMENT_FD, and answers there;
+without that variable lines come from stdin and answers go to the descriptor after --out. stdout is the program's.
+docs/design/launcher.md has every line.
 
-    {"do": "run", "file": ..., "params": ..., "transports": [...]}  ->  {"did": "begin"}, {"did": "stats", ...}, then {"did": "result", ...} or
-    {"do": "config", ...}, {"do": "terminate"}: at any time             {"did": "error", "error": ..., "traceback": ...}; exit status 0 or 1
+    {"do": "run", "file": ..., "params": ..., "transports": [...]}  ->  {"did": "begin"}, {"did": "stats", ...}, then {"did":
+    "result", ...} or {"do": "config", ...}, {"do": "terminate"}: at any time             {"did": "error", "error": ...,
+    "traceback": ...}; exit status 0 or 1
 
-A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio, neither json nor threading nor the library is loaded
-unless the element needs it. Whoever loads threading first is the main thread to it, so that thread loads nothing.
+A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio, neither json nor threading nor the
+library is loaded unless the element needs it. Whoever loads threading first is the main thread to it, so that thread loads
+nothing.
 
 Promise: one last line, whatever main() does and returns; no token of a durl, which is the key of its memory, in any of
 them. tests/python/test_disagg_element.py holds us to it.
@@ -135,10 +139,12 @@ def takes_one(main: Callable[..., Any]) -> bool:
         return False  # what it takes is seen when it is called
     more, kw_defaults = code.co_flags & 4, getattr(main, "__kwdefaults__", None) or {}
     needed = code.co_argcount - len(getattr(main, "__defaults__", None) or ())
-    by_name = [name for name in code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount] if name not in kw_defaults]
+    by_name = [name for name in code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
+               if name not in kw_defaults]
     if needed > 2 or by_name or not (code.co_argcount or more):
         said = f"needs {', '.join(by_name)} by name" if by_name else f"takes {code.co_argcount} arguments"
-        raise Refused(f"{code.co_filename}, line {code.co_firstlineno}: main {said}; it is called as main(params, action), or as main(params) "
+        raise Refused(f"{code.co_filename}, line {code.co_firstlineno}: main {said}; it is called as main(params, action), or "
+                      f"as main(params) "
                       "if it takes no more")
     return code.co_argcount == 1 and not more
 
@@ -187,7 +193,8 @@ def as_json(value: Any) -> str:
         return text
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         said = "" if isinstance(error, RecursionError) or "Circular" in str(error) else offender(value)
-        raise Refused(f"main() returned what is not JSON: {said or error}. Return dicts, lists, texts, finite numbers, True, False and None; "
+        raise Refused(f"main() returned what is not JSON: {said or error}. Return dicts, lists, texts, finite numbers, True, "
+                      f"False and None; "
                       "a numpy array by .tolist(), bytes through a memory element") from None
 
 
@@ -252,7 +259,8 @@ def descriptors(argv: list[str]) -> tuple[int, int]:
 
 def moved(action: LibdAction) -> dict[str, dict[str, int]]:
     """Operations and bytes by transport."""
-    return {name: {key: told[key] for key in ("reads", "writes", "bytes_read", "bytes_written")} for name, told in action.stats().items()}
+    return {name: {key: told[key] for key in ("reads", "writes", "bytes_read", "bytes_written")} for name,
+            told in action.stats().items()}
 
 
 def run(lines: Lines) -> int:
@@ -273,7 +281,8 @@ def run(lines: Lines) -> int:
             action.add_transport(durl)
         listening.acquire()
         try:
-            start_new_thread(listen, (lines, action, listening))  # not by threading, which takes longer to load than all that is here
+            # not by threading, which takes longer to load than all that is here
+            start_new_thread(listen, (lines, action, listening))
         except RuntimeError:  # a limit, of memory or of threads
             listening.release()
             raise

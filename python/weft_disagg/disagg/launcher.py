@@ -1,7 +1,7 @@
 """The backend of the local launcher: `weft run` listens on a Unix socket that WEFT_LAUNCHER names.
 
-One line of JSON each way: docs/design/launcher.md. What comes back is checked here, and its length and the time it takes are bounded.
-tests/python/test_disagg_runtime.py holds us to it.
+One line of JSON each way: docs/design/launcher.md. What comes back is checked here, and its length and the time it takes are
+bounded. tests/python/test_disagg_runtime.py holds us to it.
 """
 from __future__ import annotations
 

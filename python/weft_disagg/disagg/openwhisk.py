@@ -1,17 +1,18 @@
 """The backend of OpenWhisk: elements are actions, and starting one is invoking it by the REST API.
 
-The environment of the activation says where and as whom: __OW_API_HOST, __OW_API_KEY, and __OW_DEADLINE, by which everything here ends. The runtime
-that runs the action (`weft element serve`) adds WEFT_ELEMENT_CALLBACK, its own address, and WEFT_ELEMENT_CALLBACK_KEY, a secret of its own.
+The environment of the activation says where and as whom: __OW_API_HOST, __OW_API_KEY, and __OW_DEADLINE, by which everything here
+ends. The runtime that runs the action (`weft element serve`) adds WEFT_ELEMENT_CALLBACK, its own address, and
+WEFT_ELEMENT_CALLBACK_KEY, a secret of its own.
 
-    invoke      POST /api/v1/namespaces/_/actions/TEMPLATE, which does not wait for its end; the transport is added before, and waits
-    configured  the memory element PUTs its durl to the runtime that runs us, at the URL it was given, which holds good for this transport only
-    release     the transport is gone (Runtime does that), so that the element sees its user go and ends
+    invoke      POST /api/v1/namespaces/_/actions/TEMPLATE, which does not wait for its end; the transport is added before, and
+    waits configured  the memory element PUTs its durl to the runtime that runs us, at the URL it was given, which holds good for
+    this transport only release     the transport is gone (Runtime does that), so that the element sees its user go and ends
 
-A stock OpenWhisk has no request that ends an activation, and what Scad's own takes for it is not written down anywhere: the end of its last user is
-how an element learns that it was released.
+A stock OpenWhisk has no request that ends an activation, and what Scad's own takes for it is not written down anywhere: the end
+of its last user is how an element learns that it was released.
 
-Promise: every call ends within its time, whatever answers; nothing is asked twice that may have been carried out; no key in any text.
-tests/python/test_openwhisk_api.py and test_openwhisk_whole.py hold us to it.
+Promise: every call ends within its time, whatever answers; nothing is asked twice that may have been carried out; no key in any
+text. tests/python/test_openwhisk_api.py and test_openwhisk_whole.py hold us to it.
 """
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ REFUSALS = {
     408: "OpenWhisk waited for the request for {what} longer than it likes to",
     409: "OpenWhisk refuses to {what} because of a conflict: somebody may be changing the action; try again",
     413: "the parameters to {what} are larger than OpenWhisk takes: what is large belongs in a memory element",
-    429: "OpenWhisk has had too many requests of this namespace to {what} now: wait, start fewer at once, or have the namespace's limits raised",
+    429: "OpenWhisk has had too many requests of this namespace to {what} now: wait, start fewer at once, or have the "
+         "namespace's limits raised",
 }
 
 
@@ -68,11 +70,13 @@ def server(host: str, check: bool) -> Server:
     try:
         parts = urlsplit(text)
         name, port = parts.hostname, parts.port
-        good = not any(c <= " " or c == "\x7f" for c in host) and "@" not in parts.netloc and not parts.query and not parts.fragment
+        good = not any(c <= " " or c == "\x7f"
+                       for c in host) and "@" not in parts.netloc and not parts.query and not parts.fragment
     except ValueError:
         name, port, good, parts = None, None, False, urlsplit("")
     if not good or not name or parts.scheme not in ("http", "https") or parts.path not in ("", "/"):
-        raise InvokeError("__OW_API_HOST is not what it should be: a host, or http:// or https:// and a host, with a port if need be, "
+        raise InvokeError("__OW_API_HOST is not what it should be: a host, or http:// or https:// and a host, with a port if "
+                          "need be, "
                           "and nothing after it")
     tls = parts.scheme == "https"
     return Server(name, port or (443 if tls else 80), tls, check)
@@ -118,7 +122,8 @@ def size_of(props: dict[str, Any]) -> int | None:
 class OpenWhisk(Backend):
     """Starts elements by OpenWhisk's REST API. `timeout` bounds each call, in seconds; so does the activation's deadline.
 
-    `activations` has the id of each activation that was started, by the name that it was invoked as: `wsk activation get ID` says what became of it.
+    `activations` has the id of each activation that was started, by the name that it was invoked as: `wsk activation get ID` says
+    what became of it.
     """
 
     def __init__(self, action: LibdAction, host: str, key: str | Secret, *, check: bool = True, timeout: float = TIMEOUT) -> None:
@@ -150,11 +155,13 @@ class OpenWhisk(Backend):
     # --- what Runtime calls
 
     def invoke(self, template: str, trans: str, props: dict[str, Any]) -> str | None:
-        """Start an action like `template`. The durl of its memory if the answer has it; None: it computes, or says where it is later.
+        """Start an action like `template`. The durl of its memory if the answer has it; None: it computes, or says where it is
+        later.
 
-        `props`: `params` are the parameters of the new activation, `size` or `limits: {mem: ...}` the size of a memory element, and `type`, "memory"
-        or "compute", what it is. Without that the annotation `type` of the action says it; without either it is memory, unless it is given `params`.
-        `grace` and `patience` are how many seconds memory waits for others after its last user, and for the first one.
+        `props`: `params` are the parameters of the new activation, `size` or `limits: {mem: ...}` the size of a memory element,
+        and `type`, "memory" or "compute", what it is. Without that the annotation `type` of the action says it; without either it
+        is memory, unless it is given `params`. `grace` and `patience` are how many seconds memory waits for others after its last
+        user, and for the first one.
         """
         until = self._until()
         path = path_of(template)
@@ -180,7 +187,8 @@ class OpenWhisk(Backend):
         return durl
 
     def release(self, name: str) -> None:
-        """Let go of what was invoked as `name`: its transports are released already, by which a memory element sees that it is not used any more.
+        """Let go of what was invoked as `name`: its transports are released already, by which a memory element sees that it is
+        not used any more.
 
         No request is sent. An element that computes ends by itself.
         """
@@ -215,7 +223,8 @@ class OpenWhisk(Backend):
 
     @staticmethod
     def _body(params: dict[str, Any] | None, about: dict[str, Any] | None) -> Secret:
-        """The parameters of the new activation; a secret, since a memory element is given the right to configure our transport."""
+        """The parameters of the new activation; a secret, since a memory element is given the right to configure our
+        transport."""
         from ._http import Secret
         wrong = ""
         try:
@@ -274,7 +283,8 @@ class OpenWhisk(Backend):
         if isinstance(aid, str) and aid.isprintable() and len(aid) <= NAME_MOST:
             self.activations[trans] = aid
         elif self._durl(said, trans) is None:
-            raise InvokeError(unknown(f"{self._server} answered without an activationId when asked to {what}: is __OW_API_HOST an OpenWhisk?", True))
+            raise InvokeError(unknown(f"{self._server} answered without an activationId when asked to {what}: is __OW_API_HOST "
+                                      f"an OpenWhisk?", True))
         else:
             self.activations[trans] = ""
         return said
@@ -322,7 +332,8 @@ class OpenWhisk(Backend):
                     raise InvokeError(f"OpenWhisk cannot be asked to {what}: {said}")
                 raise InvokeError(unknown(f"OpenWhisk was asked to {what}, and {said}", method == "POST"))
             after = answer.headers.get("retry-after", "")
-            if answer.status not in (429, 503) or tries == AGAIN_MOST or not after.isascii() or not after.isdecimal() or len(after) > 6:
+            seconds = after.isascii() and after.isdecimal() and len(after) <= 6
+            if answer.status not in (429, 503) or tries == AGAIN_MOST or not seconds:
                 return answer
             if not self._pause(int(after), until):
                 return answer
@@ -350,14 +361,16 @@ class OpenWhisk(Backend):
         words = said.get("error") if isinstance(said, dict) else None
         theirs = f" ({status}: {self._clean(words)})" if isinstance(words, str) and words else f" ({status})"
         if 300 <= status < 400:
-            raise InvokeError(f"{self._server} sends requests elsewhere{theirs}, to {self._place(answer)}: they are not sent there, since the key "
+            raise InvokeError(f"{self._server} sends requests elsewhere{theirs}, to {self._place(answer)}: they are not sent "
+                              f"there, since the key "
                               "would go with them. If that is your OpenWhisk, say so in __OW_API_HOST")
         if status in REFUSALS:
             raise InvokeError(REFUSALS[status].format(what=what, template=template, where=self._server) + theirs)
         if status >= 500:
             raise InvokeError(unknown(f"OpenWhisk failed to {what}{theirs}", post))
         if status not in (200, 202):
-            raise InvokeError(f"OpenWhisk answered with what it never should{theirs} when asked to {what}: is __OW_API_HOST an OpenWhisk?")
+            raise InvokeError(f"OpenWhisk answered with what it never should{theirs} when asked to {what}: is __OW_API_HOST an "
+                              f"OpenWhisk?")
         if not isinstance(said, dict):
             raise InvokeError(unknown(f"{self._server} answered with what is no JSON object when asked to {what}: "
                                       "is __OW_API_HOST an OpenWhisk?", post))

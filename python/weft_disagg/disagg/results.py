@@ -1,7 +1,8 @@
-"""The results of a parent, as its children get them: a list of what its copies returned, that also answers as the dict of the first of them.
+"""The results of a parent, as its children get them: a list of what its copies returned, that also answers as the dict of the
+first of them.
 
-Programs index them both ways: params["split"][0]["words"], and params["split"]["words"], which is natural for a parent of one copy.
-tests/python/test_disagg_element.py holds us to it.
+Programs index them both ways: params["split"][0]["words"], and params["split"]["words"], which is natural for a parent of one
+copy. tests/python/test_disagg_element.py holds us to it.
 """
 from __future__ import annotations
 

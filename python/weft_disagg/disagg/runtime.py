@@ -1,7 +1,7 @@
 """action.runtime: starting elements while a program runs, and letting them go.
 
-Who does that is a backend: the local launcher that started this element (launcher.py), OpenWhisk (openwhisk.py), or one of the program's own.
-tests/python/test_disagg_runtime.py holds us to it.
+Who does that is a backend: the local launcher that started this element (launcher.py), OpenWhisk (openwhisk.py), or one of the
+program's own. tests/python/test_disagg_runtime.py holds us to it.
 """
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def find(action: LibdAction) -> Backend:
     if path:
         from .launcher import Launcher
         return Launcher(path)
-    raise InvokeError("nothing here can start elements: run the program with `weft run DIR`, or on OpenWhisk (which sets __OW_API_HOST)")
+    raise InvokeError("nothing here can start elements: run the program with `weft run DIR`, or on OpenWhisk (which sets "
+                      "__OW_API_HOST)")
 
 
 class Runtime:
@@ -64,9 +65,11 @@ class Runtime:
         return self._backend
 
     def invoke(self, template: str, trans: str, props: dict[str, Any] | None = None) -> None:
-        """Start a new element like the existing one `template`, and add the transport `trans` to it; `props` is what is different about it.
+        """Start a new element like the existing one `template`, and add the transport `trans` to it; `props` is what is different
+        about it.
 
-        For a memory element action.get_transport(trans, "rdma") can be used when this returns; it may have to wait for the element yet.
+        For a memory element action.get_transport(trans, "rdma") can be used when this returns; it may have to wait for the
+        element yet.
         """
         for what, text in (("template", template), ("trans", trans)):
             if not isinstance(text, str) or not text:

@@ -24,7 +24,8 @@ class LibdTransport(_Transport):
     __slots__ = ()
 
     def get_msg(self) -> tuple[int, str]:
-        """What the other side has to be told, and how long that is, as Scad's launchers ask for it: (0, ""), or a server's durl once it serves."""
+        """What the other side has to be told, and how long that is, as Scad's launchers ask for it: (0, ""), or a server's
+        durl once it serves."""
         return 0, ""
 
     def describe(self) -> str:
@@ -46,11 +47,13 @@ class LibdRDMATransport(LibdTransport):
 
     __slots__ = ()
 
-    def remote_array(self, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float | None = None) -> ElementArray:
-        """A numpy array in the element's memory, from `offset` bytes on: fetches what is read, writes back what was written on flush() and close().
+    def remote_array(self, dtype: Any, shape: int | tuple[int, ...], offset: int = 0, *, timeout: float
+                     | None = None) -> ElementArray:
+        """A numpy array in the element's memory, from `offset` bytes on: fetches what is read, writes back what was written on
+        flush() and close().
 
-        Waits for the element first. No buffer need be registered, and one that is stays as it is. `timeout` is for how many seconds that wait, and
-        every fetch and flush, may take.
+        Waits for the element first. No buffer need be registered, and one that is stays as it is. `timeout` is for how many
+        seconds that wait, and every fetch and flush, may take.
         """
         from .arrays import ElementArray
         self.wait_ready(timeout)

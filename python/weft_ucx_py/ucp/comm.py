@@ -1,7 +1,8 @@
 """Communication as asyncio futures, over the callbacks of ucp._libs.ucx_api.
 
-Each function posts one operation and returns a future of `event_loop`, or of the loop that runs: True, what was received by am_recv(), or the
-exception. A future that is cancelled cancels its request, and the memory is held until the library has let go of it.
+Each function posts one operation and returns a future of `event_loop`, or of the loop that runs: True, what was received by
+am_recv(), or the exception. A future that is cancelled cancels its request, and the memory is held until the library has let go
+of it.
 
 tests/python/test_ucp_comm.py holds us to it.
 """
@@ -16,7 +17,8 @@ from ._libs.arr import Array
 from .utils import get_event_loop
 
 
-def _post(event_loop: asyncio.AbstractEventLoop | None, worker: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+def _post(event_loop: asyncio.AbstractEventLoop | None, worker: Any, function: Callable[..., Any], *args: Any,
+          **kwargs: Any) -> asyncio.Future[Any]:
     """A future of what function(*args, cb_func=...) comes to."""
     loop = event_loop or get_event_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -73,7 +75,8 @@ def am_send(ep: ucx_api.UCXEndpoint, buffer: Any, nbytes: int, name: str = "am_s
     return _post(event_loop, ep.worker, ucx_api.am_send_nbx, ep, buffer, nbytes, name=name)
 
 
-def am_recv(ep: ucx_api.UCXEndpoint, name: str = "am_recv", event_loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Future[Any]:
+def am_recv(ep: ucx_api.UCXEndpoint, name: str = "am_recv", event_loop: asyncio.AbstractEventLoop
+            | None = None) -> asyncio.Future[Any]:
     """Receive an active message, into memory of the allocator that is registered."""
     loop = event_loop or get_event_loop()
     future: asyncio.Future[Any] = loop.create_future()

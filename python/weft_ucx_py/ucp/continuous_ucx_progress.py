@@ -1,8 +1,8 @@
 """Who drives the worker: an event loop that sleeps on it, or one that never sleeps.
 
-The worker's runtime is attached to the loop, which then drives it by itself: completions wake the tasks that await them. That is all of BlockingMode,
-UCX-Py's name for the mode in which an idle program uses no CPU. NonBlockingMode also keeps the loop from ever sleeping, which costs a core, and saves
-the time that waking takes.
+The worker's runtime is attached to the loop, which then drives it by itself: completions wake the tasks that await them. That is
+all of BlockingMode, UCX-Py's name for the mode in which an idle program uses no CPU. NonBlockingMode also keeps the loop from
+ever sleeping, which costs a core, and saves the time that waking takes.
 
 A task of progress belongs to one loop, and ends with the worker, with the loop, or when another loop asks for the worker.
 

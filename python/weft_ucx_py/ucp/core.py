@@ -1,13 +1,14 @@
-"""The context of a program: one worker, what it listens on and connects to, and the functions that use it without being given one.
+"""The context of a program: one worker, what it listens on and connects to, and the functions that use it without being given
+one.
 
-The worker's runtime is attached to the event loop that runs, and moves when another one asks: several asyncio.run() one after the other may use
-what the first of them made. Two threads cannot use it at one time.
+The worker's runtime is attached to the event loop that runs, and moves when another one asks: several asyncio.run() one after the
+other may use what the first of them made. Two threads cannot use it at one time.
 
     no context -> a context    init(), or the first call that needs one
     a context -> none          reset(), or the end of the program: what was sent is flushed, for some seconds at most
 
-Endpoints come about in the same way on both sides: connect, make two tags of random numbers, and tell them to the peer over the endpoint's
-stream. Messages travel with these tags, so that no endpoint receives what is meant for another.
+Endpoints come about in the same way on both sides: connect, make two tags of random numbers, and tell them to the peer over the
+endpoint's stream. Messages travel with these tags, so that no endpoint receives what is meant for another.
 
 A process that was forked gets UCXError from what its parent made; after reset() it may make its own.
 
@@ -20,31 +21,27 @@ import atexit
 import gc
 import logging
 import os
-import struct
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import weft
 
 from . import comm
+# noqa: F401
+from ._connecting import (CONNECT_TIMEOUT, EndpointHandler, Listener, _handler_ended, _introduced, _listener_handler,
+                          _listener_handler_coroutine, _new_tags, exchange_peer_info)
 from ._libs import ucx_api
 from ._libs.arr import Array
 from .continuous_ucx_progress import BlockingMode, NonBlockingMode, ProgressTask
-from .endpoint import CTRL_ID, Endpoint, UCXPYTags
-from .exceptions import UCXBaseException, UCXCanceled, UCXCloseError, UCXConnectionReset, UCXError
+from .endpoint import CTRL_ID, Endpoint
+from .exceptions import UCXError
 from .utils import get_address, get_event_loop, get_ucxpy_logger, hash64bits  # noqa: F401
 
 logger = get_ucxpy_logger()
 
-EndpointHandler = Callable[[Endpoint], Awaitable[None] | None]
-
-CONNECT_TIMEOUT = 5.0  # seconds
 FLUSH_BOUND = 5.0  # seconds that the end of a loop waits for what was sent
-
-_PEER_INFO = struct.Struct("<QQQ")  # message tag, control tag, and their hash
-
 
 # --- one program, one context ------------------------------------------------------------------------------------------
 
@@ -65,129 +62,21 @@ def _get_ctx() -> ApplicationContext:
     """The context of the program, made now if there is none."""
     global _ctx
     if _forked:
-        raise UCXError("this process was forked after ucp was used: what the parent made is of no use here. Start processes by spawn "
-                       "(multiprocessing.get_context(\"spawn\")), or call ucp.reset() first, which gives the child a context of its own")
+        raise UCXError("this process was forked after ucp was used: what the parent made is of no use here. Start processes by "
+                       "spawn "
+                       "(multiprocessing.get_context(\"spawn\")), or call ucp.reset() first, which gives the child a context of "
+                       "its own")
     if _ctx is None:
         _ctx = ApplicationContext()
     return _ctx
-
-
-# --- connecting --------------------------------------------------------------------------------------------------------
-
-
-async def exchange_peer_info(endpoint: Any, msg_tag: int, ctrl_tag: int, listener: bool, stream_timeout: float | None = CONNECT_TIMEOUT
-                             ) -> dict[str, int]:
-    """Tell the peer our tags and learn its own: {"msg_tag": ..., "ctrl_tag": ...}. TimeoutError if it takes longer than `stream_timeout`."""
-    mine = _PEER_INFO.pack(msg_tag, ctrl_tag, hash64bits(msg_tag, ctrl_tag))
-    theirs = bytearray(_PEER_INFO.size)
-    async with asyncio.timeout(stream_timeout):
-        await comm.stream_send(endpoint, Array(mine), len(mine), name="exchange_peer_info")
-        await comm.stream_recv(endpoint, Array(theirs), len(theirs), name="exchange_peer_info")
-    peer_msg, peer_ctrl, check = _PEER_INFO.unpack(theirs)
-    if check != hash64bits(peer_msg, peer_ctrl):
-        raise UCXError("the peer did not introduce itself as ucp does: it speaks another protocol" if listener else
-                       "the listener did not introduce itself as ucp does: it speaks another protocol, or is of another version")
-    return {"msg_tag": peer_msg, "ctrl_tag": peer_ctrl}
-
-
-def _new_tags(handle: int) -> tuple[int, int]:
-    seed = os.urandom(16)
-    return hash64bits("msg_tag", seed, handle), hash64bits("ctrl_tag", seed, handle)
-
-
-async def _introduced(ctx: ApplicationContext, ucx_ep: Any, listener: bool, error_handling: bool) -> Endpoint:
-    """The endpoint, once both sides know the tags; closed again if they never do."""
-    try:
-        msg_tag, ctrl_tag = _new_tags(ucx_ep.handle)
-        peer = await exchange_peer_info(ucx_ep, msg_tag, ctrl_tag, listener, ctx.connect_timeout)
-    except BaseException:
-        ucx_ep.close()
-        raise
-    tags = UCXPYTags(msg_send=peer["msg_tag"], msg_recv=msg_tag, ctrl_send=peer["ctrl_tag"], ctrl_recv=ctrl_tag)
-    ep = Endpoint(ucx_ep, ctx, tags)
-    logger.debug("%s: %s, error handling: %s, msg-tag-send: %s, msg-tag-recv: %s, ctrl-tag-send: %s, ctrl-tag-recv: %s",
-                 "_listener_handler() server" if listener else "create_endpoint() client", hex(ep.uid), error_handling, hex(tags.msg_send),
-                 hex(tags.msg_recv), hex(tags.ctrl_send), hex(tags.ctrl_recv))
-    return ep
-
-
-async def _listener_handler_coroutine(conn_request: Any, ctx: ApplicationContext, func: EndpointHandler, error_handling: bool) -> None:
-    try:
-        ucx_ep = ucx_api.UCXEndpoint.create_from_conn_request(ctx.worker, conn_request, error_handling)
-        ep = await _introduced(ctx, ucx_ep, True, error_handling)
-    except (UCXBaseException, TimeoutError) as error:
-        logger.info("a peer connected and went away again, or did not introduce itself: %s: %s", type(error).__name__, error)
-        return
-    del ctx, ucx_ep, conn_request  # nothing here may keep them longer than `func` does
-    result = func(ep)
-    del ep
-    if result is not None and hasattr(result, "__await__"):
-        await result
-
-
-def _listener_handler(conn_request: Any, callback_func: EndpointHandler, ref: weakref.ref[ApplicationContext], error_handling: bool) -> None:
-    ctx = ref()
-    if ctx is None:
-        return
-    if ctx._loop is None or ctx._loop.is_closed():  # it came by progress(): the next loop takes it
-        ctx._callers.append((conn_request, callback_func, error_handling))
-        return
-    task = ctx._loop.create_task(_listener_handler_coroutine(conn_request, ctx, callback_func, error_handling))
-    ctx._handlers.add(task)
-    task.add_done_callback(_handler_ended(weakref.ref(ctx), callback_func))
-
-
-def _handler_ended(ref: weakref.ref[ApplicationContext], func: EndpointHandler) -> Callable[[asyncio.Task[None]], None]:
-    def ended(task: asyncio.Task[None]) -> None:
-        ctx = ref()
-        if ctx is not None:
-            ctx._handlers.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, (UCXCloseError, UCXCanceled, UCXConnectionReset)):  # a peer that has closed is how most of them end
-            logger.debug("the listener's function %r ended: %s: %s", func, type(error).__name__, error)
-        elif error is not None:
-            task.get_loop().call_exception_handler({"message": f"ucp: the listener's function {func!r} failed", "exception": error, "task": task})
-    return ended
-
-
-class Listener:
-    """Where peers come in. It stops when it is closed, or when the last reference to it is dropped."""
-
-    def __init__(self, backend: Any, ctx: ApplicationContext | None = None) -> None:
-        self._b, self._ctx = backend, ctx
-
-    def closed(self) -> bool:
-        """True once it does not listen any more."""
-        return self._b is None or not self._b.initialized
-
-    @property
-    def ip(self) -> str:
-        """The address it listens on."""
-        return str(self._b.ip)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on: the one that was picked, if none was asked for."""
-        return int(self._b.port)
-
-    def close(self) -> None:
-        """Stop listening. Endpoints that came this way live on."""
-        if not self.closed():
-            self._b.close()
-        self._ctx = None
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Exception:  # the interpreter is ending, or the loop of another thread has it: it goes with the worker
-            pass
 
 
 # --- the context -------------------------------------------------------------------------------------------------------
 
 
 async def _keeper(ref: weakref.ref[ApplicationContext]) -> AsyncGenerator[None, None]:
-    """Suspended until its loop shuts its asynchronous generators down, which asyncio.run() does at its end: the one moment to flush."""
+    """Suspended until its loop shuts its asynchronous generators down, which asyncio.run() does at its end: the one moment to
+    flush."""
     try:
         yield
     finally:
@@ -199,11 +88,13 @@ async def _keeper(ref: weakref.ref[ApplicationContext]) -> AsyncGenerator[None, 
 class ApplicationContext:
     """What a program has of UCX: a context and one worker, its event loop, and how long connecting may take.
 
-    config_dict: options of UCX, without UCX_ before them. blocking_progress_mode: True lets the loop sleep, False never does; the default is True,
-    and False if UCXPY_NON_BLOCKING_MODE is set. connect_timeout: seconds; the default is UCXPY_CONNECT_TIMEOUT, or 5.
+    config_dict: options of UCX, without UCX_ before them. blocking_progress_mode: True lets the loop sleep, False never does; the
+    default is True, and False if UCXPY_NON_BLOCKING_MODE is set. connect_timeout: seconds; the default is UCXPY_CONNECT_TIMEOUT,
+    or 5.
     """
 
-    def __init__(self, config_dict: dict[str, Any] = {}, blocking_progress_mode: bool | None = None, connect_timeout: float | None = None) -> None:
+    def __init__(self, config_dict: dict[str, Any] = {}, blocking_progress_mode: bool | None = None, connect_timeout: float
+                 | None = None) -> None:
         self.connect_timeout = _timeout_of(connect_timeout)
         if blocking_progress_mode is None:
             blocking_progress_mode = "UCXPY_NON_BLOCKING_MODE" not in os.environ
@@ -238,7 +129,8 @@ class ApplicationContext:
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and self._loop.is_running() and self._thread != threading.get_ident():
-            raise UCXError("ucp's worker is driven by the event loop of another thread, which is running: use ucp in that thread, or weft.Runtime, "
+            raise UCXError("ucp's worker is driven by the event loop of another thread, which is running: use ucp in that "
+                           "thread, or weft.Runtime, "
                            "of which every loop may have its own")
         for task in self.progress_tasks:
             task.cancel()
@@ -298,8 +190,10 @@ class ApplicationContext:
 
     # -- listening and connecting
 
-    def create_listener(self, callback_func: EndpointHandler, port: int | None = None, endpoint_error_handling: bool = True) -> Listener:
-        """Listen on `port`, or on one that is picked; `callback_func`, a function or coroutine function, is called with each new endpoint."""
+    def create_listener(self, callback_func: EndpointHandler, port: int | None = None,
+                        endpoint_error_handling: bool = True) -> Listener:
+        """Listen on `port`, or on one that is picked; `callback_func`, a function or coroutine function, is called with each
+        new endpoint."""
         if not callable(callback_func):
             raise TypeError(f"callback_func is a function or coroutine function of one endpoint, and not {callback_func!r}")
         self.continuous_ucx_progress()
@@ -327,7 +221,8 @@ class ApplicationContext:
         """Receive a message with this tag from whichever peer, into `buffer`."""
         self.continuous_ucx_progress()
         array = buffer if isinstance(buffer, Array) else Array(buffer)
-        name = "[Worker Recv] worker: %s, tag: %s, nbytes: %d, type: %s" % (hex(self.worker.handle), hex(tag), array.nbytes, type(array.obj))
+        name = "[Worker Recv] worker: %s, tag: %s, nbytes: %d, type: %s" % (hex(self.worker.handle), hex(tag), array.nbytes,
+                                                                            type(array.obj))
         logger.debug(name)
         return await comm.tag_recv(self.worker, array, array.nbytes, tag, name=name)
 
@@ -400,10 +295,11 @@ def _shutdown_handler(ref: weakref.ref[ApplicationContext]) -> Callable[[Any], N
 
 def init(options: dict[str, Any] = {}, env_takes_precedence: bool = False, blocking_progress_mode: bool | None = None,
          connect_timeout: float | None = None) -> None:
-    """Make the context with options of UCX, such as {"TLS": "tcp"}. Called once; everything else calls it without options if nobody has.
+    """Make the context with options of UCX, such as {"TLS": "tcp"}. Called once; everything else calls it without options if
+    nobody has.
 
-    UCX_* variables of the same name count more than `options` if env_takes_precedence, and less if not. blocking_progress_mode: False has the event
-    loop never sleep. connect_timeout: seconds.
+    UCX_* variables of the same name count more than `options` if env_takes_precedence, and less if not. blocking_progress_mode:
+    False has the event loop never sleep. connect_timeout: seconds.
     """
     global _ctx
     if _ctx is not None and not _forked:
@@ -416,15 +312,18 @@ def init(options: dict[str, Any] = {}, env_takes_precedence: bool = False, block
         if variable not in os.environ:
             continue
         if env_takes_precedence:
-            logger.debug("the option %s=%s gives way to %s=%s of the environment", name, options[name], variable, os.environ[variable])
+            logger.debug("the option %s=%s gives way to %s=%s of the environment", name, options[name], variable,
+                         os.environ[variable])
             options[name] = os.environ[variable]
         else:
-            logger.debug("%s=%s of the environment gives way to the option %s=%s", variable, os.environ[variable], name, options[name])
+            logger.debug("%s=%s of the environment gives way to the option %s=%s", variable, os.environ[variable], name,
+                         options[name])
     _ctx = ApplicationContext(options, blocking_progress_mode=blocking_progress_mode, connect_timeout=connect_timeout)
 
 
 def reset() -> None:
-    """Shut everything down: the next call makes a new context. UCXError if endpoints or listeners are still open; they go on with the old one."""
+    """Shut everything down: the next call makes a new context. UCXError if endpoints or listeners are still open; they go on
+    with the old one."""
     global _ctx, _forked
     ctx, _ctx = _ctx, None
     if _forked or ctx is None:
@@ -434,7 +333,8 @@ def reset() -> None:
     left = [f"Endpoint {ep.uid:#x}" for ep in list(ctx._endpoints.values())]
     left += [f"Listener on port {listener.port}" for listener in list(ctx._listeners) if not listener.closed()]
     if left:
-        raise UCXError("ucp was reset while not everything is closed: call close() or abort(), and drop, " + ", ".join(sorted(left)))
+        raise UCXError("ucp was reset while not everything is closed: call close() or abort(), and drop, "
+                       + ", ".join(sorted(left)))
     running = asyncio._get_running_loop()
     if running is not None and running is ctx._loop:
         ctx._finish_in(running)
@@ -503,7 +403,8 @@ def register_am_allocator(allocator: Callable[[int], Any], allocator_type: str) 
 
 
 def create_listener(callback_func: EndpointHandler, port: int | None = None, endpoint_error_handling: bool = True) -> Listener:
-    """Listen on `port`, or on one that is picked; `callback_func`, a function or coroutine function, is called with each new endpoint.
+    """Listen on `port`, or on one that is picked; `callback_func`, a function or coroutine function, is called with each new
+    endpoint.
 
     Keep the listener: it stops when nobody has it any more.
     """
@@ -551,6 +452,7 @@ async def flush() -> None:
 
 
 __all__ = ["ApplicationContext", "Endpoint", "Listener", "continuous_ucx_progress", "create_endpoint",
-           "create_endpoint_from_worker_address", "create_listener", "fence", "flush", "get_active_transports", "get_address", "get_config",
+           "create_endpoint_from_worker_address", "create_listener", "fence", "flush", "get_active_transports", "get_address",
+           "get_config",
            "get_ucp_context_info", "get_ucp_worker", "get_ucp_worker_info", "get_ucx_address_from_buffer", "get_ucx_version",
            "get_worker_address", "init", "progress", "recv", "register_am_allocator", "reset"]

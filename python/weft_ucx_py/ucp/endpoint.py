@@ -5,15 +5,16 @@ Messages go straight to the extension: an await of send() or recv() is an await 
     open -> closed    abort(), close(), the end of the last reference; the peer's close() once all it sent is received
     open -> no use    the peer aborted or is lost: closed() is True, and what had arrived can still be received
 
-close() tells the peer how many messages were sent (a control message: an urgent active message, with the peer's control tag), so that it closes
-once it has received them all. abort() tells it nothing. Both let go in the background: what was sent is flushed, for as long as the library's
-close_timeout at most.
+close() tells the peer how many messages were sent (a control message: an urgent active message, with the peer's control tag), so
+that it closes once it has received them all. abort() tells it nothing. Both let go in the background: what was sent is flushed,
+for as long as the library's close_timeout at most.
 
-Who waits in recv() when it ends gets UCXCanceled if this side closed or the peer did by close(), and UCXConnectionReset if the peer just went
-away; who asks after that UCXCloseError, or UCXConnectionReset. A receive that is cancelled loses no message: one that had come already is kept for
-the next receive.
+Who waits in recv() when it ends gets UCXCanceled if this side closed or the peer did by close(), and UCXConnectionReset if the
+peer just went away; who asks after that UCXCloseError, or UCXConnectionReset. A receive that is cancelled loses no message: one
+that had come already is kept for the next receive.
 
-Promise: nothing that send() has returned for is lost by close() or abort(). tests/python/test_ucp_close.py and test_ucp_tags.py hold us to it.
+Promise: nothing that send() has returned for is lost by close() or abort(). tests/python/test_ucp_close.py and test_ucp_tags.py
+hold us to it.
 """
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ class Endpoint:
         if force and tag is not None:
             return int(tag)
         if own is None:
-            raise UCXError("an endpoint made of a worker's address has no tags of its own: give a tag, a number below 2**64, and force_tag=True")
+            raise UCXError("an endpoint made of a worker's address has no tags of its own: give a tag, a number below 2**64, "
+                           "and force_tag=True")
         if tag is None:
             return own
         if isinstance(tag, (bytearray, memoryview)):
@@ -168,8 +170,8 @@ class Endpoint:
     async def send(self, buffer: Any, tag: Any = None, force_tag: bool = False) -> bool:
         """Send a message. Returns when the buffer may be used again; the message arrives even if the endpoint is then closed.
 
-        tag: what the receiver asks for, a number, string, bytes, or a tuple of those; with force_tag a number that is used as it is, so that any
-        receive of the peer's worker may ask for it.
+        tag: what the receiver asks for, a number, string, bytes, or a tuple of those; with force_tag a number that is used as it
+        is, so that any receive of the peer's worker may ask for it.
         """
         endpoint = self._weft
         if endpoint is None:
@@ -178,8 +180,8 @@ class Endpoint:
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         if logger.level <= _DEBUG:
-            logger.debug("[Send #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._send_count, hex(self._uid), hex(wire), _nbytes(buffer),
-                         _type(buffer))
+            logger.debug("[Send #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._send_count, hex(self._uid), hex(wire),
+                         _nbytes(buffer), _type(buffer))
         try:
             try:
                 op = endpoint.send(buffer, wire)
@@ -218,7 +220,8 @@ class Endpoint:
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()
         if logger.level <= _DEBUG:
-            logger.debug("[Recv #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._recv_count, hex(self._uid), hex(wire), size, _type(buffer))
+            logger.debug("[Recv #%03d] ep: %s, tag: %s, nbytes: %d, type: %s", self._recv_count, hex(self._uid), hex(wire), size,
+                         _type(buffer))
         self._recv_count += 1
         if force_tag or own is None:
             name = f"[Recv #{self._recv_count - 1:03d}] ep: {self._uid:#x}, tag: {wire:#x}, nbytes: {size}, type: {_type(buffer)}"
@@ -239,7 +242,8 @@ class Endpoint:
                 raise await self._ended(error, late) from None
             if got != size:
                 self._received()
-                raise UCXMsgTruncated(f"the message has {got} bytes, and the buffer {size}: they have to be the same (tag {wire:#x})")
+                raise UCXMsgTruncated(f"the message has {got} bytes, and the buffer {size}: they have to be the same (tag "
+                                      f"{wire:#x})")
         self._received()
         return True
 
@@ -254,8 +258,8 @@ class Endpoint:
             try:
                 data = bytes(_raw(memory)[:op.result()])
             except ValueError as error:
-                logger.warning("[Recv] ep: %s, tag: %s: a message came as its receive was cancelled, and is lost: %s", hex(self._uid), hex(wire),
-                               error)
+                logger.warning("[Recv] ep: %s, tag: %s: a message came as its receive was cancelled, and is lost: %s",
+                               hex(self._uid), hex(wire), error)
                 return
             self._kept.setdefault(wire, collections.deque()).append(data)
 
@@ -267,11 +271,13 @@ class Endpoint:
         self._recv_count += 1
         self._received()
         if len(data) != view.nbytes:
-            raise UCXMsgTruncated(f"the message has {len(data)} bytes, and the buffer {view.nbytes}: they have to be the same (tag {wire:#x})")
+            raise UCXMsgTruncated(f"the message has {len(data)} bytes, and the buffer {view.nbytes}: they have to be the same "
+                                  f"(tag {wire:#x})")
         view[:] = data
 
     async def send_obj(self, obj: Any, tag: Any = None) -> None:
-        """Send a buffer whose length the receiver does not know: its length in 8 bytes, and then itself. recv_obj() receives both."""
+        """Send a buffer whose length the receiver does not know: its length in 8 bytes, and then itself. recv_obj() receives
+        both."""
         await self.send(struct.pack("<Q", _nbytes(obj)), tag=tag)
         await self.send(obj, tag=tag)
 
@@ -312,8 +318,8 @@ class Endpoint:
         logger.debug(name)
         self._recv_count += 1
         received = await comm.am_recv(self._ep, name=name)
-        logger.debug("[AM Recv Completed #%03d] ep: %s, nbytes: %d, type: %s", self._finished_recv_count, hex(self._uid), _nbytes(received),
-                     type(received))
+        logger.debug("[AM Recv Completed #%03d] ep: %s, nbytes: %d, type: %s", self._finished_recv_count, hex(self._uid),
+                     _nbytes(received), type(received))
         self._received()
         return received
 
@@ -349,7 +355,8 @@ class Endpoint:
     # --- closing ---------------------------------------------------------------------------------------------------------------
 
     def close_after_n_recv(self, n: int, count_from_ep_creation: bool = False) -> None:
-        """Close it, as abort() does, once `n` more messages are received: or `n` in all, if they are counted from the endpoint's creation."""
+        """Close it, as abort() does, once `n` more messages are received: or `n` in all, if they are counted from the
+        endpoint's creation."""
         if not count_from_ep_creation:
             n += self._finished_recv_count
         if self._close_after_n_recv is not None:
@@ -383,7 +390,8 @@ class Endpoint:
             self._close_after_n_recv = count
 
     async def close(self) -> None:
-        """Close it, so that the peer receives everything that was sent, and then closes too. Messages that are being sent are finished."""
+        """Close it, so that the peer receives everything that was sent, and then closes too. Messages that are being sent are
+        finished."""
         if self._weft is None or self._shutting_down_peer:
             return
         if self.closed():
@@ -395,7 +403,8 @@ class Endpoint:
         try:
             if self._tags is not None:
                 tag = self._tags.ctrl_send
-                logger.debug("[Send shutdown] ep: %s, tag: %s, close_after_n_recv: %d", hex(self._uid), hex(tag), self._send_count)
+                logger.debug("[Send shutdown] ep: %s, tag: %s, close_after_n_recv: %d", hex(self._uid), hex(tag),
+                             self._send_count)
                 # not awaited: closing finishes it, and a peer that takes nothing any more must not hold us up
                 self._weft.am_send(CTRL_ID, header=_CTRL.pack(_SHUTDOWN, tag, self._send_count), urgent=True)
             await asyncio.sleep(0)  # those that wait get their turn
@@ -405,7 +414,8 @@ class Endpoint:
             self._shut(finish_sends=True)
 
     def abort(self) -> None:
-        """Close it now, without a word to the peer. What was sent is flushed; what is being sent or received ends with UCXCanceled."""
+        """Close it now, without a word to the peer. What was sent is flushed; what is being sent or received ends with
+        UCXCanceled."""
         self._shut(finish_sends=False)
 
     def _shut(self, finish_sends: bool) -> None:
@@ -423,7 +433,8 @@ class Endpoint:
         ep.close()
 
     async def flush(self) -> None:
-        """Wait until everything that was sent before is in the hands of the network or of the peer: its buffers may be used again."""
+        """Wait until everything that was sent before is in the hands of the network or of the peer: its buffers may be used
+        again."""
         self._open()
         if not self._ctx._is_running() or self._ctx._thread != get_ident():
             self._ctx.continuous_ucx_progress()

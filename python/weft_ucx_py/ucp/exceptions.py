@@ -5,7 +5,8 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-__all__ = ["UCXBaseException", "UCXCanceled", "UCXCloseError", "UCXConfigError", "UCXConnectionReset", "UCXError", "UCXMsgTruncated",
+__all__ = ["UCXBaseException", "UCXCanceled", "UCXCloseError", "UCXConfigError", "UCXConnectionReset", "UCXError",
+           "UCXMsgTruncated",
            "UCXNotConnected", "UCXUnreachable", "UCXWarning", "log_errors"]
 
 _logger = logging.getLogger("ucx")

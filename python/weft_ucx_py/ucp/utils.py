@@ -1,6 +1,7 @@
 """What ucp's modules share: the logger, the event loop, and hashes that are the same in every process.
 
-Promise: hash64bits() gives the same number in every process, whatever PYTHONHASHSEED is. tests/python/test_ucp_tags.py holds us to it.
+Promise: hash64bits() gives the same number in every process, whatever PYTHONHASHSEED is. tests/python/test_ucp_tags.py holds us
+to it.
 """
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 
 from ._libs.utils import format_bytes, format_time, get_address, parse_bytes, print_key_value, print_multi, print_separator
 
-__all__ = ["format_bytes", "format_time", "get_address", "get_event_loop", "get_ucxpy_logger", "hash64bits", "hmean", "parse_bytes",
+__all__ = ["format_bytes", "format_time", "get_address", "get_event_loop", "get_ucxpy_logger", "hash64bits", "hmean",
+           "parse_bytes",
            "print_key_value", "print_multi", "print_separator"]
 
 
@@ -101,7 +103,8 @@ def _spelled(value: Any) -> bytes:
     try:
         return b"i%d" % operator.index(value)
     except TypeError:
-        raise TypeError(f"{type(value).__name__} has no hash that is the same in every process, so no peer could match it: use numbers, strings, "
+        raise TypeError(f"{type(value).__name__} has no hash that is the same in every process, so no peer could match it: use "
+                        f"numbers, strings, "
                         "bytes, enumerations, None, or tuples and frozensets of those") from None
 
 

@@ -7,16 +7,16 @@
     ucp_py.destroy_ep(ep)
     ucp_py.fin()
 
-Whatever takes time is under way when it is returned: `done()` asks, `result()` waits and drives everything meanwhile, and a CommFuture can also be
-awaited in asyncio. What was open in the original has an answer here:
+Whatever takes time is under way when it is returned: `done()` asks, `result()` waits and drives everything meanwhile, and a
+CommFuture can also be awaited in asyncio. What was open in the original has an answer here:
 
 - whether `py_func` is a coroutine function is seen by itself; `is_coroutine` is still taken;
 - `get_endpoint()` takes `max_timeout`;
 - `stop_server()` ends the listening and nothing else: endpoints and what is under way on them go on;
 - `destroy_ep()` lets everything that was sent arrive; receives that are still under way end with `weft.ClosedError`.
 
-Objects go as bytes with a note of their type (bytes, bytearray, str, int, float, arrays); the memory of the interpreter is never sent, nothing is
-pickled, and what else there is has to be made bytes by the program. The wire is Weft's: both sides need it.
+Objects go as bytes with a note of their type (bytes, bytearray, str, int, float, arrays); the memory of the interpreter is never
+sent, nothing is pickled, and what else there is has to be made bytes by the program. The wire is Weft's: both sides need it.
 tests/python/test_ucp_py.py, test_ucp_py_server.py and test_ucp_py_memory.py hold us to all of it.
 """
 from weft._replaced import refuse_beside
@@ -28,5 +28,7 @@ from ._endpoint import CommFuture, destroy_ep, get_endpoint, get_obj_from_msg, u
 from ._memory import buffer_region, ucp_msg
 from ._server import ListenerFuture, ServerFuture, start_listener, start_server, stop_listener, stop_server
 
-__all__ = ["CommFuture", "ListenerFuture", "ServerFuture", "buffer_region", "destroy_ep", "fin", "get_endpoint", "get_obj_from_msg", "init",
-           "progress", "set_cuda_dev", "start_listener", "start_server", "stop_listener", "stop_server", "ucp_comm_request", "ucp_msg", "ucp_py_ep"]
+__all__ = ["CommFuture", "ListenerFuture", "ServerFuture", "buffer_region", "destroy_ep", "fin", "get_endpoint",
+           "get_obj_from_msg", "init",
+           "progress", "set_cuda_dev", "start_listener", "start_server", "stop_listener", "stop_server", "ucp_comm_request",
+           "ucp_msg", "ucp_py_ep"]

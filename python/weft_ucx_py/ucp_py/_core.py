@@ -3,11 +3,12 @@
     no runtime -> open     init()
     open -> no runtime     fin(), and the end of the interpreter
 
-While an asyncio loop runs in the calling thread the runtime is attached to it, so that its operations can be awaited; otherwise to a loop of our
-own, which every call drives that asks or waits. It moves by itself from one to the other.
+While an asyncio loop runs in the calling thread the runtime is attached to it, so that its operations can be awaited; otherwise
+to a loop of our own, which every call drives that asks or waits. It moves by itself from one to the other.
 
-Promise: a call that waits drives everything: receives that have begun, connections that come, functions that are told of them. So two processes
-that first receive and then send, both waiting for their sends, do not wait for each other. tests/python/test_ucp_py.py holds us to it.
+Promise: a call that waits drives everything: receives that have begun, connections that come, functions that are told of them. So
+two processes that first receive and then send, both waiting for their sends, do not wait for each other.
+tests/python/test_ucp_py.py holds us to it.
 """
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class Core:
         return n + (self.serve(loop) if serve else 0)
 
     def serve(self, loop: asyncio.AbstractEventLoop | None) -> int:
-        """Have the functions of servers called for whoever has come: one at a time, since they may wait themselves. How many calls that were."""
+        """Have the functions of servers called for whoever has come: one at a time, since they may wait themselves. How many
+        calls that were."""
         n = 0
         if not self.serving:
             self.serving = True
@@ -74,7 +76,8 @@ class Core:
         return n
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None, serve: bool = True) -> bool:
-        """Drive until `done`; False if that has not come in time. Not to serve: the functions of servers are called later, by others who wait."""
+        """Drive until `done`; False if that has not come in time. Not to serve: the functions of servers are called later, by
+        others who wait."""
         end = None if timeout is None else time.monotonic() + timeout
         quiet = 0.0
         while not done():
@@ -90,7 +93,8 @@ class Core:
         return True
 
     def sleep(self, most: float) -> None:
-        """Until there is something to do, or that many seconds. In a coroutine the loop has the runtime's descriptor: there it is a nap."""
+        """Until there is something to do, or that many seconds. In a coroutine the loop has the runtime's descriptor: there
+        it is a nap."""
         if self.runtime.loop is not self.manual:
             time.sleep(min(most, 0.0002))
         elif self.runtime._arm() and self.manual.asleep():
@@ -144,7 +148,8 @@ def init() -> int:
 
 
 def fin() -> int:
-    """Stop listening, close every endpoint so that everything sent arrives, and close the runtime. Returns 0; init() opens it again."""
+    """Stop listening, close every endpoint so that everything sent arrives, and close the runtime. Returns 0; init() opens it
+    again."""
     global _own
     own, _own = _own, None
     if own is not None and own.pid == os.getpid() and not own.runtime.closed:

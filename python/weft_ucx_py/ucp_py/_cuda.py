@@ -1,4 +1,5 @@
-"""Memory of a GPU: what of `ucp_py` needs one. Where there is none, weft.UnsupportedError says so, and nothing else of `ucp_py` needs it.
+"""Memory of a GPU: what of `ucp_py` needs one. Where there is none, weft.UnsupportedError says so, and nothing else of `ucp_py`
+needs it.
 
 tests/python/test_ucp_py_memory.py holds us to it.
 """
@@ -15,7 +16,8 @@ def _none() -> NoReturn:
 
 
 def use_device(dev: int) -> None:
-    """Have this thread use that GPU: its context becomes the thread's, in the place of the one it had. Nothing is left half done."""
+    """Have this thread use that GPU: its context becomes the thread's, in the place of the one it had. Nothing is left half
+    done."""
     if isinstance(dev, bool) or not isinstance(dev, int):
         raise TypeError(f"dev is {dev!r}, and has to be the number of a GPU, from 0 on")
     try:
@@ -51,7 +53,8 @@ class _Part:
     def __init__(self, whole: Any, n: int) -> None:
         interface = whole.__cuda_array_interface__
         self._whole = whole
-        self.__cuda_array_interface__ = {"data": (interface["data"][0], interface["data"][1]), "shape": (n,), "typestr": "|u1", "strides": None,
+        self.__cuda_array_interface__ = {"data": (interface["data"][0], interface["data"][1]), "shape": (n,), "typestr": "|u1",
+                                         "strides": None,
                                          "version": 3,
                                          "stream": interface.get("stream")}
 

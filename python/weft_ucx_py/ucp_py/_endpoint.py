@@ -1,13 +1,14 @@
 """Endpoints, and what is under way on them: CommFuture to ask, wait for or await, and ucp_comm_request to ask or wait for.
 
-Every communication is an active message: the payload, and in the header the note of what it is. So a receive need not know how long it will be, and
-one with memory of its own has the payload put there directly. Messages of an endpoint are received in the order they were sent.
+Every communication is an active message: the payload, and in the header the note of what it is. So a receive need not know how
+long it will be, and one with memory of its own has the payload put there directly. Messages of an endpoint are received in the
+order they were sent.
 
     header under way -> payload under way -> over      a receive; whoever drives makes the step
     payload under way -> over                          a send
 
-Promise: a communication ends once, with its message or with the exception of what went wrong, however it is waited for; the memory is held until
-then. tests/python/test_ucp_py.py holds us to it.
+Promise: a communication ends once, with its message or with the exception of what went wrong, however it is waited for; the
+memory is held until then. tests/python/test_ucp_py.py holds us to it.
 """
 from __future__ import annotations
 
@@ -230,7 +231,8 @@ class ucp_py_ep:
             host = f"[{host}]"
         op = own.runtime._connect(f"tcp://{host}:{_length(port, 'server_port')}", timeout=max_timeout, retry=False)
         try:
-            own.wait(op.done, serve=False)  # a server of this process may have a function that waits for what is sent over this endpoint
+            # a server of this process may have a function that waits for what is sent over this endpoint
+            own.wait(op.done, serve=False)
         except BaseException:
             op.cancel()
             raise
@@ -278,7 +280,8 @@ class ucp_py_ep:
 
     def _recv(self, msg: ucp_msg, len: int) -> _Receive:
         if not isinstance(msg, ucp_msg):
-            raise TypeError(f"what is received into is a ucp_msg, and not a {type(msg).__name__}: recv_msg() and recv_obj() take objects")
+            raise TypeError(f"what is received into is a ucp_msg, and not a {type(msg).__name__}: recv_msg() and recv_obj() "
+                            f"take objects")
         region, n = msg._region, _length(len)
         if region._memory is None:
             return _Receive(self._open(), msg, None, n or None)
@@ -333,12 +336,14 @@ class ucp_py_ep:
         return _Receive(self._open(), ucp_msg(region), None, n or None)
 
     def send_msg(self, obj: Any, len: int | None = None) -> ucp_comm_request:
-        """Send an object: bytes, bytearray, str, int, float, an array. Of bytes and bytearrays len can be a part; others always go whole, and a len
+        """Send an object: bytes, bytearray, str, int, float, an array. Of bytes and bytearrays len can be a part; others always
+        go whole, and a len
         that is more than they have, as sys.getsizeof() is, does no harm."""
         return ucp_comm_request(self._send_obj(obj, len))
 
     def recv_msg(self, obj: Any = None, len: int | None = None) -> ucp_comm_request:
-        """Receive an object: into the memory of obj if that can be written to (a bytearray, an array), else into memory made for it."""
+        """Receive an object: into the memory of obj if that can be written to (a bytearray, an array), else into memory made
+        for it."""
         return ucp_comm_request(self._recv_obj(obj, len))
 
     def send_obj(self, obj: Any, len: int | None = None) -> CommFuture:
@@ -351,7 +356,8 @@ class ucp_py_ep:
 
 
 def get_endpoint(server_ip: bytes | str, server_port: int, max_timeout: float | None = None) -> ucp_py_ep:
-    """Connect to a server, and wait until it has answered: weft.TimeoutError after max_timeout seconds, or 10; weft.RefusedError where nobody
+    """Connect to a server, and wait until it has answered: weft.TimeoutError after max_timeout seconds, or 10; weft.RefusedError
+    where nobody
     listens."""
     ep = ucp_py_ep()
     ep.connect(server_ip, server_port, max_timeout)

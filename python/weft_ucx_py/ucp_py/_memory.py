@@ -1,7 +1,8 @@
 """Memory that messages are sent from and received into: buffer_region, and ucp_msg, which is a region with a message in it.
 
-    empty -> host | cuda | object     alloc_host(), alloc_cuda(), populate_ptr(); or a receive that had no memory, which makes its own
-    any -> empty                      free_host(), free_cuda(), free_mem(); what is still under way keeps the memory until it is over
+    empty -> host | cuda | object     alloc_host(), alloc_cuda(), populate_ptr(); or a receive that had no memory, which makes its
+    own any -> empty                      free_host(), free_cuda(), free_mem(); what is still under way keeps the memory until it
+    is over
 
 tests/python/test_ucp_py_memory.py holds us to it.
 """
@@ -63,7 +64,8 @@ class buffer_region:
             self._note, self._nbytes, self._object = b"raw", self._capacity, None
 
     def alloc_host(self, len: int) -> None:
-        """Allocate that many bytes of ordinary memory, all of them zero; what it had is let go of. weft.NoMemoryError where there are not so many."""
+        """Allocate that many bytes of ordinary memory, all of them zero; what it had is let go of. weft.NoMemoryError where
+        there are not so many."""
         n = _length(len)
         try:
             memory = bytearray(n)
@@ -89,13 +91,15 @@ class buffer_region:
         self._set(None, b"raw", 0)
 
     def populate_ptr(self, pyobj: Any) -> None:
-        """Use the memory of an object: bytes, bytearray, str, int, float, an array, or whatever else has the buffer protocol and lies in one
+        """Use the memory of an object: bytes, bytearray, str, int, float, an array, or whatever else has the buffer protocol and
+        lies in one
         piece."""
         note, data, n = _types.encode(pyobj)
         self._set(data, note, n, pyobj, hasattr(data, "__cuda_array_interface__"))
 
     def return_obj(self) -> Any:
-        """The object whose memory it is, or that was received into it; memory of a GPU is a weft.Memory, which arrays can be made of."""
+        """The object whose memory it is, or that was received into it; memory of a GPU is a weft.Memory, which arrays can be
+        made of."""
         if self._object is None and self._memory is not None:
             if self._cuda:
                 return self._memory

@@ -2,9 +2,9 @@
 
     listening -> stopped     stop_server(), stop_listener(), fin(); endpoints that came in live on
 
-A function is called by whoever drives: progress(), and every call that waits; one at a time, in the order the peers came. A coroutine function
-becomes a task of the loop in which the coroutine of start_server() is awaited, one for each peer. A failure of either is logged, and its peer's
-endpoint closed.
+A function is called by whoever drives: progress(), and every call that waits; one at a time, in the order the peers came. A
+coroutine function becomes a task of the loop in which the coroutine of start_server() is awaited, one for each peer. A failure of
+either is logged, and its peer's endpoint closed.
 
 tests/python/test_ucp_py_server.py holds us to it.
 """
@@ -52,8 +52,8 @@ class ServerFuture:
         self._core: Core = own
         self._function = py_func
         self._with_listener = _takes_two(py_func)
-        self.is_coroutine = bool(is_coroutine) or inspect.iscoroutinefunction(py_func) or inspect.iscoroutinefunction(getattr(py_func, "__call__",
-                                                                                                                              None))
+        self.is_coroutine = bool(is_coroutine) or any(
+            inspect.iscoroutinefunction(one) for one in (py_func, getattr(py_func, "__call__", None)))
         self._waiting: deque[Any] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._over = False
@@ -102,7 +102,8 @@ class ServerFuture:
             if loop is None:
                 if inspect.iscoroutine(result):
                     result.close()
-                _logger.error("%r gave something to await: say is_coroutine=True, and await what start_server() returns", self._function)
+                _logger.error("%r gave something to await: say is_coroutine=True, and await what start_server() returns",
+                              self._function)
                 ep._close()
                 continue
             task = asyncio.ensure_future(self._one(ep, result))
@@ -175,17 +176,20 @@ def _set(stopped: asyncio.Future[None]) -> None:
 
 
 class ListenerFuture(ServerFuture):
-    """A listener, as later programs know it: the same as a ServerFuture, given to functions that take two arguments and to stop_listener()."""
+    """A listener, as later programs know it: the same as a ServerFuture, given to functions that take two arguments and to
+    stop_listener()."""
 
 
-def start_server(py_func: Callable[..., Any], server_port: int = -1, is_coroutine: bool = False) -> Coroutine[Any, Any, None] | int:
+def start_server(py_func: Callable[..., Any], server_port: int = -1, is_coroutine: bool = False) -> Coroutine[Any, Any,
+                                                                                                              None] | int:
     """Listen at a port, at 13337 with -1, at one that is free with 0, and call py_func with the endpoint of each peer.
 
-    It listens at the addresses of the network device that UCXPY_IFNAME in the environment names, such as lo or eth0; without it at every IPv4
-    address.
+    It listens at the addresses of the network device that UCXPY_IFNAME in the environment names, such as lo or eth0; without it
+    at every IPv4 address.
 
-    Of a coroutine function it returns a coroutine, to be awaited or run: it is over when stop_server() was called and everybody has been served. Of a
-    function it returns 0, and progress() calls it. Which of them it is, is seen; is_coroutine says so where it cannot be.
+    Of a coroutine function it returns a coroutine, to be awaited or run: it is over when stop_server() was called and everybody
+    has been served. Of a function it returns 0, and progress() calls it. Which of them it is, is seen; is_coroutine says so where
+    it cannot be.
     """
     server = ServerFuture(py_func, server_port, is_coroutine)
     return server.coroutine if server.is_coroutine else 0

@@ -1,8 +1,8 @@
 """What objects are on their way: bytes, and a note of their type. No pickle, and nothing of the interpreter's own memory.
 
-The note is ASCII, in the header of the message: `raw`, `bytes`, `bytearray`, `str`, `int`, `float`, `bool`, `none`, or `array` with numpy's name of
-the type, the order and the shape, such as `array <f8 C 3,4`. What came is believed only as far as it fits the bytes beside it.
-tests/python/test_ucp_py.py holds us to it.
+The note is ASCII, in the header of the message: `raw`, `bytes`, `bytearray`, `str`, `int`, `float`, `bool`, `none`, or `array`
+with numpy's name of the type, the order and the shape, such as `array <f8 C 3,4`. What came is believed only as far as it fits
+the bytes beside it. tests/python/test_ucp_py.py holds us to it.
 """
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def encode(obj: Any) -> tuple[bytes, Any, int]:
             raise weft.InvalidError(f"an array of {array.dtype} cannot be sent: numbers, dates and strings of a fixed length can")
         if not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise weft.InvalidError("the array is not contiguous: copy it first, with numpy.ascontiguousarray()")
-        return _array_note(array.dtype.str, not array.flags.c_contiguous, array.shape), array.reshape(-1, order="A").view("u1"), array.nbytes
+        return _array_note(array.dtype.str, not array.flags.c_contiguous,
+                           array.shape), array.reshape(-1, order="A").view("u1"), array.nbytes
     interface = getattr(obj, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
         shape, typestr = tuple(interface["shape"]), str(interface["typestr"])

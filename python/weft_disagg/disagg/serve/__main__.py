@@ -2,10 +2,10 @@
 
     python -m disagg.serve [--host 0.0.0.0] [--port 8080] [--address ADDRESS] [--ready-fd FD]
 
-SIGTERM, SIGINT: the activation that runs is told to end, answered, and the process exits with status 0 within seconds. Status 1: it cannot listen;
-2: the command line. Nothing is printed but what the action prints, sentinels, and errors; with --port 0 and no --ready-fd the first line says where
-it listens.
-tests/python/test_openwhisk_run.py and tests/tools/tools_element_serve.py hold us to it.
+SIGTERM, SIGINT: the activation that runs is told to end, answered, and the process exits with status 0 within seconds. Status 1:
+it cannot listen; 2: the command line. Nothing is printed but what the action prints, sentinels, and errors; with --port 0 and no
+--ready-fd the first line says where it listens. tests/python/test_openwhisk_run.py and tests/tools/tools_element_serve.py hold us
+to it.
 """
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def new_folder() -> str:
                 return folder
             except OSError:
                 continue
-    wrong("there is nowhere to put the action's code: neither /tmp, /var/tmp nor the working directory can be written to. TMPDIR names another "
+    wrong("there is nowhere to put the action's code: neither /tmp, /var/tmp nor the working directory can be written to. "
+          "TMPDIR names another "
           "folder; a container that is read-only needs --tmpfs /tmp", 1)
 
 

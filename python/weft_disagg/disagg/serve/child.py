@@ -2,11 +2,12 @@
 
     STARTED --load()--> LOADED --run()--> LOADED ...        any --it dies, or kill()--> OVER
 
-A socket to it carries lines (worker.py has them). A thread of ours reads them; nothing that comes is believed to be more than bytes: a line that
-makes no sense is dropped, one that is too long ends the process. It is the leader of a process group, which goes with it.
+A socket to it carries lines (worker.py has them). A thread of ours reads them; nothing that comes is believed to be more than
+bytes: a line that makes no sense is dropped, one that is too long ends the process. It is the leader of a process group, which
+goes with it.
 
-Promise: whoever waits for an answer gets one or Lost, by the time they named. tests/python/test_openwhisk_run.py and test_openwhisk_hostile.py
-hold us to it.
+Promise: whoever waits for an answer gets one or Lost, by the time they named. tests/python/test_openwhisk_run.py and
+test_openwhisk_hostile.py hold us to it.
 """
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class Child:
         every = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]
         with theirs:
             self.pid = os.posix_spawn(
-                sys.executable, [sys.executable, "-P", "-m", "disagg.serve.worker"], {**os.environ, "WEFT_ELEMENT_FD": str(SOCKET)},
+                sys.executable, [sys.executable, "-P", "-m", "disagg.serve.worker"],
+                                      {**os.environ, "WEFT_ELEMENT_FD": str(SOCKET)},
                 file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, out, 1),
                               (os.POSIX_SPAWN_DUP2, err, 2), (os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)],
                 setpgroup=0, setsigmask=[], setsigdef=every)
@@ -202,7 +204,8 @@ class Child:
         self._sock.close()
 
     def how(self) -> str:
-        """How it ended, for people. It has closed its socket, so it is ending, or its code closed the socket: then it is ended."""
+        """How it ended, for people. It has closed its socket, so it is ending, or its code closed the socket: then it is
+        ended."""
         until = time.monotonic() + 1.0
         while self._status is None and time.monotonic() < until:
             with self._lock:

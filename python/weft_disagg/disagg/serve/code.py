@@ -1,7 +1,8 @@
-"""What /init brings: the source of a program, a zip, or the YAML of a memory element; put into a folder of its own, within bounds.
+"""What /init brings: the source of a program, a zip, or the YAML of a memory element; put into a folder of its own, within
+bounds.
 
-A zip is somebody else's: no name in it leads out of the folder, it has no links, and what it becomes is counted while it is written, not believed.
-tests/python/test_openwhisk_init.py and test_openwhisk_hostile.py hold us to it.
+A zip is somebody else's: no name in it leads out of the folder, it has no links, and what it becomes is counted while it is
+written, not believed. tests/python/test_openwhisk_init.py and test_openwhisk_hostile.py hold us to it.
 """
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ class Unusable(Exception):
 def wanted(value: object) -> dict[str, Any]:
     """The fields of /init, if they are what they should be. ValueError: one is not."""
     if not isinstance(value, dict):
-        raise ValueError("/init wants {\"value\": {\"name\": ..., \"main\": ..., \"code\": ..., \"binary\": ..., \"env\": {...}}}")
-    for key, kind, name in (("name", str, "a text"), ("main", str, "a text"), ("code", str, "a text"), ("binary", bool, "true or false"),
-                            ("env", dict, "an object")):
+        raise ValueError('/init wants {"value": {"name": ..., "main": ..., "code": ..., "binary": ..., "env": {...}}}')
+    for key, kind, name in (("name", str, "a text"), ("main", str, "a text"), ("code", str, "a text"),
+                            ("binary", bool, "true or false"), ("env", dict, "an object")):
         if value.get(key) is not None and not isinstance(value[key], kind):
             raise ValueError(f"{key} of /init should be {name}")
     for key in value.get("env") or {}:
@@ -46,7 +47,8 @@ def short_name(name: str) -> str:
 
 
 def unpack(value: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Put the code into a folder. What the process that runs it is told: {"file": ..., ...}, or {"memory": {...}}. Unusable: it cannot be run."""
+    """Put the code into a folder. What the process that runs it is told: {"file": ..., ...}, or {"memory": {...}}. Unusable:
+    it cannot be run."""
     code, name = value.get("code") or "", short_name(value.get("name") or "") or "action"
     if not code.strip():
         raise Unusable("the action has no code")
@@ -67,7 +69,8 @@ def unpack(value: dict[str, Any], folder: str) -> dict[str, Any]:
         raise Unusable(f"{entry} cannot be read: {error.strerror}") from None
     if entry.endswith(".o.yaml"):
         return {"memory": memory_of(text, entry.removesuffix(".o.yaml"), entry)}
-    return {"file": path, "path": folder, "paths": environment(folder), "imports": imports(text, entry, folder), "main": value.get("main") or "main"}
+    return {"file": path, "path": folder, "paths": environment(folder), "imports": imports(text, entry, folder),
+            "main": value.get("main") or "main"}
 
 
 def memory_of(text: str, name: str, where: str) -> dict[str, Any]:
@@ -77,7 +80,8 @@ def memory_of(text: str, name: str, where: str) -> dict[str, Any]:
     except head.NotYaml as error:
         raise Unusable(f"{where} of the memory element cannot be read: {error}") from None
     if said.get("type", "memory") != "memory":
-        raise Unusable(f"{where} is of type {said['type']!r}: YAML alone is a memory element, a compute element is a program NAME.o.py")
+        raise Unusable(f"{where} is of type {said['type']!r}: YAML alone is a memory element, a compute element is a program "
+                       f"NAME.o.py")
     limits = said.get("limits")
     try:
         found = {"name": name, "size": _size.of_text(limits["mem"] if isinstance(limits, dict) else "")}
@@ -125,12 +129,13 @@ def find_entry(folder: str, name: str) -> str:
     raise Unusable("the zip has no __main__.py, and no element NAME.o.py or NAME.o.yaml, at its top")
 
 
-# --- zips -----------------------------------------------------------------------------------------------------------------------------------------
+# --- zips -----------------------------------------------------------------------------------------------------------------------
 
 def safe(name: str) -> str:
     """A name in a zip that stays in the folder. Unusable: it does not."""
     parts = name.rstrip("/").split("/")
-    if not name or name.startswith("/") or "\\" in name or "\0" in name or ":" in parts[0] or any(part in ("", ".", "..") for part in parts):
+    if not name or name.startswith("/") or "\\" in name or "\0" in name or ":" in parts[0] or any(part in ("", ".", "..")
+                                                                                                  for part in parts):
         raise Unusable(f"a name in the zip leads elsewhere: {name[:80]!r}")
     if len(name.encode("utf-8", "surrogatepass")) > 1024 or len(parts) > 64:
         raise Unusable(f"a name in the zip is too long: {name[:40]!r}...")
@@ -166,7 +171,8 @@ def one(zipped: ZipFile, entry: ZipInfo, folder: str, left: int) -> int:
     """One file of a zip; how many bytes may still come."""
     name, mode = safe(entry.filename), entry.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise Unusable(f"the zip has something that is no file and no folder: {name[:80]!r} (links are not unpacked; zip without -y)")
+        raise Unusable(f"the zip has something that is no file and no folder: {name[:80]!r} (links are not unpacked; zip "
+                       f"without -y)")
     if entry.flag_bits & 1:
         raise Unusable(f"{name[:80]!r} in the zip is encrypted")
     if entry.compress_type not in (0, 8):

@@ -1,8 +1,8 @@
 """The YAML of elements: the lines `#@ ` of NAME.o.py, and NAME.o.yaml, as PyYAML reads it.
 
-PyYAML is loaded when there is some to read: an action that is a plain program needs none. Every value that is no mapping or list is a text, and
-nothing in it makes objects; what refers to something else (anchors), has a tag, is there twice or too deep is refused with the number of its line.
-tests/python/test_openwhisk_init.py holds us to it.
+PyYAML is loaded when there is some to read: an action that is a plain program needs none. Every value that is no mapping or list
+is a text, and nothing in it makes objects; what refers to something else (anchors), has a tag, is there twice or too deep is
+refused with the number of its line. tests/python/test_openwhisk_init.py holds us to it.
 """
 from __future__ import annotations
 

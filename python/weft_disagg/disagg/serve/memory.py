@@ -2,12 +2,15 @@
 
 Whoever invoked it learns its durl by a PUT to the URL that came in the parameters:
 
-    "__weft": {"name": "more", "configure": "http://10.0.0.5:8080/action/AID/transport/more?key=...", "size": 1048576, "grace": 10, "patience": 60}
+    "__weft": {"name": "more", "configure": "http://10.0.0.5:8080/action/AID/transport/more?key=...", "size": 1048576, "grace":
+    10, "patience": 60}
 
-It ends when it has had users and has none for `grace` seconds, when nobody came for `patience` seconds, or with the activation's time; the result
-says which. With a server's durl among its transports (Scad's controller gives it one) it serves that, until it is told to end.
+It ends when it has had users and has none for `grace` seconds, when nobody came for `patience` seconds, or with the activation's
+time; the result says which. With a server's durl among its transports (Scad's controller gives it one) it serves that, until it
+is told to end.
 
-Promise: memory is zero at first and given back in the end; the durl goes to that one URL. tests/python/test_openwhisk_memory.py holds us to it.
+Promise: memory is zero at first and given back in the end; the durl goes to that one URL. tests/python/test_openwhisk_memory.py
+holds us to it.
 """
 from __future__ import annotations
 
@@ -40,12 +43,15 @@ def serve(action: LibdAction, element: dict[str, Any], said: dict[str, Any]) -> 
     asked = said["kw"].get("weft") or {}
     name, url = asked.get("name") or element["name"], asked.get("configure")
     if not isinstance(name, str) or not isinstance(url, str):
-        raise Refused("a memory element has to be told where its durl goes: the parameter \"__weft\": {\"name\": ..., \"configure\": URL}, "
+        raise Refused("a memory element has to be told where its durl goes: the parameter \"__weft\": {\"name\": ..., "
+                      "\"configure\": URL}, "
                       "which action.runtime.invoke() gives it")
     target = parts_of(url)
-    size, grace, patience = wanted(asked, "size", element["size"]), seconds(asked, "grace", GRACE), seconds(asked, "patience", PATIENCE)
+    size, grace, patience = wanted(asked, "size", element["size"]), seconds(asked, "grace", GRACE), seconds(asked, "patience",
+                                                                                                            PATIENCE)
     from weft import _core
-    made: Any = _core.MemoryElement(runtime(), name, size, uri=os.environ.get("WEFT_ELEMENT_URI") or LISTEN, spare=element.get("spare", 0))
+    made: Any = _core.MemoryElement(runtime(), name, size, uri=os.environ.get("WEFT_ELEMENT_URI") or LISTEN,
+                                    spare=element.get("spare", 0))
     try:
         left = TELLING if said.get("deadline") is None else min(TELLING, 0.8 * (said["deadline"] / 1000 - time.time()))
         tell(action, target, name, reachable(made.durl, str(said.get("address", ""))), left)
@@ -97,7 +103,8 @@ def until_unused(action: LibdAction, made: Any, grace: float, patience: float) -
     had, quiet = False, time.monotonic()
     while True:
         stats, now = made.stats(), time.monotonic()
-        if stats["users"] or stats["connections"] or (not had and stats["accepted"]):  # the last one: who was here and gone between two looks
+        # the last one: who was here and gone between two looks
+        if stats["users"] or stats["connections"] or (not had and stats["accepted"]):
             had, quiet = True, now
         elif now - quiet >= (grace if had else patience):
             return "unused" if had else "nobody came"
@@ -107,7 +114,7 @@ def until_unused(action: LibdAction, made: Any, grace: float, patience: float) -
             action.cv.wait(LOOK)
 
 
-# --- telling the durl ---------------------------------------------------------------------------------------------------------------------------
+# --- telling the durl -----------------------------------------------------------------------------------------------------------
 
 def parts_of(url: str) -> tuple[bool, str, int, str]:
     """TLS or not, host, port, and path with query. Refused: it is not the URL of a transport, and nothing is sent there."""
@@ -147,7 +154,8 @@ def tell(action: LibdAction, target: tuple[bool, str, int, str], name: str, durl
         with action.cv:
             action.cv.wait_for(lambda: action.terminated, pause)
         pause = min(2 * pause, 1.0)
-    raise Refused(f"the durl could not be told to {target[1]} port {target[2]}, where the one who invoked this element waits for it: "
+    raise Refused(f"the durl could not be told to {target[1]} port {target[2]}, where the one who invoked this element waits "
+                  f"for it: "
                   f"{why or 'the activation was ended'}")
 
 
@@ -161,7 +169,8 @@ def put(target: tuple[bool, str, int, str], body: bytes, until: float) -> int:
             sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
         with sock:
             shown = f"[{host}]" if ":" in host else host
-            sock.sendall(f"PUT {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            sock.sendall(f"PUT {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nContent-Type: application/json\r\nContent-Length: "
+                         f"{len(body)}\r\n"
                          "Connection: close\r\n\r\n".encode() + body)
             got = b""
             while b"\r\n" not in got and len(got) < 4096:

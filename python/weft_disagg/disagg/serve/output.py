@@ -1,8 +1,9 @@
 """What an action prints on its way out of the container, and the line that ends an activation in it.
 
-The action's process and all that it starts have the write ends of two pipes as their stdout and stderr; a thread for each passes on what comes, by
-lines, without secrets. Because pipes keep order, everything written before the result was said is in the pipe when the result is read: mark()
-passes on exactly that, ends a line that was left open, and writes the sentinel. tests/python/test_openwhisk_run.py holds us to it.
+The action's process and all that it starts have the write ends of two pipes as their stdout and stderr; a thread for each passes
+on what comes, by lines, without secrets. Because pipes keep order, everything written before the result was said is in the pipe
+when the result is read: mark() passes on exactly that, ends a line that was left open, and writes the sentinel.
+tests/python/test_openwhisk_run.py holds us to it.
 """
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class Output:
         threading.Thread(target=self._pump, name=f"output-{fd}", daemon=True).start()
 
     def mark(self, text: str = "", sentinel: bool = True) -> threading.Event:
-        """Pass on what is there, then `text`, then the sentinel on a line of its own. What is returned is set when that is done."""
+        """Pass on what is there, then `text`, then the sentinel on a line of its own. What is returned is set when that is
+        done."""
         done = threading.Event()
         self._marks.append((text, sentinel, done))
         os.write(self._wake_w, b"x")

@@ -1,14 +1,16 @@
 """The action of a container: initialised once, then activated again and again, one activation at a time.
 
-    EMPTY --/init--> LOADING --> READY --/run--> RUNNING --> READY       LOADING --its code is bad--> EMPTY: another /init may be tried
+    EMPTY --/init--> LOADING --> READY --/run--> RUNNING --> READY
+    LOADING --its code is bad--> EMPTY: another /init may be tried
     any --stop()--> STOPPED
 
-The code runs in a process of its own (child.py), which stays from one activation to the next. One that dies is answered for, and another one takes
-its place when the next activation comes. So does one whose activation did not end in time: Python's threads cannot be killed, processes can.
+The code runs in a process of its own (child.py), which stays from one activation to the next. One that dies is answered for, and
+another one takes its place when the next activation comes. So does one whose activation did not end in time: Python's threads
+cannot be killed, processes can.
 
-Promise: every /run is answered by its deadline, and both streams then have the sentinel after all that was printed; nothing secret is in errors and
-logs.
-tests/python/test_openwhisk_init.py, test_openwhisk_run.py and test_openwhisk_transport.py hold us to it.
+Promise: every /run is answered by its deadline, and both streams then have the sentinel after all that was printed; nothing
+secret is in errors and logs. tests/python/test_openwhisk_init.py, test_openwhisk_run.py and test_openwhisk_transport.py hold us
+to it.
 """
 from __future__ import annotations
 
@@ -137,7 +139,8 @@ class Runtime:
             activation.number = line["run"] = self._runs
             self._activation = activation
             line["early"] = [text for when, aid, name, durl in self._early
-                             if aid in activation.ids and name in activation.named and begun - when < EARLY for text in (name, durl)]
+                             if aid in activation.ids and name in activation.named and begun - when < EARLY
+                             for text in (name, durl)]
             self._early = [one for one in self._early if one[1] not in activation.ids]
         text, trace = "", ""
         try:
@@ -204,7 +207,9 @@ class Runtime:
         lead = None if until is None else min(LEAD, SHARE * max(until - begun, 0))
         over = False
         if until is not None and until <= begun:
-            return None, "The deadline had passed before the activation began: are the clocks of this machine and of OpenWhisk's right?", ""
+            return None, ("The deadline had passed before the activation began: are the clocks of this machine and of "
+                          "OpenWhisk's "
+                          "right?"), ""
         try:
             why, trace = self.ready(until)
             if why:
@@ -247,9 +252,11 @@ class Runtime:
     # --- PUT /action/AID/transport/NAME
 
     def configure(self, aid: str, name: str, durl: str, key: str | None) -> int:
-        """Say where a transport of the running activation leads: 200. Refusal: 404 there is none of them, 403 the key, 400 the durl.
+        """Say where a transport of the running activation leads: 200. Refusal: 404 there is none of them, 403 the key, 400 the
+        durl.
 
-        Scad's controller may say so before the activation comes: 202, and what it said is kept for that. Whoever has a key knows the activation.
+        Scad's controller may say so before the activation comes: 202, and what it said is kept for that. Whoever has a key knows
+        the activation.
         """
         self.secrets.add_durl(durl)
         with self._lock:

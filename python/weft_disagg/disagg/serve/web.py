@@ -1,10 +1,12 @@
-"""Requests and answers over HTTP/1.1: as much of it as a runtime needs, with a bound on everything a stranger can make large or slow.
+"""Requests and answers over HTTP/1.1: as much of it as a runtime needs, with a bound on everything a stranger can make large or
+slow.
 
-One thread accepts, one more per connection, one request per connection: a connection that is kept open may be closed by one side while the other
-begins to use it, and the one who invokes would take that for a failed activation.
+One thread accepts, one more per connection, one request per connection: a connection that is kept open may be closed by one side
+while the other begins to use it, and the one who invokes would take that for a failed activation.
 
-Bounds: HEAD bytes and HEADERS lines within HEAD_TIME; a body of what its route allows within BODY_TIME; MOST connections, and LARGE large bodies at a
-time. Whoever sends slowly is cut off by the time of the whole, and not of each piece. tests/python/test_openwhisk_hostile.py holds us to it.
+Bounds: HEAD bytes and HEADERS lines within HEAD_TIME; a body of what its route allows within BODY_TIME; MOST connections, and
+LARGE large bodies at a time. Whoever sends slowly is cut off by the time of the whole, and not of each piece.
+tests/python/test_openwhisk_hostile.py holds us to it.
 """
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ HEAD, HEADERS = 32 << 10, 100
 HEAD_TIME, BODY_TIME, ANSWER_TIME, LINGER = 10.0, 60.0, 30.0, 2.0
 MOST, LARGE, LARGE_FROM = 64, 2, 1 << 20
 
-REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
-           409: "Conflict", 411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
-           502: "Bad Gateway", 503: "Service Unavailable", 505: "HTTP Version Not Supported"}
+REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+           408: "Request Timeout",
+           409: "Conflict", 411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large",
+           500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable", 505: "HTTP Version Not Supported"}
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
 class Refusal(Exception):
-    """A request that is answered by an error: its status, and a sentence for people. `allow` names the methods that would have been right."""
+    """A request that is answered by an error: its status, and a sentence for people. `allow` names the methods that would
+    have been right."""
 
     def __init__(self, status: int, sentence: str, allow: str = "") -> None:
         super().__init__(sentence)
@@ -170,10 +174,12 @@ def answer(status: int, said: object, allow: str = "") -> bytes:
 class Server:
     """Listens, and lets `route` say what is allowed, and `handle` what the answer is: a status, and an object or JSON as text.
 
-    route(request) -> the most bytes its body may have; both may raise Refusal. run() until stop(), which a signal handler may call.
+    route(request) -> the most bytes its body may have; both may raise Refusal. run() until stop(), which a signal handler may
+    call.
     """
 
-    def __init__(self, host: str, port: int, route: Callable[[Request], int], handle: Callable[[Request], tuple[int, object]]) -> None:
+    def __init__(self, host: str, port: int, route: Callable[[Request], int],
+                 handle: Callable[[Request], tuple[int, object]]) -> None:
         self.route, self.handle = route, handle
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM)

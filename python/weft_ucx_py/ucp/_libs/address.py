@@ -24,7 +24,8 @@ class UCXAddress(bytes):
             raise UCXError(f"{len(data)} bytes are no address of a worker: give what UCXWorker.get_address() gave")
         magic, version, length, _, _ = _HEAD.unpack_from(data)
         if magic != _MAGIC or version != _VERSION or len(data) != _HEAD.size + length:
-            raise UCXError("these bytes are no address of a worker, or not the whole of it: give what UCXWorker.get_address() gave")
+            raise UCXError("these bytes are no address of a worker, or not the whole of it: give what UCXWorker.get_address() "
+                           "gave")
         return super().__new__(cls, data)
 
     @classmethod

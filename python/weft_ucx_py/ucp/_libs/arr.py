@@ -1,7 +1,7 @@
 """Array: the memory of an object, on the host or on a GPU, described in one way.
 
-An object has memory if it has `__cuda_array_interface__`, the buffer protocol, or `__array_interface__`. The description is taken once; the memory is
-held as long as the Array is.
+An object has memory if it has `__cuda_array_interface__`, the buffer protocol, or `__array_interface__`. The description is taken
+once; the memory is held as long as the Array is.
 
 tests/python/test_ucp_libs.py holds us to it.
 """
@@ -70,7 +70,8 @@ def _itemsize(typestr: object) -> int:
 class Array:
     """What lies where: `ptr`, `nbytes`, `shape`, `strides`, ... of an object's memory. `obj` is its owner."""
 
-    __slots__ = ("_exposed", "_format", "_whole", "cuda", "itemsize", "nbytes", "ndim", "obj", "ptr", "readonly", "shape", "strides")
+    __slots__ = ("_exposed", "_format", "_whole", "cuda", "itemsize", "nbytes", "ndim", "obj", "ptr", "readonly", "shape",
+                 "strides")
 
     ptr: int
     readonly: bool
@@ -97,7 +98,8 @@ class Array:
             except TypeError:
                 interface = getattr(obj, "__array_interface__", None)
                 if interface is None:
-                    raise ValueError(f"{type(obj)!r} has no memory: it has neither the buffer protocol, nor __array_interface__, nor "
+                    raise ValueError(f"{type(obj)!r} has no memory: it has neither the buffer protocol, nor "
+                                     f"__array_interface__, nor "
                                      "__cuda_array_interface__") from None
             else:
                 self.obj = view.obj
@@ -174,7 +176,8 @@ class Array:
         if self.obj is not self and self._format is None:
             own = getattr(self.obj, "__cuda_array_interface__" if self.cuda else "__array_interface__")
             return dict(own)
-        return {"shape": self.shape, "strides": self.strides, "typestr": f"{'|' if self.itemsize == 1 else '<'}{kind}{self.itemsize}",
+        return {"shape": self.shape, "strides": self.strides,
+                "typestr": f"{'|' if self.itemsize == 1 else '<'}{kind}{self.itemsize}",
                 "data": (self.ptr, self.readonly), "version": 3}
 
     def _memory(self, nbytes: int, writable: bool) -> Any:
@@ -217,7 +220,8 @@ class _Part:
 
     def __init__(self, whole: Array, at: int, nbytes: int) -> None:
         self.whole = whole
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "strides": None, "typestr": "|u1", "data": (whole.ptr + at, whole.readonly),
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "strides": None, "typestr": "|u1",
+                                         "data": (whole.ptr + at, whole.readonly),
                                          "version": 3, "stream": getattr(whole.obj, "__cuda_array_interface__", {}).get("stream")}
 
 

@@ -1,11 +1,12 @@
 """UCXEndpoint: one connection to one peer; and UCXListener, where peers come in.
 
-    connecting, up -> lost     the peer closed, died, refused, or was never reached: is_alive() is False, raise_on_error() says why
+    connecting, up -> lost     the peer closed, died, refused, or was never reached: is_alive() is False, raise_on_error() says
+    why
                    -> closed   close() was called here
 
-Either ends the receives that were posted for the endpoint: with UCXConnectionReset (or why it was not reached), with UCXCanceled after
-close(). What had arrived before is still received. close() does not wait: what was sent is finished in the background, and the worker waits
-for it before it is closed itself.
+Either ends the receives that were posted for the endpoint: with UCXConnectionReset (or why it was not reached), with UCXCanceled
+after close(). What had arrived before is still received. close() does not wait: what was sent is finished in the background, and
+the worker waits for it before it is closed itself.
 
 Promise: the close callback is called once. tests/python/test_ucx_api.py holds us to it.
 """
@@ -49,7 +50,8 @@ class UCXConnRequest:
 class UCXEndpoint(UCXObject):
     """Made by create(), create_from_worker_address() or create_from_conn_request()."""
 
-    def __init__(self, worker: UCXWorker, endpoint: weft.Endpoint, op: weft.Op[weft.Endpoint] | None, error_handling: bool, to_address: bool) -> None:
+    def __init__(self, worker: UCXWorker, endpoint: weft.Endpoint, op: weft.Op[weft.Endpoint] | None, error_handling: bool,
+                 to_address: bool) -> None:
         super().__init__()
         self._worker = worker
         self._endpoint = endpoint
@@ -77,21 +79,25 @@ class UCXEndpoint(UCXObject):
 
     @classmethod
     def create(cls, worker: UCXWorker, ip_address: str, port: int, endpoint_error_handling: bool = True) -> UCXEndpoint:
-        """Connect to a listener, by the address or name of its host and its port. Does not wait: what is sent waits for the peer."""
+        """Connect to a listener, by the address or name of its host and its port. Does not wait: what is sent waits for the
+        peer."""
         worker._ready()
         host = str(ip_address)
         if not isinstance(port, int) or not 0 < port < 65536:
             raise UCXError(f"the port is {port!r}, which is not between 1 and 65535")
-        return cls._connect(worker, endpoint_error_handling, uri=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        return cls._connect(worker, endpoint_error_handling, uri=f"tcp://[{host}]:{port}" if ":" in host
+                            else f"tcp://{host}:{port}")
 
     @classmethod
-    def create_from_worker_address(cls, worker: UCXWorker, address: UCXAddress, endpoint_error_handling: bool = True) -> UCXEndpoint:
+    def create_from_worker_address(cls, worker: UCXWorker, address: UCXAddress,
+                                   endpoint_error_handling: bool = True) -> UCXEndpoint:
         """Connect to a worker by its address. Does not wait."""
         worker._ready()
         return cls._connect(worker, endpoint_error_handling, address=bytes(UCXAddress.from_buffer(address)))
 
     @classmethod
-    def create_from_conn_request(cls, worker: UCXWorker, conn_request: UCXConnRequest, endpoint_error_handling: bool = True) -> UCXEndpoint:
+    def create_from_conn_request(cls, worker: UCXWorker, conn_request: UCXConnRequest,
+                                 endpoint_error_handling: bool = True) -> UCXEndpoint:
         """Take a peer that has connected to a listener of this worker."""
         worker._check()
         if not isinstance(conn_request, UCXConnRequest):
@@ -293,7 +299,8 @@ class UCXListener(UCXObject):
         def came(endpoint: weft.Endpoint) -> None:
             call_back(cb_func, UCXConnRequest(endpoint), args_more=cb_args, kwargs=cb_kwargs)
         try:
-            self._listener: weft.Listener = worker._runtime._listen(f"tcp://{self._ip}:{port}", came, backlog=worker._context._backlog)
+            self._listener: weft.Listener = worker._runtime._listen(f"tcp://{self._ip}:{port}", came,
+                                                                    backlog=worker._context._backlog)
         except weft.WeftError as error:
             raise UCXError(str(error)) from error
         self._port: int = self._listener.port

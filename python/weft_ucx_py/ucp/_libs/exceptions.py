@@ -8,10 +8,11 @@ import asyncio
 
 import weft
 
-from ..exceptions import (UCXBaseException, UCXCanceled, UCXCloseError, UCXConfigError, UCXConnectionReset, UCXError, UCXMsgTruncated,
-                          UCXNotConnected, UCXUnreachable, UCXWarning, log_errors)
+from ..exceptions import (UCXBaseException, UCXCanceled, UCXCloseError, UCXConfigError, UCXConnectionReset, UCXError,
+                          UCXMsgTruncated, UCXNotConnected, UCXUnreachable, UCXWarning, log_errors)
 
-__all__ = ["UCXBaseException", "UCXCanceled", "UCXCloseError", "UCXConfigError", "UCXConnectionReset", "UCXError", "UCXMsgTruncated",
+__all__ = ["UCXBaseException", "UCXCanceled", "UCXCloseError", "UCXConfigError", "UCXConnectionReset", "UCXError",
+           "UCXMsgTruncated",
            "UCXNotConnected", "UCXUnreachable", "UCXWarning", "log_errors", "translated"]
 
 _CLASSES: tuple[tuple[type[BaseException], type[UCXBaseException]], ...] = (
@@ -28,13 +29,15 @@ _CLASSES: tuple[tuple[type[BaseException], type[UCXBaseException]], ...] = (
 
 
 def translated(error: BaseException, name: str | None = None, connecting: bool = False) -> UCXBaseException:
-    """The exception of `ucp` for one of Weft; its text begins with what was being done. While connecting, silence is unreachable."""
+    """The exception of `ucp` for one of Weft; its text begins with what was being done. While connecting, silence is
+    unreachable."""
     if isinstance(error, UCXBaseException):
         return error
     text = str(error) or "the operation was cancelled"
     if name:
         text = f"<{name}>: {text}"
-    if connecting and isinstance(error, (weft.TimeoutError, weft.PeerError, weft.ClosedError, weft.NotFoundError, weft.SystemFailureError)):
+    if connecting and isinstance(error, (weft.TimeoutError, weft.PeerError, weft.ClosedError, weft.NotFoundError,
+                                         weft.SystemFailureError)):
         made: UCXBaseException = UCXUnreachable(text)
     else:
         made = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), UCXError)(text)

@@ -1,8 +1,9 @@
 """An event loop that a program drives by hand: what a worker of `ucx_api` has while no asyncio loop drives it.
 
-It has of a loop what a runtime of Weft asks for. What the runtime has to tell is put in a queue, and run() calls it. Who wants to sleep
-arms the runtime, calls asleep(), and waits for fileno() to become readable: that is the runtime's own descriptor, a timer for its next
-deadline, and an event that tells of what was put in the queue meanwhile; so a post on an armed worker wakes whoever sleeps.
+It has of a loop what a runtime of Weft asks for. What the runtime has to tell is put in a queue, and run() calls it. Who wants to
+sleep arms the runtime, calls asleep(), and waits for fileno() to become readable: that is the runtime's own descriptor, a timer
+for its next deadline, and an event that tells of what was put in the queue meanwhile; so a post on an armed worker wakes whoever
+sleeps.
 
 Promise: no wake-up is lost, whatever is posted between arming and sleeping. tests/python/test_ucx_api.py holds us to it.
 """
@@ -24,7 +25,8 @@ _logger = logging.getLogger("ucx")
 
 
 class Handle:
-    """A call that is to come, and can be taken back. It is made in the context of whoever makes it: run() is a call like any other."""
+    """A call that is to come, and can be taken back. It is made in the context of whoever makes it: run() is a call like any
+    other."""
 
     __slots__ = ("args", "due", "function")
 

@@ -79,7 +79,8 @@ class UCXObject:
             raise UCXCloseError(f"the {type(self).__name__} is closed")
 
 
-def call_back(function: Callback | None, *args: Any, args_more: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> None:
+def call_back(function: Callback | None, *args: Any, args_more: tuple[Any, ...] | None = None,
+              kwargs: dict[str, Any] | None = None) -> None:
     """Call a program's function; what it raises is logged, since nobody could catch it."""
     if function is None:
         return

@@ -2,10 +2,11 @@
 
     pending -> finished   once, in progress(): the function is called with the request and the exception, or None
 
-Closing one that is pending makes its end nobody's business: the operation goes on, its buffer is held until it is over, and the function is
-not called.
+Closing one that is pending makes its end nobody's business: the operation goes on, its buffer is held until it is over, and the
+function is not called.
 
-Promise: each is finished once, and its function called once, whatever becomes of its endpoint. tests/python/test_ucx_api.py holds us to it.
+Promise: each is finished once, and its function called once, whatever becomes of its endpoint. tests/python/test_ucx_api.py holds
+us to it.
 """
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _ITSELF = object()
 class UCXRequest:
     """Under way, or over. `info["status"]` says which."""
 
-    __slots__ = ("__weakref__", "_args", "_ep", "_expected", "_followers", "_function", "_kwargs", "_name", "_number", "_op", "_out", "_pending",
+    __slots__ = ("__weakref__", "_args", "_ep", "_expected", "_followers", "_function", "_kwargs", "_name", "_number", "_op",
+                 "_out", "_pending",
                  "_why", "_worker")
 
     def __init__(self, worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: tuple[Any, ...] | None,

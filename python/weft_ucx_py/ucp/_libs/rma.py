@@ -1,19 +1,19 @@
-"""Remote memory: UCXMemoryHandle exposes it, a PackedRemoteKey travels to whoever may use it, UCXRkey and RemoteMemory are what they use.
+"""Remote memory: UCXMemoryHandle exposes it, a PackedRemoteKey travels to whoever may use it, UCXRkey and RemoteMemory are what
+they use.
 
-Memory belongs to a context, and is exposed by each of its workers: a packed remote key has a region key for every worker there is when it
-is packed, with where the memory begins. The region keys are Weft's: nobody else can make one, and every access is checked against what it
-names. Addresses are the owner's, as in UCX, and an access outside of the memory is an error.
+Memory belongs to a context, and is exposed by each of its workers: a packed remote key has a region key for every worker there is
+when it is packed, with where the memory begins. The region keys are Weft's: nobody else can make one, and every access is checked
+against what it names. Addresses are the owner's, as in UCX, and an access outside of the memory is an error.
 
-A key is unpacked without waiting; what is posted before the owner has answered waits for that. An access that is complete has happened:
-after put_nb() the bytes are in the owner's memory, after get_nb() in ours; flush() of the endpoint or the worker tells when all are.
+A key is unpacked without waiting; what is posted before the owner has answered waits for that. An access that is complete has
+happened: after put_nb() the bytes are in the owner's memory, after get_nb() in ours; flush() of the endpoint or the worker tells
+when all are.
 
 Packed keys come from other processes: they are checked before they are one. tests/python/test_ucx_api_rma.py holds us to it.
 """
 from __future__ import annotations
 
-import io
 import mmap
-import select
 import struct
 import weakref
 from collections.abc import Callable
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<4sHHQQ")  # what it is, version, how many region keys; where the memory begins, and how long it is
 _ENTRY = struct.Struct("<HH")     # lengths of the worker's name and of its region key
 _MAGIC, _VERSION, _MOST = b"WFRK", 1, 1 << 16
-
-_SPINS = 100  # how often a UCXIO looks before it sleeps
 
 Args = tuple[Any, ...] | None
 Kwargs = dict[str, Any] | None
@@ -81,7 +79,7 @@ class UCXMemoryHandle(UCXObject):
     @property
     def mem_handle(self) -> int:
         """Its number."""
-        return self.manualle
+        return self.handle
 
     @property
     def address(self) -> int:
@@ -358,14 +356,14 @@ def _access(name: str, buffer: Any, nbytes: int, remote_addr: int, rkey: UCXRkey
     return request
 
 
-def put_nb(buffer: Any, nbytes: int, remote_addr: int, rkey: UCXRkey, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
-           name: str | None = None) -> UCXRequest | None:
+def put_nb(buffer: Any, nbytes: int, remote_addr: int, rkey: UCXRkey, cb_func: Callback | None, cb_args: Args = None,
+           cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Write the first `nbytes` of a buffer to an address of the owner's. Complete when they are there."""
     return _access(name or "put_nb", buffer, nbytes, remote_addr, rkey, cb_func, cb_args, cb_kwargs)
 
 
-def get_nb(buffer: Any, nbytes: int, remote_addr: int, rkey: UCXRkey, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
-           name: str | None = None) -> UCXRequest | None:
+def get_nb(buffer: Any, nbytes: int, remote_addr: int, rkey: UCXRkey, cb_func: Callback | None, cb_args: Args = None,
+           cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Read `nbytes` from an address of the owner's into a buffer. Complete when they are here."""
     return _access(name or "get_nb", buffer, nbytes, remote_addr, rkey, cb_func, cb_args, cb_kwargs)
 
@@ -384,129 +382,3 @@ def _logged(request: UCXRequest, error: UCXBaseException | None, name: str) -> N
     if error is not None:
         import logging
         logging.getLogger("ucx").error("%s failed: %s", name, error)
-
-
-class RemoteMemory:
-    """A piece of the owner's memory: accesses by offsets into it, of a buffer or the first `size` bytes of one."""
-
-    def __init__(self, rkey: UCXRkey, base: int, length: int) -> None:
-        if not isinstance(rkey, UCXRkey):
-            raise TypeError(f"{rkey!r} is no UCXRkey: unpack one with UCXEndpoint.unpack_rkey()")
-        self._rkey = rkey
-        self._base = base
-        self._length = length
-
-    @property
-    def address(self) -> int:
-        """Where it begins, at the owner."""
-        return self._base
-
-    @property
-    def length(self) -> int:
-        """How many bytes there are."""
-        return self._length
-
-    def _where(self, memory: Any, size: int, offset: int) -> tuple[Array, int, int]:
-        array = asarray(memory)
-        n = size or array.nbytes
-        if offset < 0 or n < 0 or offset + n > self._length:
-            raise IndexError(f"{n} bytes at {offset} are not inside of the {self._length} of this remote memory")
-        return array, n, self._base + offset
-
-    def put_nb(self, memory: Any, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None, offset: int = 0,
-               size: int = 0) -> UCXRequest | None:
-        """Write a buffer to it: see put_nb()."""
-        array, n, at = self._where(memory, size, offset)
-        return put_nb(array, n, at, self._rkey, cb_func, cb_args, cb_kwargs)
-
-    def get_nb(self, memory: Any, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None, offset: int = 0,
-               size: int = 0) -> UCXRequest | None:
-        """Read from it into a buffer: see get_nb()."""
-        array, n, at = self._where(memory, size, offset)
-        return get_nb(array, n, at, self._rkey, cb_func, cb_args, cb_kwargs)
-
-    def put_nbi(self, memory: Any, size: int = 0, offset: int = 0) -> bool:
-        """Write a buffer to it: see put_nbi()."""
-        array, n, at = self._where(memory, size, offset)
-        return put_nbi(array, n, at, self._rkey)
-
-    def get_nbi(self, memory: Any, size: int = 0, offset: int = 0) -> bool:
-        """Read from it into a buffer: see get_nbi()."""
-        array, n, at = self._where(memory, size, offset)
-        return get_nbi(array, n, at, self._rkey)
-
-
-class UCXIO(io.RawIOBase):
-    """Memory of another process as a file: reads and writes wait, and drive the worker meanwhile."""
-
-    def __init__(self, dest: int, length: int, rkey: UCXRkey) -> None:
-        super().__init__()
-        self._memory = RemoteMemory(rkey, dest, length)
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def writable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Where to go on: from the start, from here, or from the end."""
-        self._open_or_raise()
-        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
-            raise ValueError(f"whence is {whence!r}, which is none of 0, 1, 2")
-        at = offset + (0, self._at, self._memory.length)[whence]
-        if at < 0:
-            raise ValueError(f"there is nothing at {at}")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        """Where it goes on."""
-        self._open_or_raise()
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as there is something; how many bytes that were."""
-        self._open_or_raise()
-        array = asarray(buffer)
-        n = min(array.nbytes, max(self._memory.length - self._at, 0))
-        if n:
-            self._wait(lambda done: self._memory.get_nb(array, done, offset=self._at, size=n))
-            self._at += n
-        return n
-
-    def write(self, data: Any) -> int:
-        """Write as much of it as there is room for; how many bytes that were."""
-        self._open_or_raise()
-        array = asarray(data)
-        n = min(array.nbytes, max(self._memory.length - self._at, 0))
-        if n:
-            self._wait(lambda done: self._memory.put_nb(array, done, offset=self._at, size=n))
-            self._at += n
-        return n
-
-    def _open_or_raise(self) -> None:
-        if self.closed:
-            raise ValueError("the file is closed")
-
-    def _wait(self, post: Callable[[Callback], UCXRequest | None]) -> None:
-        worker = self._memory._rkey._ep._worker
-        if not worker._by_hand:
-            raise UCXError("a UCXIO waits, and an event loop drives its worker: use RemoteMemory there")
-        ended: list[UCXBaseException | None] = []
-        if post(lambda _, error: ended.append(error)) is None:
-            return
-        idle = 0
-        while not ended:
-            idle = 0 if worker.progress() else idle + 1
-            if idle > _SPINS and worker.arm():
-                select.select([worker.epoll_file_descriptor], [], [])
-        if ended[0] is not None:
-            raise ended[0]

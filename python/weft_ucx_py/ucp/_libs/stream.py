@@ -1,8 +1,8 @@
 """The byte stream of an endpoint: what was sent, in order and without borders.
 
-Bytes travel as active messages of an id of their own (0x55435802), at most PIECE each, so that of a send of which a receive wants only a part no more
-than that is held here; what nobody has asked for waits in the window of its sender, and then at the sender. A receive is over when its buffer is
-full.
+Bytes travel as active messages of an id of their own (0x55435802), at most PIECE each, so that of a send of which a receive wants
+only a part no more than that is held here; what nobody has asked for waits in the window of its sender, and then at the sender. A
+receive is over when its buffer is full.
 
 Promise: every byte once, in order, whatever the sizes on either side. tests/python/test_ucx_streams.py holds us to it.
 """

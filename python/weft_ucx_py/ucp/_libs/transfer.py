@@ -1,7 +1,8 @@
 """Sending and receiving: tag messages, the stream, active messages. Each returns None if it completed at once, or a UCXRequest.
 
-None means that the callback is not called. Otherwise cb_func(request, exception, *cb_args, **cb_kwargs) is called later, in progress().
-An error that is known at once is raised. am_recv_nb() is the one whose callback is always called: it gets the message in place of the request.
+None means that the callback is not called. Otherwise cb_func(request, exception, *cb_args, **cb_kwargs) is called later, in
+progress(). An error that is known at once is raised. am_recv_nb() is the one whose callback is always called: it gets the message
+in place of the request.
 
 Promise: no buffer is touched any more once its request is finished. tests/python/test_ucx_api.py holds us to it.
 """
@@ -30,8 +31,8 @@ def _memory(buffer: Any, nbytes: int, writable: bool) -> Any:
     return (buffer if type(buffer) is Array else asarray(buffer))._memory(nbytes, writable)
 
 
-def _began(op: weft.Op[Any], worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: Args, kwargs: Kwargs, name: str | None,
-           out: bool) -> UCXRequest | None:
+def _began(op: weft.Op[Any], worker: UCXWorker, ep: UCXEndpoint | None, function: Callback | None, args: Args, kwargs: Kwargs,
+           name: str | None, out: bool) -> UCXRequest | None:
     if op.done():
         error = failure(op, name)
         if error is not None:
@@ -42,8 +43,8 @@ def _began(op: weft.Op[Any], worker: UCXWorker, ep: UCXEndpoint | None, function
 
 # --- tag messages
 
-def tag_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, tag: int, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
-                name: str | None = None) -> UCXRequest | None:
+def tag_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, tag: int, cb_func: Callback | None, cb_args: Args = None,
+                cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Send the first `nbytes` of a buffer with a tag of 64 bits. Complete when the buffer may be used again."""
     ep._usable()
     worker = ep._worker
@@ -55,11 +56,13 @@ def tag_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, tag: int, cb_func: Ca
     return _began(op, worker, ep, cb_func, cb_args, cb_kwargs, name or "tag_send_nb", True)
 
 
-def tag_recv_nb(worker: UCXWorker, buffer: Any, nbytes: int, tag: int, cb_func: Callback | None, tag_mask: int = -1, cb_args: Args = None,
+def tag_recv_nb(worker: UCXWorker, buffer: Any, nbytes: int, tag: int, cb_func: Callback | None, tag_mask: int = -1,
+                cb_args: Args = None,
                 cb_kwargs: Kwargs = None, name: str | None = None, ep: UCXEndpoint | None = None) -> UCXRequest | None:
     """Receive a message of `nbytes` whose tag is `tag` where `tag_mask` has ones, from whichever endpoint of the worker has it.
 
-    A message of another length is UCXMsgTruncated. With `ep` it ends when that endpoint is lost (UCXConnectionReset) or closed (UCXCanceled).
+    A message of another length is UCXMsgTruncated. With `ep` it ends when that endpoint is lost (UCXConnectionReset) or closed
+    (UCXCanceled).
     """
     worker._ready()
     worker._context._need(Feature.TAG)
@@ -97,8 +100,8 @@ class _Pieces(UCXRequest):
             self._finish(self._why)
 
 
-def stream_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
-                   name: str | None = None) -> UCXRequest | None:
+def stream_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None,
+                   cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Send the first `nbytes` of a buffer to the peer's stream. Complete when the buffer may be used again."""
     ep._usable()
     worker = ep._worker
@@ -130,8 +133,8 @@ def stream_send_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback 
     return request
 
 
-def stream_recv_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
-                   name: str | None = None) -> UCXRequest | None:
+def stream_recv_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None,
+                   cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Receive exactly `nbytes` from the peer's stream. Complete when all of them are here."""
     ep._check()
     worker = ep._worker
@@ -156,8 +159,8 @@ def stream_recv_nb(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback 
 
 # --- active messages
 
-def am_send_nbx(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
-                name: str | None = None) -> UCXRequest | None:
+def am_send_nbx(ep: UCXEndpoint, buffer: Any, nbytes: int, cb_func: Callback | None, cb_args: Args = None,
+                cb_kwargs: Kwargs = None, name: str | None = None) -> UCXRequest | None:
     """Send the first `nbytes` of a buffer as an active message. Complete when the buffer may be used again."""
     ep._usable()
     worker = ep._worker
@@ -216,7 +219,8 @@ def _allocated(worker: UCXWorker, message: weft.Message) -> Any:
     kind = AllocatorType.CUDA if message.header[:1] == bytes([AllocatorType.CUDA]) else AllocatorType.HOST
     allocator = worker._allocators.get(kind)
     if allocator is None:
-        raise UCXError("an active message lies on a GPU, and there is no allocator for that: register_am_allocator(f, AllocatorType.CUDA)")
+        raise UCXError("an active message lies on a GPU, and there is no allocator for that: register_am_allocator(f, "
+                       "AllocatorType.CUDA)")
     made = allocator(message.nbytes)
     size = asarray(made).nbytes
     if size != message.nbytes:
@@ -226,7 +230,8 @@ def _allocated(worker: UCXWorker, message: weft.Message) -> Any:
 
 def am_recv_nb(ep: UCXEndpoint, cb_func: Callback | None, cb_args: Args = None, cb_kwargs: Kwargs = None,
                name: str | None = None) -> UCXRequest | None:
-    """Receive the next active message of an endpoint: cb_func(message, exception, *cb_args, **cb_kwargs) is called with what the allocator
+    """Receive the next active message of an endpoint: cb_func(message, exception, *cb_args, **cb_kwargs) is called with what the
+    allocator
     gave, here and now if one waits (then the result is None), else later. An endpoint that is lost, and has none, raises why."""
     ep._check()
     worker = ep._worker

@@ -80,7 +80,8 @@ def _address_of(ifname: str) -> str:
 
 
 def get_address(ifname: str | None = None) -> str:
-    """The IPv4 address of an interface: the one named, or UCXPY_IFNAME; else the first of InfiniBand, else the one that leads out of the machine,
+    """The IPv4 address of an interface: the one named, or UCXPY_IFNAME; else the first of InfiniBand, else the one that leads out
+    of the machine,
     else the loopback."""
     if ifname is None:
         ifname = os.environ.get("UCXPY_IFNAME")

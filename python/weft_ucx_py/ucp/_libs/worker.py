@@ -1,12 +1,13 @@
 """UCXWorker: one runtime of Weft with its endpoints, listeners and requests, driven by hand or by an event loop.
 
 By hand, which is how it begins: progress() drives it and calls what there is to call, callbacks included; arm() and a wait on
-`epoll_file_descriptor` put a program to sleep. attach() gives it to an asyncio loop, which then drives it: operations of its runtime can be
-awaited, and progress() only helps. detach() takes it back.
+`epoll_file_descriptor` put a program to sleep. attach() gives it to an asyncio loop, which then drives it: operations of its
+runtime can be awaited, and progress() only helps. detach() takes it back.
 
-What arrives for nobody yet is kept within the window that its sender has: active messages and bytes of streams that come before the
-endpoint is made from its request. Connections that come by the worker's address are kept until their peer closes them; their messages are
-received at the worker, like all others, and their active messages and streams at the endpoint that was made to the same peer.
+What arrives for nobody yet is kept within the window that its sender has: active messages and bytes of streams that come before
+the endpoint is made from its request. Connections that come by the worker's address are kept until their peer closes them; their
+messages are received at the worker, like all others, and their active messages and streams at the endpoint that was made to the
+same peer.
 
 Promise: callbacks are called in progress() (or by the loop), never inside a post. tests/python/test_ucx_api.py holds us to it.
 """
@@ -47,7 +48,8 @@ _workers: weakref.WeakSet[UCXWorker] = weakref.WeakSet()
 
 def _name() -> str:
     program = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")[:60]
-    return "".join(c if c.isascii() and c.isprintable() and c != " " else "_" for c in program) + f"-{os.getpid()}-{secrets.token_hex(6)}"
+    return "".join(c if c.isascii() and c.isprintable() and c != " " else "_"
+                   for c in program) + f"-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 class UCXWorker(UCXObject):
@@ -179,7 +181,8 @@ class UCXWorker(UCXObject):
                 rkey._fence()
 
     def register_am_allocator(self, allocator: Callable[[int], Any], mem_type: AllocatorType) -> None:
-        """Receive active messages into what `allocator(nbytes)` gives; those that lie on a GPU at their sender into what CUDA's gives."""
+        """Receive active messages into what `allocator(nbytes)` gives; those that lie on a GPU at their sender into what
+        CUDA's gives."""
         self._check()
         if mem_type not in (AllocatorType.HOST, AllocatorType.CUDA):
             raise UCXError("the memory type of an allocator is AllocatorType.HOST or AllocatorType.CUDA")
@@ -190,7 +193,8 @@ class UCXWorker(UCXObject):
     # --- asking
 
     def get_address(self) -> UCXAddress:
-        """By which peers connect to it without knowing of a listener. From then on it can be reached, over every interface the context allows."""
+        """By which peers connect to it without knowing of a listener. From then on it can be reached, over every interface
+        the context allows."""
         self._check()
         if self._address is None:
             try:
@@ -288,7 +292,8 @@ class UCXWorker(UCXObject):
         while time.monotonic() < until and (self._later or not all(op.done() for op in self._leaving)):
             for op in [op for op in self._later if op.done()]:
                 self._connected(op)
-            busy = self._runtime._progress() + self._runtime._drive() + self._hand.run()  # inside of a callback only _drive() does something
+            # inside of a callback only _drive() does something
+            busy = self._runtime._progress() + self._runtime._drive() + self._hand.run()
             for other in tuple(_workers):
                 if other is not self and other._open:
                     busy += other._runtime._drive()

@@ -29,7 +29,8 @@ def of(args: argparse.Namespace, times: list[float], wall: float | None = None) 
         "progress": "non-blocking" if args.backend == "ucp-core" or "UCXPY_NON_BLOCKING_MODE" in os.environ else "blocking",
         "max_outstanding": args.max_outstanding, "UCX_TLS": os.environ.get("UCX_TLS", "all"),
         "UCX_NET_DEVICES": os.environ.get("UCX_NET_DEVICES", "all"),
-        "bandwidth_average": 2 * args.n_bytes * len(times) / wall if wall else hmean(rates), "bandwidth_median": statistics.median(rates),
+        "bandwidth_average": 2 * args.n_bytes * len(times) / wall if wall else hmean(rates),
+            "bandwidth_median": statistics.median(rates),
         "latency_average": statistics.fmean(halves), "latency_median": statistics.median(halves),
         "latency_min": min(halves), "latency_max": max(halves), "latencies": halves,
     }
@@ -49,7 +50,8 @@ def print_text(args: argparse.Namespace, result: dict[str, Any]) -> None:
             ("Reuse allocation", f"{args.reuse_alloc}"), ("Backend", args.backend), ("Transfer API", result["transfer"]),
             ("Progress mode", result["progress"]), ("UCX_TLS", result["UCX_TLS"]), ("UCX_NET_DEVICES", result["UCX_NET_DEVICES"])]
     if args.object_type == "numpy":
-        rows += [("Device(s)", "CPU-only"), ("Server CPU", _cpu(args.server_cpu_affinity)), ("Client CPU", _cpu(args.client_cpu_affinity))]
+        rows += [("Device(s)", "CPU-only"), ("Server CPU", _cpu(args.server_cpu_affinity)),
+                 ("Client CPU", _cpu(args.client_cpu_affinity))]
     else:
         rows += [("Device(s)", f"{args.server_dev}, {args.client_dev}")]
     print("Roundtrip benchmark")
@@ -90,7 +92,8 @@ def plot(result: dict[str, Any], path: str) -> None:
     left.axhline(result["latency_median"] * 1e6, linewidth=1, color="0.5")
     left.set_xlabel("iteration")
     left.set_ylabel("half round trip, us")
-    left.set_title(f"{result['backend']}, {format_bytes(result['n_bytes'])}, {result['transfer']}: median {format_time(result['latency_median'])}")
+    left.set_title(f"{result['backend']}, {format_bytes(result['n_bytes'])}, {result['transfer']}: median "
+                   f"{format_time(result['latency_median'])}")
     right.hist(micros, bins=min(60, max(5, len(micros) // 5)), orientation="horizontal")
     right.set_xlabel("iterations")
     figure.tight_layout()

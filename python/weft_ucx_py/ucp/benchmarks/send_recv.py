@@ -1,7 +1,7 @@
 """Round trips between two processes: `python -m ucp.benchmarks.send_recv --help`.
 
-The server runs in a process of its own, here by default, elsewhere with --server-only and --client-only -s ADDRESS -p PORT. On a terminal it
-says how far it is; in a pipe it does not.
+The server runs in a process of its own, here by default, elsewhere with --server-only and --client-only -s ADDRESS -p PORT. On a
+terminal it says how far it is; in a pipe it does not.
 
 tests/python/test_ucp_benchmark.py holds us to it.
 """
@@ -55,12 +55,14 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m ucp.benchmarks.send_recv", description="Round trips between two processes.")
     add = p.add_argument
-    add("-n", "--n-bytes", metavar="BYTES", default=10_000_000, type=_size, help="bytes of a message, such as 8, 10kB, 1MiB (default: 10 MB)")
+    add("-n", "--n-bytes", metavar="BYTES", default=10_000_000, type=_size, help="bytes of a message, such as 8, 10kB, 1MiB "
+                                                                                 "(default: 10 MB)")
     add("--n-iter", metavar="N", default=10, type=_positive, help="round trips that count (default: 10)")
     add("--n-warmup-iter", metavar="N", default=10, type=_natural, help="round trips before those (default: 10)")
     add("-b", "--server-cpu-affinity", metavar="N", type=int, default=-1, help="CPU of the server (default: any)")
     add("-c", "--client-cpu-affinity", metavar="N", type=int, default=-1, help="CPU of the client (default: any)")
-    add("-o", "--object_type", "--object-type", dest="object_type", default="numpy", choices=sorted(NEEDS), help="whose memory (default: numpy)")
+    add("-o", "--object_type", "--object-type", dest="object_type", default="numpy", choices=sorted(NEEDS),
+        help="whose memory (default: numpy)")
     add("-v", "--verbose", action="store_true", help="say what each process does")
     add("-s", "--server-address", metavar="IP", default=None, help="where the server is (default: this machine)")
     add("-d", "--server-dev", metavar="N", type=int, default=0, help="GPU of the server (default: 0)")
@@ -76,7 +78,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("-l", "--backend", default="ucp-async", choices=list(BACKENDS),
         help="ucp with asyncio, ucp with callbacks, or Tornado's TCP (default: ucp-async)")
     add("--max-outstanding", metavar="N", type=_positive, default=1, help="round trips at one time, of ucp-core (default: 1)")
-    add("--error-handling", action=argparse.BooleanOptionalAction, default=True, help="endpoints that notice a lost peer (default: yes)")
+    add("--error-handling", action=argparse.BooleanOptionalAction, default=True, help="endpoints that notice a lost peer "
+                                                                                      "(default: yes)")
     add("--json", action="store_true", help="print one JSON object and nothing else; times in seconds")
     add("--plot", metavar="OUT.PNG", default=None, help="draw the latencies (needs matplotlib)")
     args = p.parse_args(argv)
@@ -85,10 +88,12 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.client_only and (args.server_address is None or not args.port):
         p.error("--client-only needs -s, the address of the server, and -p, its port")
     if args.backend == "tornado" and (args.object_type != "numpy" or args.enable_am):
-        p.error("tornado sends bytes of the host and has no active messages: leave out -o and --enable-am, or use another backend")
+        p.error("tornado sends bytes of the host and has no active messages: leave out -o and --enable-am, or use another "
+                "backend")
     if args.max_outstanding > 1 and args.backend != "ucp-core":
         p.error("--max-outstanding is for -l ucp-core")
-    for module in NEEDS[args.object_type] + (("tornado",) if args.backend == "tornado" else ()) + (("matplotlib",) if args.plot else ()):
+    for module in NEEDS[args.object_type] + (("tornado",) if args.backend == "tornado"
+                                             else ()) + (("matplotlib",) if args.plot else ()):
         if importlib.util.find_spec(module) is None:
             p.error(f"{module} is not installed, which this needs: pip install {module}")
     return args

@@ -1,7 +1,7 @@
 """What a backend of the benchmark is: a server that echoes what it receives, and a client that measures round trips.
 
-The server says which port it listens on by put(port), and ends when its one client is done. The client gives the time of each round trip in
-seconds, and fails if what came back is not what was sent.
+The server says which port it listens on by put(port), and ends when its one client is done. The client gives the time of each
+round trip in seconds, and fails if what came back is not what was sent.
 """
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Server(Side):
 
 
 class Client(Side):
-    """Sends messages and receives them back. `wall`: seconds that all that counts took, where several are under way at one time."""
+    """Sends messages and receives them back. `wall`: seconds that all that counts took, where several are under way at one
+    time."""
 
     wall: float | None = None
 

@@ -53,7 +53,8 @@ class _Driver:
             ucx_api.am_recv_nb(self.ep, cb_func=self._given, cb_args=(done,))
             return
         array = Array(into)
-        self._posted(ucx_api.tag_recv_nb(self.worker, array, array.nbytes, TAG, cb_func=self._told, cb_args=(lambda: done(into),), ep=self.ep),
+        self._posted(ucx_api.tag_recv_nb(self.worker, array, array.nbytes, TAG, cb_func=self._told, cb_args=(lambda: done(into),),
+                                         ep=self.ep),
                      lambda: done(into))
 
     def _posted(self, request: Any, done: Callable[[], Any]) -> None:
