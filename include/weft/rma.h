@@ -88,6 +88,11 @@ WEFT_API weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op);
  * same address, and what this process writes to it between this call and the completion may be lost. */
 WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
 
+/* From `when` on, a time of weft_now(), every access to the region is refused with WEFT_ERR_STALE, whatever its key says; 0: that is over. The
+ * clock is read for each access, so that a process that was stopped serves nothing late. Any thread. Fails: WEFT_ERR_STATE (peers may map
+ * it), WEFT_ERR_INVALID, WEFT_ERR_CLOSED. */
+WEFT_API weft_status_t weft_region_until(weft_region_t *region, uint64_t when);
+
 /* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Keys keep the length they were given with.
  * Fails: WEFT_ERR_RANGE (beyond max_len, or shorter than it is). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_extend(weft_region_t *region, uint64_t len);
@@ -119,6 +124,7 @@ typedef struct weft_region_key_opts {
     uint64_t offset, len;  /* the part. Default is: all of it from offset on */
     uint32_t rights;       /* Default is: the region's */
     uint64_t lifetime_ns;  /* from now. Default is: until it is revoked */
+    bool empty;            /* it gives none of the bytes: whatever touches one is WEFT_ERR_RANGE */
 } weft_region_key_opts_t;
 #define WEFT_REGION_KEY_OPTS_INIT WEFT_INIT(weft_region_key_opts_t)
 

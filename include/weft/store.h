@@ -35,6 +35,7 @@
 extern "C" {
 #endif
 
+#define WEFT_CAN_STORE UINT64_C(8) /* of weft_ep_info_t.peer_capabilities: the peer answers what is here, whether it serves or not */
 #define WEFT_STORE_ID 16u /* bytes of a client's id */
 
 /* --- the server -------------------------------------------------------------------------------------------------------- */
