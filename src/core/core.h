@@ -23,8 +23,6 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg);
  * returns. */
 weft_status_t wefti_sync_begin(weft_op_t *op, uint64_t timeout_ns);
 weft_status_t wefti_sync_end(weft_op_t *op, weft_status_t posted);
-#define wefti_block_begin wefti_sync_begin
-#define wefti_block_end wefti_sync_end
 
 /* Arm (or re-arm) a timer at fabric time `when`. WEFT_ERR_NOMEM. Driver only. */
 weft_status_t wefti_timer_at(weft_runtime_t *rt, wefti_timer_t *t, uint64_t when);
@@ -34,5 +32,13 @@ uint64_t wefti_now(weft_runtime_t *rt);
 
 /* Progress once: fabric, inbox, timers, deliveries. Driver only. */
 unsigned wefti_progress(weft_runtime_t *rt);
+
+/* Old names, until every room is renamed. */
+#define wefti_op_go wefti_op_post
+#define wefti_op_go_by wefti_op_post_by
+#define wefti_op_prepare_here wefti_op_prepare
+#define wefti_block_begin wefti_sync_begin
+#define wefti_block_end wefti_sync_end
+#define WEFTI_OP_ROOM_SIZE WEFTI_OP_SCRATCH_SIZE
 
 #endif

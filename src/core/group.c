@@ -254,7 +254,7 @@ weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode, weft_
         wefti_op_unprepare(group);
         return st;
     }
-    st = wefti_op_go(rt, group);
+    st = wefti_op_post(rt, group);
     if (st && g->members) /* the runtime was closed before it came to the driver */
         let_go(g, n);
     return st;

@@ -69,7 +69,6 @@ enum {
 };
 
 #define WEFTI_OP_SCRATCH_SIZE sizeof(((wefti_opx_t *)0)->scratch)
-#define WEFTI_OP_ROOM_SIZE WEFTI_OP_SCRATCH_SIZE
 
 _Static_assert(sizeof(wefti_opx_t) <= sizeof(((weft_op_t *)0)->priv), "weft_op_t.priv is too small");
 _Static_assert(sizeof(weft_op_t) == 320, "weft_op_t is part of the ABI");

@@ -4,7 +4,8 @@
  *
  *     st = wefti_op_prepare(rt, op, &kind);      checks the operation; nobody can cancel or complete it yet
  *     ... fill wefti_op_scratch(op, type) ...    (if that fails: wefti_op_unprepare(op))
- *     return wefti_op_post(rt, op, kind.start);  starts it: here if this thread is or can become the driver, else through the inbox
+ *     return wefti_op_post(rt, op);              starts it: here if this thread is or can become the driver, else through the
+ *                                                inbox
  *
  * start() returns an error, or WEFT_OK: then the operation is complete, or the room has it on a list of its own, and has
  * called wefti_op_track() for its deadline and its token. Later the room calls wefti_op_complete(), once, on the driver.
@@ -83,7 +84,7 @@ weft_status_t wefti_op_take_back(weft_op_t *op, weft_status_t st);
 weft_status_t wefti_op_not_started(weft_op_t *op, weft_status_t st);
 weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_op_t *op));
 
-/* The result is the post's. `start` is kind->start, named so that the compiler can inline it. */
+/* The result is the post's. */
 static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
 {
     wefti_op_begin(op);
@@ -97,7 +98,8 @@ static inline weft_status_t wefti_op_start(weft_op_t *op, weft_status_t (*start)
  * prepare. */
 weft_status_t wefti_op_inbox(weft_op_t *op);
 
-static inline weft_status_t wefti_op_post(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
+/* `start` is kind->start, named so that the compiler can inline it. */
+static inline weft_status_t wefti_op_post_by(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
 {
     weft_runtime_t *was;
     if (!wefti_enter_to_post(rt, &was))
@@ -106,9 +108,10 @@ static inline weft_status_t wefti_op_post(weft_runtime_t *rt, weft_op_t *op, wef
     wefti_leave(rt, was);
     return st;
 }
-static inline weft_status_t wefti_op_go(weft_runtime_t *rt, weft_op_t *op) { return wefti_op_post(rt, op, wefti_opx(op)->kind->start); }
-#define wefti_op_go_by wefti_op_post
-#define wefti_op_prepare_here wefti_op_prepare
+static inline weft_status_t wefti_op_post(weft_runtime_t *rt, weft_op_t *op)
+{
+    return wefti_op_post_by(rt, op, wefti_opx(op)->kind->start);
+}
 
 /* --- in start() ------------------------------------------------------------------------------------------------------------- */
 
@@ -122,7 +125,8 @@ static inline bool wefti_op_stopped(weft_op_t *op)
  * started. */
 static inline weft_status_t wefti_op_may_start(weft_op_t *op)
 {
-    if (__builtin_expect((atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed) & WEFTI_OP_STATE) == WEFTI_OP_ASKED, 0))
+    uint32_t state = atomic_load_explicit(&wefti_opx(op)->state, memory_order_relaxed);
+    if (__builtin_expect((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED, 0))
         return wefti_fail(WEFT_ERR_CANCELLED, "it was cancelled before it was started");
     return WEFT_OK;
 }

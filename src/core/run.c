@@ -60,7 +60,7 @@ weft_status_t weft_runtime_call(weft_runtime_t *rt, weft_run_fn fn, void *user, 
     weft_status_t st = wefti_op_prepare(rt, op, &wefti_run_kind);
     if (!st) {
         *wefti_op_scratch(op, run_t) = (run_t){fn, user, WEFT_OK};
-        st = wefti_op_go(rt, op);
+        st = wefti_op_post(rt, op);
     }
     if (st)
         wefti_free(own);

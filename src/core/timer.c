@@ -140,5 +140,5 @@ weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t 
     if (st)
         return st;
     wefti_op_scratch(op, delay_t)->ns = delay_ns;
-    return wefti_op_go(rt, op);
+    return wefti_op_post(rt, op);
 }

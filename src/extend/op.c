@@ -14,7 +14,7 @@ _Static_assert(sizeof(weft_ext_call_t) == sizeof(wefti_call_t) && offsetof(weft_
 _Static_assert(sizeof(weft_ext_timer_t) == sizeof(wefti_timer_t) && offsetof(weft_ext_timer_t, fn) == offsetof(wefti_timer_t, fn) &&
                    offsetof(weft_ext_timer_t, when) == offsetof(wefti_timer_t, node.key),
                "one is used as the other");
-_Static_assert(WEFT_EXT_SCRATCH == WEFTI_OP_ROOM_SIZE, "weft/extend.h says how large it is");
+_Static_assert(WEFT_EXT_SCRATCH == WEFTI_OP_SCRATCH_SIZE, "weft/extend.h says how large it is");
 
 static bool drives(const weft_runtime_t *rt)
 {
@@ -106,7 +106,7 @@ weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_
 weft_status_t weft_ext_op_start(weft_op_t *op)
 {
     weft_runtime_t *rt = runtime_of(op);
-    return rt ? wefti_op_go(rt, op) : wefti_fail(WEFT_ERR_INVALID, "the operation was not prepared");
+    return rt ? wefti_op_post(rt, op) : wefti_fail(WEFT_ERR_INVALID, "the operation was not prepared");
 }
 
 void weft_ext_op_unprepare(weft_op_t *op)

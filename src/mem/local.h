@@ -71,24 +71,24 @@ typedef struct wefti_reg_cache {
     uint64_t hits, misses, evictions;
 } wefti_reg_cache_t;
 
-typedef struct wefti_stage {
+typedef struct wefti_staging {
     void *mem;
     bool out, pinned, tried; /* tried: to pin it */
-} wefti_stage_t;
+} wefti_staging_t;
 
 typedef struct wefti_mem {
     pthread_mutex_t lock; /* of pools */
     wefti_list_t pools;
     wefti_reg_cache_t regs;
-    wefti_stage_t stages[WEFTI_STAGES_MAX];
+    wefti_staging_t staging[WEFTI_STAGING_MAX];
 } wefti_mem_t;
 
-static inline wefti_mem_t *wefti_mem_room(weft_runtime_t *rt) { return rt->room_state[WEFTI_ROOM_MEM]; }
+static inline wefti_mem_t *wefti_mem_of(weft_runtime_t *rt) { return rt->room_state[WEFTI_ROOM_MEM]; }
 
 void wefti_reg_init(wefti_reg_cache_t *cache, weft_runtime_t *rt);
 void wefti_reg_end(wefti_reg_cache_t *cache);
 /* Pools that outlive their runtime: they are told, and give nothing out any more. */
 void wefti_pools_cut(wefti_mem_t *m);
-void wefti_stages_free(wefti_mem_t *m);
+void wefti_staging_free(wefti_mem_t *m);
 
 #endif

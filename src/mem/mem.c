@@ -9,10 +9,10 @@
 
 static void room_free(weft_runtime_t *rt)
 {
-    wefti_mem_t *m = wefti_mem_room(rt);
+    wefti_mem_t *m = wefti_mem_of(rt);
     wefti_pools_cut(m);
     wefti_reg_end(&m->regs);
-    wefti_stages_free(m);
+    wefti_staging_free(m);
     pthread_mutex_destroy(&m->lock);
     wefti_free(m);
 }

@@ -1,4 +1,4 @@
-/* mem/mem.h - memory as the rooms above see it: what a buffer is made of, and pieces of pinned memory to stage it through. */
+/* mem/mem.h - memory as the rooms above see it: kinds of buffers, and staging buffers. */
 #ifndef WEFTI_MEM_H
 #define WEFTI_MEM_H
 
@@ -8,7 +8,7 @@
 
 #include "core/core.h"
 
-/* How many kinds are in use that the processor cannot touch. While it is 0, no buffer needs a second look. */
+/* How many kinds are in use that the processor cannot touch. While it is 0, every buffer is host memory. */
 extern _Atomic uint32_t wefti_mem_devices;
 
 /* The kind of a buffer as far as moving it is concerned: NULL for whatever memcpy can handle. `said` is what the program said
@@ -32,12 +32,17 @@ static inline weft_status_t wefti_mem_move(const weft_mem_kind_t *device, void *
     return WEFT_OK;
 }
 
-/* Stages: pinned host memory of WEFTI_STAGE_BYTES each, kept by the runtime, at most WEFTI_STAGES_MAX of them out at a time.
- * Driver only. NULL: none now; somebody has to give one back first, or there is no memory. */
-#define WEFTI_STAGE_BYTES (512u << 10)
-#define WEFTI_STAGES_MAX 32u
-void *wefti_stage_get(weft_runtime_t *rt);
-void wefti_stage_put(weft_runtime_t *rt, void *stage);
+/* Staging buffers: pinned host memory of WEFTI_STAGING_BYTES each, kept by the runtime, at most WEFTI_STAGING_MAX of them out
+ * at a time. Driver only. NULL: all are out, or there is no memory. */
+#define WEFTI_STAGING_BYTES (512u << 10)
+#define WEFTI_STAGING_MAX 32u
+void *wefti_staging_get(weft_runtime_t *rt);
+void wefti_staging_put(weft_runtime_t *rt, void *buf);
+/* Old names, until conn is renamed. */
+#define wefti_stage_get wefti_staging_get
+#define wefti_stage_put wefti_staging_put
+#define WEFTI_STAGE_BYTES WEFTI_STAGING_BYTES
+#define WEFTI_STAGES_MAX WEFTI_STAGING_MAX
 
 /* Memory in one piece that other processes can be let map: a sealed memfd, zero, at one address until close. See memfd.c. It
  * stays where it is while it is open: forks find it. Any thread, one at a time. */
@@ -53,16 +58,16 @@ typedef struct wefti_memfd {
  * _SYSTEM. */
 weft_status_t wefti_memfd_open(wefti_memfd_t *m, const char *name, size_t n, bool read_only);
 void wefti_memfd_close(wefti_memfd_t *m);
-/* Close it and leave the memory where it is, private to this process: whoever asked for that gives it back with munmap(). */
+/* Close it and leave the memory where it is, private to this process: the caller unmaps it with munmap(). */
 void wefti_memfd_keep(wefti_memfd_t *m);
-/* Give the memory of the next n bytes from *from on back, before the close: a close takes as long as there is memory. Whoever
- * has it mapped sees zero there. False: that was all. */
+/* Free the memory of the next n bytes from *from on, before the close, which else takes long. Processes that have it mapped
+ * see zero there. False: that was all. */
 bool wefti_memfd_empty(wefti_memfd_t *m, size_t *from, size_t n);
 /* Fresh memory under the same address: `head` at its beginning, [from, end) as it was, the rest zero. About n bytes of it take
- * the place of the old ones, each page at one moment for whoever reads there. WEFT_ERR_AGAIN: there is more to do, call again;
- * the end may be another by then. Those who have the old memory mapped have it to themselves, and see zero there.
- * WEFT_ERR_NOMEM, _LIMIT, _SYSTEM: as far as it has come, it stays; calling again goes on. What others write to those n bytes
- * during a call may be lost. */
+ * the place of the old ones, each page at one moment for whoever reads there. WEFT_ERR_AGAIN: there is more to do, call again,
+ * perhaps with another end. Processes that have the old memory mapped keep it, and see zero there. WEFT_ERR_NOMEM, _LIMIT,
+ * _SYSTEM: as far as it has come, it stays; calling again goes on. What others write to those n bytes during a call may be
+ * lost. */
 weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end, size_t n);
 static inline bool wefti_memfd_replacing(const wefti_memfd_t *memfd) { return memfd->next >= 0; }
 

@@ -243,7 +243,7 @@ weft_status_t weft_pool_new(weft_runtime_t *rt, const weft_pool_opts_t *opts, we
         return st;
     weft_pool_t *pool = pool_make(rt, &o);
     if (pool) {
-        wefti_mem_t *m = wefti_mem_room(rt);
+        wefti_mem_t *m = wefti_mem_of(rt);
         pthread_mutex_lock(&m->lock);
         wefti_list_push_back(&m->pools, &pool->link);
         pthread_mutex_unlock(&m->lock);
@@ -293,7 +293,7 @@ weft_status_t weft_pool_free(weft_pool_t *pool)
     weft_status_t st;
     weft_runtime_t *rt = pool->rt;
     if (rt && !wefti_join(rt)) {
-        wefti_mem_t *m = wefti_mem_room(rt);
+        wefti_mem_t *m = wefti_mem_of(rt);
         pthread_mutex_lock(&m->lock);
         st = shut_if_whole(pool, &listed);
         if (!st)
@@ -325,7 +325,7 @@ void weft_pool_leave(weft_pool_t *pool)
         (void)free_in_child(pool);
         return;
     }
-    wefti_mem_t *m = wefti_mem_room(pool->rt);
+    wefti_mem_t *m = wefti_mem_of(pool->rt);
     pthread_mutex_lock(&m->lock);
     wefti_list_remove(&pool->link);
     pthread_mutex_lock(&pool->lock);

@@ -216,7 +216,7 @@ weft_status_t weft_mem_register(weft_runtime_t *rt, void *ptr, size_t n, weft_me
     st = wefti_join(rt);
     if (st)
         return st;
-    wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
+    wefti_reg_cache_t *c = &wefti_mem_of(rt)->regs;
     uintptr_t base = at & ~(page - 1), end = (at + n + page - 1) & ~(page - 1);
     bool device = wefti_mem_device_of(ptr, NULL) != NULL;
 
@@ -276,7 +276,7 @@ void weft_mem_get_reg_stats(weft_runtime_t *rt, weft_mem_reg_stats_t *stats_out)
 {
     if (!rt || !stats_out || wefti_join(rt))
         return;
-    wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
+    wefti_reg_cache_t *c = &wefti_mem_of(rt)->regs;
     pthread_mutex_lock(&c->lock);
     weft_mem_reg_stats_t s = {.ranges = c->n, .bytes = c->bytes, .hits = c->hits, .misses = c->misses, .evictions = c->evictions};
     pthread_mutex_unlock(&c->lock);

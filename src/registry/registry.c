@@ -367,7 +367,7 @@ weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
     if (st)
         return st;
     wefti_op_scratch(op, closing_t)->registry = registry;
-    st = wefti_op_go(registry->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    st = wefti_op_post(registry->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (st)
         atomic_fetch_sub(&registry->coming, 1);
     return st;

@@ -76,7 +76,7 @@ static weft_status_t post(reg_request_t *q, weft_op_t *op)
     }
     if (!st) {
         wefti_op_scratch(op, asking_t)->q = q;
-        st = wefti_op_go_by(rt, op, start);
+        st = wefti_op_post_by(rt, op, start);
         if (st && !q->came) /* the runtime was closed meanwhile */
             atomic_fetch_sub(&r->coming, 1);
     }

@@ -216,7 +216,7 @@ weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
     if (st)
         return st;
     wefti_op_scratch(op, ending_t)->watch = watch;
-    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    st = wefti_op_post(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (st)
         atomic_fetch_sub(&watch->coming, 1);
     return st;

@@ -221,7 +221,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
         return wefti_rpc_call_detached(m, args, n);
     weft_runtime_t *was, *rt = m->rt;
     if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
-        st = wefti_op_prepare_here(rt, op, &call_kind);
+        st = wefti_op_prepare(rt, op, &call_kind);
         if (__builtin_expect(!st, 1)) {
             fill(op, m, args, n, opts, known, reply, kind);
             st = wefti_op_start(op, start);
@@ -233,7 +233,7 @@ static inline weft_status_t call_with(weft_method_t *m, const weft_value_t *args
     if (__builtin_expect(st != WEFT_OK, 0))
         return st;
     fill(op, m, args, n, opts, known, reply, kind);
-    return wefti_op_go_by(rt, op, start);
+    return wefti_op_post_by(rt, op, start);
 }
 
 weft_status_t weft_call(weft_method_t *m, const weft_value_t *args, size_t n, weft_reply_t *reply, weft_op_t *op)
@@ -276,7 +276,7 @@ weft_status_t weft_method_check(weft_method_t *m, weft_reply_t *reply, weft_op_t
     if (st)
         return st;
     fill(op, m, NULL, 0, NULL, NULL, reply, CALL_CHECK);
-    return wefti_op_go_by(rt, op, start);
+    return wefti_op_post_by(rt, op, start);
 }
 
 static weft_status_t stream_for(weft_method_t *m, weft_stream_t **stream_out)
@@ -318,7 +318,7 @@ weft_status_t weft_call_stream(weft_method_t *m, const weft_value_t *args, size_
         rpc_call(op)->stream = stream;
         wefti_stream_connect(stream, NULL, 0, op);
         *stream_out = stream;
-        st = wefti_op_go_by(rt, op, start);
+        st = wefti_op_post_by(rt, op, start);
     }
     if (st) {
         *stream_out = NULL;

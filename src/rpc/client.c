@@ -200,7 +200,7 @@ weft_status_t weft_client_close(weft_client_t *c, weft_op_t *op)
         if (st)
             return st;
         *wefti_op_scratch(op, weft_client_t *) = c;
-        return wefti_op_go(rt, op);
+        return wefti_op_post(rt, op);
     }
     close_alone_t *a = (close_alone_t *)wefti_calloc(1, sizeof *a);
     if (!a)

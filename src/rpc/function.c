@@ -264,7 +264,7 @@ static weft_status_t send_away(weft_service_t *service, rpc_function_t *f, weft_
     weft_runtime_t *rt = service->rt;
     if (op)
         *wefti_op_scratch(op, rpc_function_t *) = f;
-    weft_status_t st = op ? wefti_op_go(rt, op) : wefti_call_on_driver(rt, &f->call) ? WEFT_OK : wefti_fail_gone(rt);
+    weft_status_t st = op ? wefti_op_post(rt, op) : wefti_call_on_driver(rt, &f->call) ? WEFT_OK : wefti_fail_gone(rt);
     if (st) { /* the runtime is closed, and frees what is on the list */
         pthread_mutex_lock(&rpc_state(rt)->lock);
         wefti_list_push_back(&service->functions, &f->link);

@@ -235,7 +235,7 @@ weft_status_t weft_request_reply_from(weft_request_t *request, const weft_value_
         goto err_op;
     }
     *wefti_op_scratch(op, from_t) = (from_t){.r = r, .answer = a};
-    st = wefti_op_go(rt, op);
+    st = wefti_op_post(rt, op);
     if (st) { /* it was not started: the runtime is closed */
         wefti_free(a->bytes);
         wefti_free(a);

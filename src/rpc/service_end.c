@@ -133,7 +133,7 @@ weft_status_t weft_service_drain(weft_service_t *service, weft_op_t *op)
     if (st)
         return st;
     *wefti_op_scratch(op, weft_service_t *) = service;
-    return wefti_op_go(service->rt, op);
+    return wefti_op_post(service->rt, op);
 }
 
 /* The program has closed it; the runtime may have done so before. */
@@ -197,7 +197,7 @@ weft_status_t weft_service_close(weft_service_t *service, weft_op_t *op)
             wefti_op_unprepare(op);
         } else if (!st && op) {
             *wefti_op_scratch(op, weft_service_t *) = service;
-            st = wefti_op_go(rt, op);
+            st = wefti_op_post(rt, op);
         } else if (!st && !wefti_call_on_driver(rt, &service->call)) {
             st = wefti_fail_gone(rt);
         }

@@ -101,7 +101,7 @@ typedef struct rpc_ep {
 
 static inline rpc_ep_t *rpc_ep(const weft_ep_t *ep) { return (rpc_ep_t *)ep->traffic[WEFTI_TRAFFIC_RPC]; }
 
-/* Start a prepared operation, as wefti_op_go_by(). While it sits in the inbox, *hold and *coming (may be NULL) are one higher:
+/* Start a prepared operation, as wefti_op_post_by(). While it sits in the inbox, *hold and *coming (may be NULL) are one higher:
  * the start function of its kind lowers them again. */
 weft_status_t wefti_rpc_go(weft_runtime_t *rt, weft_op_t *op, weft_status_t (*start)(weft_op_t *op), _Atomic uint32_t *hold,
                            _Atomic uint32_t *coming);

@@ -258,7 +258,7 @@ TEST(stages_pools_and_registered_ranges_are_pinned)
     void *buf;
     const weft_mem_kind_t *kind = cuda();
     CHECK_OK(weft_runtime_open(NULL, &rt));
-    void *stage = wefti_stage_get(rt);
+    void *stage = wefti_staging_get(rt);
     CHECK(is_pinned(stage));
     CHECK_OK(weft_pool_new(rt, NULL, &host));
     CHECK_OK(weft_pool_get(host, 3 * MIB, &buf));
@@ -292,7 +292,7 @@ TEST(stages_pools_and_registered_ranges_are_pinned)
     CHECK_OK(weft_pool_free(host));
     weft_mem_unregister(reg, true);
     CHECK(!is_pinned(range));
-    wefti_stage_put(rt, stage);
+    wefti_staging_put(rt, stage);
     CHECK_OK(weft_runtime_close(rt));
     free(range);
 }

@@ -104,7 +104,7 @@ TEST(nobody_starts_it_who_is_not_asked_for_it)
     int local;
     weft_mem_free(weft_mem_kind_find("pinned"), alloc(weft_mem_kind_find("pinned"), 100), 100);
     CHECK(weft_mem_kind_of(&local) == weft_mem_host());
-    wefti_stage_put(rt, wefti_stage_get(rt));
+    wefti_staging_put(rt, wefti_staging_get(rt));
     CHECK_EQ(drv->inits, 0);
     CHECK_OK(weft_runtime_close(rt));
     const weft_mem_kind_t *kind = cuda();
@@ -429,7 +429,7 @@ TEST(stages_arenas_and_registered_ranges_are_pinned_and_let_go)
     load("paper");
     weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
     CHECK_OK(wefti_mem_attach(rt));
-    void *stage = wefti_stage_get(rt), *buf;
+    void *stage = wefti_staging_get(rt), *buf;
     weft_pool_t *pool;
     weft_mem_reg_t *reg;
     CHECK_OK(weft_pool_new(rt, NULL, &pool));
@@ -437,8 +437,8 @@ TEST(stages_arenas_and_registered_ranges_are_pinned_and_let_go)
     CHECK_OK(weft_mem_register(rt, range, 8 * 4096, &reg));
     cuda();
     CHECK_EQ(drv->registered, 0);
-    wefti_stage_put(rt, stage);
-    CHECK(wefti_stage_get(rt) == stage);
+    wefti_staging_put(rt, stage);
+    CHECK(wefti_staging_get(rt) == stage);
     CHECK_EQ(drv->registered, 1);
     CHECK_OK(weft_pool_get(pool, 1000, &buf));
     CHECK_EQ(drv->registered, 2);
@@ -446,7 +446,7 @@ TEST(stages_arenas_and_registered_ranges_are_pinned_and_let_go)
     CHECK_OK(weft_mem_register(rt, range, 100, &reg)); /* it is there, and is pinned only now */
     CHECK_EQ(drv->registered, 3);
     CHECK(weft_mem_kind_of(buf) == weft_mem_host()); /* the driver knows it, but it is no device's */
-    wefti_stage_put(rt, stage);
+    wefti_staging_put(rt, stage);
     weft_pool_put(pool, buf);
     CHECK_OK(weft_pool_free(pool));
     CHECK_EQ(drv->registered, 2);

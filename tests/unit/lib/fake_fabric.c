@@ -79,7 +79,7 @@ weft_status_t fake_prepare(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
 weft_status_t fake_post(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
 {
     weft_status_t st = fake_prepare(rt, how, op);
-    return st ? st : wefti_op_go(rt, op);
+    return st ? st : wefti_op_post(rt, op);
 }
 
 weft_status_t fake_post_stops(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
@@ -88,7 +88,7 @@ weft_status_t fake_post_stops(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
     if (st)
         return st;
     wefti_op_scratch(op, fake_op_t)->how = how;
-    return wefti_op_go(rt, op);
+    return wefti_op_post(rt, op);
 }
 
 void fake_event(weft_runtime_t *rt, unsigned n)

@@ -15,22 +15,22 @@ static int fails_always(size_t n)
 TEST(so_many_stages_are_out_and_no_more)
 {
     weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
-    void *s[WEFTI_STAGES_MAX];
+    void *s[WEFTI_STAGING_MAX];
     CHECK_OK(wefti_mem_attach(rt));
     for (int round = 0; round < 3; round++) {
-        for (unsigned i = 0; i < WEFTI_STAGES_MAX; i++) {
-            s[i] = wefti_stage_get(rt);
+        for (unsigned i = 0; i < WEFTI_STAGING_MAX; i++) {
+            s[i] = wefti_staging_get(rt);
             CHECK(s[i]);
             CHECK_EQ((uintptr_t)s[i] % 4096, 0);
-            memset(s[i], (int)i, WEFTI_STAGE_BYTES);
+            memset(s[i], (int)i, WEFTI_STAGING_BYTES);
         }
-        CHECK(!wefti_stage_get(rt));
-        for (unsigned i = 0; i < WEFTI_STAGES_MAX; i++) /* none lies in another */
-            CHECK(*(uint8_t *)s[i] == i && ((uint8_t *)s[i])[WEFTI_STAGE_BYTES - 1] == i);
-        wefti_stage_put(rt, s[7]);
-        CHECK(wefti_stage_get(rt) == s[7]);
-        for (unsigned i = 0; i < WEFTI_STAGES_MAX; i++)
-            wefti_stage_put(rt, s[i]);
+        CHECK(!wefti_staging_get(rt));
+        for (unsigned i = 0; i < WEFTI_STAGING_MAX; i++) /* none lies in another */
+            CHECK(*(uint8_t *)s[i] == i && ((uint8_t *)s[i])[WEFTI_STAGING_BYTES - 1] == i);
+        wefti_staging_put(rt, s[7]);
+        CHECK(wefti_staging_get(rt) == s[7]);
+        for (unsigned i = 0; i < WEFTI_STAGING_MAX; i++)
+            wefti_staging_put(rt, s[i]);
     }
     CHECK_OK(weft_runtime_close(rt));
 }
@@ -39,17 +39,17 @@ TEST(no_memory_for_a_stage_is_none_now_and_one_later)
 {
     weft_runtime_t *rt = fake_open(WEFT_PROGRESS_CALLER, 0);
     CHECK_OK(wefti_mem_attach(rt));
-    void *first = wefti_stage_get(rt);
+    void *first = wefti_staging_get(rt);
     CHECK(first);
     wefti_alloc_fails = fails_always;
-    CHECK(!wefti_stage_get(rt));
-    wefti_stage_put(rt, first);
-    CHECK(wefti_stage_get(rt) == first);
+    CHECK(!wefti_staging_get(rt));
+    wefti_staging_put(rt, first);
+    CHECK(wefti_staging_get(rt) == first);
     wefti_alloc_fails = NULL;
-    void *second = wefti_stage_get(rt);
+    void *second = wefti_staging_get(rt);
     CHECK(second && second != first);
-    wefti_stage_put(rt, first);
-    wefti_stage_put(rt, second);
+    wefti_staging_put(rt, first);
+    wefti_staging_put(rt, second);
     CHECK_OK(weft_runtime_close(rt));
 }
 
