@@ -2,12 +2,12 @@
  *
  * Threads:  posting, cancelling and waiting are allowed from any thread. The fields of an operation belong to the
  *           library from the post until the completion, and to the caller otherwise.
- * Promises: 1. An error returned by the posting call means nothing was started and no completion comes. It is about the call itself: an
- *              argument, the state of an object, a lack of memory, a runtime that is closed. Whatever depends on the peer or on time
- *              (lost, closed, refused, cancelled, too late) comes by the operation, whenever it happened: also if the endpoint was
- *              lost before the post. Otherwise the operation completes exactly once, with a status. A call that takes NULL for its
- *              operation returns all that it knows.
- *           2. It completes only after the library has let go of every buffer it was given.
+ * Promises: 1. An error returned by the posting call means that nothing was started and no completion comes. It is about the call
+ *              itself: an argument, the state of an object, a lack of memory, a closed runtime. Otherwise the operation completes
+ *              exactly once, with a status. What depends on the peer or on time (lost, closed, refused, cancelled, too late)
+ *              always comes by the operation, also if the endpoint was lost before the post. A call that takes NULL for its
+ *              operation returns every error that it knows.
+ *           2. It completes only after the library has released every buffer it was given.
  *           3. It completes in bounded time: by its deadline where it has one, and within the heartbeat bound when
  *              its peer is gone; posted receives included.
  *           4. Posting a small message neither allocates nor enters the kernel. The caller owns the storage.
@@ -54,7 +54,7 @@ typedef struct weft_iov {
     size_t len;
 } weft_iov_t;
 
-/* Called once when the library has let go of an owned buffer, whatever became of the message. Runs in progress or in the
+/* Called once when the library has released an owned buffer, whether the message was sent or not. Runs in progress or in the
  * posting call. */
 typedef void (*weft_release_fn)(void *buf, void *user);
 
@@ -92,8 +92,8 @@ struct weft_op {
         uint64_t winner;     /* index of the member with which WEFT_GROUP_ANY succeeded */
     };
     weft_ep_id_t from;       /* the endpoint it came from */
-    void *buf;               /* bytes. An object (endpoint, remote, store, ...) is in here too: weft_op_ep(), weft_op_remote(), ... give it,
-                                and NULL if the operation failed */
+    void *buf;               /* bytes. An object (endpoint, remote, store, ...) is in here, too: weft_op_ep(), weft_op_remote(),
+                                ... return it, or NULL if the operation failed */
 
     uint64_t priv[30];       /* the library's */
 };
@@ -112,11 +112,11 @@ WEFT_API const char *weft_op_error(const weft_op_t *op);
 /* Ask for an operation to end early. It completes with WEFT_ERR_CANCELLED, or with its result if that was sooner; a send whose
  * bytes are already with the fabric completes when the fabric lets go of them. A cancel of an operation that was never posted
  * sticks: its first post starts nothing, and it completes with WEFT_ERR_CANCELLED (closes and other endings are carried out
- * all the same); WEFT_OP_INIT takes it back. Cancelling a complete operation does nothing. Any thread. */
+ * all the same); WEFT_OP_INIT undoes that. Cancelling a complete operation does nothing. Any thread. */
 WEFT_API void weft_op_cancel(weft_op_t *op);
 
-/* Have fn(op, op->user) called when an operation is complete that was posted with neither fn nor queue: for layers that learn
- * only after the post who is to be told. WEFT_OK: it will be called once, from progress, as if it had been set before.
+/* Have fn(op, op->user) called when an operation is complete that was posted with neither fn nor queue: for layers that only
+ * know after the post who wants to be told. WEFT_OK: it will be called once, from progress, as if it had been set before.
  * WEFT_ERR_DONE: the operation is complete already, and fn is not called. WEFT_ERR_STATE: there is a callback or a queue
  * already. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn);
@@ -136,7 +136,7 @@ WEFT_API weft_status_t weft_op_wait_all(weft_op_t *const *ops, size_t n, uint64_
 
 /* --- timers ------------------------------------------------------------------------------------------------- */
 
-/* Complete `op` with WEFT_OK after delay_ns. Cancelling it works like anywhere. */
+/* Complete `op` with WEFT_OK after delay_ns. It can be cancelled like any operation. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_timer_start(weft_runtime_t *rt, uint64_t delay_ns, weft_op_t *op);
 
 /* --- composition -------------------------------------------------------------------------------------------- */
@@ -149,11 +149,11 @@ typedef enum weft_group_mode {
 
 /* Make `group` complete as a function of its members. Members are added before or after they are posted and before the group
  * is posted with weft_group_start(); each must have neither fn nor queue set, since the group is told. The group never
- * completes before all of its members have (a cancelled member still has to let go of its buffers); one that was not posted
- * yet when the group is cancelled is a member no longer. A member belongs to the library until the group is complete: neither
- * free it nor post it again before. One that is there twice is WEFT_ERR_STATE; so is one that belongs to another group, though
- * the group may complete with that. op->count of the group is the number of members that succeeded; with ANY, op->winner is
- * the index of the first. */
+ * completes before all of its members have (a cancelled member still has to release its buffers); one that was not posted yet
+ * when the group is cancelled leaves it. A member belongs to the library until the group is complete: neither free it nor post
+ * it again before. One that is there twice is WEFT_ERR_STATE; so is one that belongs to another group, though the group may
+ * complete with that. op->count of the group is the number of members that succeeded; with ANY, op->winner is the index of the
+ * first. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);
 

@@ -4,7 +4,7 @@
  *
  * Three ways to be driven:
  *   WEFT_PROGRESS_CALLER  no thread. Whoever waits, or calls weft_runtime_progress(), drives. Lowest latency. Nothing moves
- *                         unless someone does: of several messages posted in a row the first leaves at once, the others
+ *                         unless one of them does: of several messages posted in a row the first leaves at once, the others
  *                         may leave together with the next progress. Peers do not lose a program that does not drive:
  *                         heartbeats come from a thread of the process (see heartbeat_ns).
  *   WEFT_PROGRESS_THREAD  a thread of the runtime's own drives: it spins for spin_ns after the last event, then sleeps
@@ -42,13 +42,14 @@ typedef struct weft_runtime_opts {
     const char *transports;      /* WEFT_TRANSPORTS: "all", "shm", "tcp", or a list of those and of UCX transport names.
                                     Default is: all */
     const char *interfaces;      /* WEFT_INTERFACES: network devices that may be used, comma separated. Default is: all */
-    const void *key;             /* WEFT_KEY_FILE: pre-shared key, 16 to 65536 bytes; NULL for none. What is written as "weft key new" writes it
-                                    is used as it is; anything else counts as typed by a person, and is stretched with Argon2id, which takes
-                                    60 ms and 32 MiB once per process (docs/design/security.md). Copied, wiped on close. */
+    const void *key;             /* WEFT_KEY_FILE: pre-shared key, 16 to 65536 bytes; NULL for none. A key from "weft key new" is
+                                    used as it is; anything else counts as typed by a person, and is stretched with Argon2id,
+                                    which takes 60 ms and 32 MiB once per process (docs/design/security.md). Copied, wiped on
+                                    close. */
     size_t key_len;
-    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s. Heartbeats are sent by one thread
-                                    of the process, whatever the program does: a process that runs is not lost, and one that was killed
-                                    or stopped, or whose host is cut off, is */
+    uint64_t heartbeat_ns;       /* WEFT_HEARTBEAT: a peer silent for this long is lost. Default is: 5 s. One thread of the
+                                    process sends heartbeats, whatever the program does: a process that runs is not lost, and one
+                                    that was killed or stopped, or whose host is cut off, is */
     uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: Default is: 10 s */
     uint64_t close_timeout_ns;   /* WEFT_CLOSE_TIMEOUT: a graceful close that takes longer is forced. Default is: 10 s */
     size_t recv_window;          /* WEFT_RECV_WINDOW: bytes of messages nobody asked for yet that one peer may leave here.
@@ -58,13 +59,15 @@ typedef struct weft_runtime_opts {
     size_t am_window;            /* WEFT_AM_WINDOW: bytes of active messages that one peer may leave here, waiting or kept.
                                     Default is: 1 MiB */
     uint32_t am_messages;        /* WEFT_AM_MESSAGES: how many of them. Default is: 2048 */
-    uint64_t am_hold_ns;         /* WEFT_AM_HOLD: how long the payload of one may wait at its sender to be pulled. Default is: 30 s */
-    bool trusted;                /* WEFT_TRUSTED: the fabric under UCX is trusted: peers that proved the key, which is needed, may use its one-sided
-                                    operations, which check nothing (docs/design/security.md). Default is: not */
-    bool heartbeat_by_program;   /* WEFT_HEARTBEAT_BY=program: heartbeats of this runtime are sent only while the program drives it, so that
-                                    peers lose a program that hangs. Then drive it a few times per bound, the smaller of both sides'.
-                                    Default is: not */
-    bool key_random;             /* `key` is 32 random bytes of the program's own: they are used as they are. Both sides must say so */
+    uint64_t am_hold_ns;         /* WEFT_AM_HOLD: how long the payload of one may wait at its sender to be pulled. Default is:
+                                    30 s */
+    bool trusted;                /* WEFT_TRUSTED: the fabric under UCX is trusted: peers that proved the key, which is needed, may
+                                    use its one-sided operations, which check nothing (docs/design/security.md). Default is:
+                                    not */
+    bool heartbeat_by_program;   /* WEFT_HEARTBEAT_BY=program: heartbeats of this runtime are sent only while the program
+                                    drives it, so that peers lose a program that hangs. Then drive it a few times per bound, the
+                                    smaller of both sides'. Default is: not */
+    bool key_random;             /* `key` is 32 random bytes, used as they are. Both sides must set it */
 } weft_runtime_opts_t;
 
 #define WEFT_RUNTIME_OPTS_INIT WEFT_INIT(weft_runtime_opts_t)
@@ -82,9 +85,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_runtime_open(const weft_runtime_opts
  *
  * Threads: any, while others use it: their waits end, with WEFT_ERR_CLOSED where nothing better came, and their calls return
  *          WEFT_ERR_CLOSED. Objects of the runtime that are used after that say the same, until some more runtimes were closed.
- * Fails:   WEFT_ERR_STATE inside a callback of any runtime, and if a callback of another thread does not return for ten seconds: then it
- *          is open as before. WEFT_ERR_CLOSED: it is closed, or another thread closes it. In a forked child it frees what it can and
- *          returns WEFT_ERR_FORKED. NULL is allowed. */
+ * Fails:   WEFT_ERR_STATE inside a callback of any runtime, and if a callback of another thread does not return for ten
+ *          seconds: then it stays open. WEFT_ERR_CLOSED: it is closed, or another thread closes it. In a forked child it frees
+ *          what it can and returns WEFT_ERR_FORKED. NULL is allowed. */
 WEFT_API weft_status_t weft_runtime_close(weft_runtime_t *rt);
 
 /* Drive a caller-driven or loop-driven runtime once; how many events it handled (0: nothing to do). Any thread; if
@@ -128,7 +131,7 @@ typedef struct weft_runtime_stats {
     uint64_t rma_served, rma_refused;          /* accesses of peers to regions here that were checked: done, and refused */
 } weft_runtime_stats_t;
 #define WEFT_RUNTIME_STATS_INIT WEFT_INIT(weft_runtime_stats_t)
-/* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime), _CLOSED, _FORKED. *stats_out is untouched then. */
+/* Fails: WEFT_ERR_INVALID (a NULL), _STATE (inside a callback of another runtime), _CLOSED, _FORKED: *stats_out is untouched. */
 WEFT_API weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *stats_out);
 
 #ifdef __cplusplus

@@ -44,7 +44,8 @@ extern "C" {
     X(WEFT_ERR_CLOSED,     -6,  "the endpoint, listener or runtime is closed") \
     X(WEFT_ERR_REFUSED,    -7,  "the peer refused the connection") \
     X(WEFT_ERR_UNREACHABLE,-8,  "no way to reach the peer") \
-    X(WEFT_ERR_AUTH,       -9,  "authentication failed: the authentication keys differ, only one side has one, or a region key is not genuine") \
+    X(WEFT_ERR_AUTH,       -9,  "authentication failed: the authentication keys differ, only one side has one, or a region key " \
+                                "is not genuine") \
     X(WEFT_ERR_VERSION,    -10, "the peer speaks a protocol version this library does not") \
     X(WEFT_ERR_PROTOCOL,   -11, "the peer sent bytes that break the protocol") \
     X(WEFT_ERR_TRUNCATED,  -12, "the message is longer than the buffer; it was discarded and nothing was written") \
@@ -57,7 +58,8 @@ extern "C" {
     X(WEFT_ERR_NOTFOUND,   -19, "no such thing: a name, an id whose object is gone, or a message that is not there") \
     X(WEFT_ERR_SYSTEM,     -20, "the operating system or UCX failed; the log has its words") \
     X(WEFT_ERR_REJECTED,   -21, "the peer rejected the message or the request; the operation has its reason") \
-    X(WEFT_ERR_RANGE,      -22, "outside of the memory that was exposed, or of the part the region's key names; nothing was touched") \
+    X(WEFT_ERR_RANGE,      -22, "outside of the memory that was exposed, or of the part the region's key names; nothing was " \
+                                "touched") \
     X(WEFT_ERR_RIGHTS,     -23, "the region's key does not give that right; nothing was touched") \
     X(WEFT_ERR_STALE,      -24, "it is no longer valid: the region was revoked or freed, or the time of its key is over") \
     X(WEFT_ERR_CORRUPT,    -25, "the bytes do not match their checksum") \
@@ -85,8 +87,8 @@ WEFT_API const char *weft_last_error(void);
  * none. */
 WEFT_API weft_status_t weft_last_error_status(void);
 
-/* For libraries that return statuses of their own: record the sentence that weft_last_error() gives to this thread, and return `status`.
- * At most 511 bytes; control characters become '?'. */
+/* For libraries that return statuses of their own: record the sentence that weft_last_error() gives to this thread, and return
+ * `status`. At most 511 bytes; control characters become '?'. */
 WEFT_API WEFT_PRINTF(2, 3) weft_status_t weft_fail(weft_status_t status, const char *fmt, ...);
 
 #ifdef __cplusplus

@@ -48,7 +48,7 @@ wefti_json_t wefti_json(char *text, size_t n)
 {
     static char nothing[1];
     if (!text)
-        text = nothing; /* NULL with n 0 is allowed, and C does not allow arithmetic on NULL */
+        text = nothing; /* NULL with n 0 is allowed */
     return (wefti_json_t){.at = text, .end = text + n, .deepest = WEFTI_JSON_DEPTH};
 }
 

@@ -11,7 +11,8 @@
 
 #define WEFTI_SECRET_SIZE 32 /* bytes of a key, and of a MAC */
 
-void wefti_mac(const uint8_t key[WEFTI_SECRET_SIZE], const char *label, const void *bytes, size_t n, uint8_t out[WEFTI_SECRET_SIZE]);
+void wefti_mac(const uint8_t key[WEFTI_SECRET_SIZE], const char *label, const void *bytes, size_t n,
+               uint8_t out[WEFTI_SECRET_SIZE]);
 /* Are these the same? Takes a time that does not depend on where they differ. */
 bool wefti_mac_same(const void *a, const void *b, size_t n);
 

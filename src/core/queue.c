@@ -6,8 +6,9 @@
  *
  * The event fd is written when the first of a burst is pushed, and read by the pop that finds nothing left:
  *
- *     DARK --a push, which writes--> LIGHTING --it has written--> LIT --a pop that finds nothing reads--> DARK, then one more look,
- *     since a push in between relied on it
+ *     DARK --a push, which writes--> LIGHTING --it has written--> LIT --a pop that finds nothing reads--> DARK
+ *
+ * Then that pop looks once more, since a push in between relied on LIT.
  *
  * A pop that finds nothing while it is LIGHTING leaves it: then the fd is readable once with nothing there, and the next pop
  * darkens it. No thread ever waits for a byte that another may have read.

@@ -47,7 +47,7 @@ struct weft_runtime {
     wefti_handle_t handle;         /* its `inside`: threads inside, beside the driver. Close waits for them */
     /* These outlive the runtime: a thread that comes too late may touch them in its memory's next life. */
     _Atomic uint32_t done_seq;     /* futex: bumped when a WAITED operation is done and when the driver is handed on */
-    _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one of them was told to become the driver */
+    _Atomic uint32_t waiters;      /* threads asleep or about to be, and WEFTI_HANDED: one was told to become the driver */
     _Atomic bool virtual_time;     /* the fabric has no fd to sleep on: its clock is read every time */
     char name[128];
 
@@ -76,7 +76,7 @@ struct weft_runtime {
     /* touched by other threads, also by those that come too late */
     _Alignas(64) wefti_mpsc_t inbox;
     _Atomic uint32_t sleeping;     /* the driver is about to sleep or asleep in the kernel */
-    _Atomic int32_t handed_in;     /* in the inbox, or about to be: the inbox is not closed before it is 0. Outlives the runtime */
+    _Atomic int32_t handed_in;     /* in the inbox, or about to be: it is not closed before this is 0. Outlives the runtime */
     _Atomic uint64_t ops_posted;   /* the first field behind handed_in that begins as zero */
 
     /* core's own, the driver's */

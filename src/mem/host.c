@@ -1,10 +1,9 @@
 /* mem/host.c - the kinds of ordinary memory: host, huge, pinned.
  *
  *     host     malloc, aligned to 64
- *     huge     pages of 2 MiB: from those the administrator reserved while there are any, else transparent ones, which the kernel gives as
- *              it can
- *     pinned   pages that stay: locked by CUDA once that is in use, so that its engine can copy from and to them, else by mlock(). Where the
- *              limit on locked memory forbids that, they are ordinary pages, and the log says so once
+ *     huge     pages of 2 MiB: reserved ones while there are any, else transparent ones, as far as the kernel has them
+ *     pinned   locked pages: by CUDA once that is in use, so that its engine can copy from and to them, else by mlock(). Where
+ *              the limit on locked memory forbids that, they are ordinary pages, and the log says so once
  *
  * huge and pinned are mmap()ed, with the length rounded up in the same way by alloc and by free. There is no record of an
  * allocation: unmapping undoes everything but page-locking by CUDA, which CUDA knows itself.

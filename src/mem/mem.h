@@ -68,7 +68,8 @@ bool wefti_memfd_empty(wefti_memfd_t *m, size_t *from, size_t n);
  * perhaps with another end. Processes that have the old memory mapped keep it, and see zero there. WEFT_ERR_NOMEM, _LIMIT,
  * _SYSTEM: as far as it has come, it stays; calling again goes on. What others write to those n bytes during a call may be
  * lost. */
-weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end, size_t n);
+weft_status_t wefti_memfd_replace(wefti_memfd_t *m, const char *name, const void *head, size_t head_n, size_t from, size_t end,
+                                  size_t n);
 static inline bool wefti_memfd_replacing(const wefti_memfd_t *memfd) { return memfd->next >= 0; }
 
 /* For src/open.c; with it config's `cuda` takes effect. */

@@ -4,9 +4,9 @@
  * Sizes go up in four steps per doubling, so at most a quarter of what was asked for is added, and at most an eighth of a slab
  * is lost at its end. A larger buffer is an arena of its own, which is kept for the next buffer of about that size.
  *
- *     slab    is empty, partial or full by how many of its buffers are out; those with a free buffer are on a list per size, the one that
- *             last got a buffer back first. An empty one keeps its units until another size finds none
- *     arena   has buffers out, or is idle; idle ones go back to the system when the pool is trimmed, or needs space under max_bytes
+ *     slab    empty, partial or full by how many of its buffers are out; those with a free buffer are on a list per size, the one
+ *             that last got a buffer back first. An empty one keeps its units until another size finds none
+ *     arena   has buffers out, or is idle; idle ones go back to the system when the pool is trimmed or reaches max_bytes
  *
  * What is free is recorded outside of the memory itself, which may be a device's: so nothing that a program writes to a buffer
  * that it gave back can break the pool. Under the address sanitizer, what is not out is poisoned.
