@@ -237,7 +237,6 @@ void wefti_rpc_clients_free(rpc_state_t *rs)
 
 bool wefti_rpc_client_join(weft_client_t *c)
 {
-    c->joined = true;
     wefti_list_push_back(&c->rs->clients, &c->link);
     if (!wefti_closing(c->rt))
         return true;

@@ -30,7 +30,7 @@ struct weft_client {
     uint32_t tries;
     uint32_t calls;              /* that are not complete */
     uint32_t holds;              /* reach.c, and what is under way for it */
-    bool joined, closing;
+    bool closing;
     weft_status_t lost;          /* why no server can come: its endpoint is gone, or there is no memory to look for servers */
     weft_op_t *close_op;
     weft_client_stats_t stats;   /* written by the driver, read by anyone */
