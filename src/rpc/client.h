@@ -110,7 +110,7 @@ struct rpc_call {
     bool left_open;              /* an earlier try may have run */
     bool once, fresh, into;      /* what its options say; into: results go to the program's memory */
 };
-_Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_ROOM_SIZE, "enlarge the scratch of operations");
+_Static_assert(sizeof(rpc_call_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge the scratch of operations");
 static inline rpc_call_t *rpc_call(weft_op_t *op) { return wefti_op_scratch(op, rpc_call_t); }
 
 #define RPC_REBINDS 8u                  /* a call ends when its function's slot was gone so often */

@@ -206,13 +206,10 @@ weft_status_t weft_service_get_stats(weft_service_t *service, weft_service_stats
     weft_service_stats_t s;
     uint32_t running;
     rpc_read_all(&s.requests, &service->stats.requests, sizeof s - offsetof(weft_service_stats_t, requests));
-    s.size = stats_out->size;
     s.waiting = service->pool ? wefti_rpc_pool_waiting(service->pool, &running) : 0;
     s.bytes = wefti_rpc_budget_used(service->budget);
     wefti_rpc_service_unlock(service);
-    if (stats_out->size > sizeof s)
-        memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
-    memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
+    wefti_opts_write(stats_out, &s, sizeof s);
     return WEFT_OK;
 }
 
