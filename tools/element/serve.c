@@ -17,7 +17,7 @@ static const char program[] =
     "    from disagg.serve.__main__ import main\n"
     "except ImportError as error:\n"
     "    sys.exit(f'weft element serve: {sys.executable} cannot run actions ({error}): install the Python package '\n"
-    "             'weft for it, or name another interpreter by --python PATH')\n"
+    "             'weft-disagg for it, or name another interpreter by --python PATH')\n"
     "sys.exit(main(sys.argv[1:]))\n";
 
 typedef struct serve {

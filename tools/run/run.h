@@ -8,6 +8,7 @@
 
 #include <sys/resource.h>
 #include <sys/types.h>
+#include <weft/elements.h>
 
 #include "base/json.h"
 #include "session.h"

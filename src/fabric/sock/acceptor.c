@@ -1,0 +1,433 @@
+/* fabric/sock/acceptor.c - listening and accepting.
+ *
+ * A post has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no descriptors left,
+ * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second. A timer ends the pause: in
+ * a program that only listens, and sleeps on the descriptor of the runtime, nothing else may ever happen. It is opened with the first post, since
+ * there is no descriptor for it when it is needed.
+ *
+ * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on the spare
+ * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
+ * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins, a_listener_that_paused_wakes_who_sleeps. */
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "fabric/sock/internal.h"
+
+#define ACCEPTS_PER_EVENT 32
+#define PAUSE_NS 100000000u
+#define SAY_NS 1000000000u
+#define PORT_TRIES 16
+
+struct wefti_acceptor {
+    wefti_sock_t *sock;
+    void *user;
+    wefti_list_t link;
+    wefti_list_t listeners;
+    char *uris;
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* a Unix path to remove, and which file it was */
+    dev_t dev;
+    ino_t ino;
+};
+
+wefti_acceptor_t *wefti_acceptor_of_link(wefti_list_t *link)
+{
+    return wefti_container_of(link, wefti_acceptor_t, link);
+}
+
+/* --- accepting -------------------------------------------------------------------------------------------------------------- */
+
+static void pause_over(wefti_watch_t *watch, uint32_t events)
+{
+    wefti_sock_t *s = wefti_container_of(watch, wefti_sock_t, pause_watch);
+    uint64_t count;
+    (void)events;
+    ssize_t n = read(s->pause_fd, &count, sizeof count);
+    (void)n; /* the sweep after this batch looks at the clock */
+}
+
+static weft_status_t open_pause(wefti_sock_t *s)
+{
+    if (s->pause_fd >= 0)
+        return WEFT_OK;
+    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (fd < 0)
+        return wefti_fail(wefti_errno_status(errno), "no timer for listeners: %s", strerror(errno));
+    s->pause_watch.fn = pause_over;
+    weft_status_t st = wefti_sock_watch(s, fd, &s->pause_watch, EPOLLIN);
+    if (st) {
+        close(fd);
+        return st;
+    }
+    s->pause_fd = fd;
+    return WEFT_OK;
+}
+
+static void pause_from_now(wefti_sock_t *s)
+{
+    uint64_t at = wefti_clock_ns() + PAUSE_NS;
+    struct itimerspec its = {.it_value = {.tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u)}};
+    s->paused_until = at;
+    timerfd_settime(s->pause_fd, TFD_TIMER_ABSTIME, &its, NULL);
+}
+
+static void pause_listener(sock_listener_t *l)
+{
+    wefti_sock_t *s = l->post->sock;
+    wefti_sock_unwatch(s, l->fd);
+    l->paused = true;
+    pause_from_now(s);
+}
+
+/* No descriptors left: turn one newcomer away with the spare one. */
+static void turn_away(sock_listener_t *l, int err)
+{
+    wefti_sock_t *s = l->post->sock;
+    uint64_t now = wefti_clock_ns();
+    if (!s->spare_said || now - s->spare_said >= SAY_NS) {
+        s->spare_said = now;
+        wefti_warn("sock: a newcomer is turned away: %s", strerror(err));
+    }
+    if (s->spare_fd >= 0) {
+        close(s->spare_fd);
+        sock_addr_t from = {.n = sizeof from.ss};
+        int fd = accept4(l->fd, (void *)&from.ss, &from.n, SOCK_CLOEXEC);
+        if (fd >= 0)
+            close(fd);
+    }
+    s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (s->spare_fd < 0)
+        pause_listener(l);
+}
+
+/* Listeners that were taken out of epoll go back; if there are still no descriptors they will be back here soon. */
+void wefti_acceptor_resume(wefti_sock_t *s)
+{
+    if (s->spare_fd < 0)
+        s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    bool left = false;
+    wefti_list_each(pit, &s->posts) {
+        wefti_acceptor_t *post = wefti_acceptor_of_link(pit);
+        wefti_list_each(it, &post->listeners) {
+            sock_listener_t *l = wefti_container_of(it, sock_listener_t, link);
+            if (l->paused && !wefti_sock_watch(s, l->fd, &l->watch, EPOLLIN))
+                l->paused = false;
+            left = left || l->paused;
+        }
+    }
+    s->paused_until = 0;
+    if (left)
+        pause_from_now(s);
+}
+
+static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
+{
+    wefti_acceptor_t *post = l->post;
+    wefti_sock_t *s = post->sock;
+    char text[SOCK_ADDR_TEXT];
+    sock_wire_t *w = wefti_wire_new(s);
+    if (!w) {
+        close(fd);
+        return;
+    }
+    w->fd = fd;
+    w->state = WIRE_OPEN;
+    w->events = EPOLLIN;
+    if (wefti_sock_watch(s, fd, &w->watch, EPOLLIN)) {
+        wefti_wire_kill(w);
+        return;
+    }
+    wefti_wire_socket_options(fd, from->ss.ss_family);
+    w->base.source = wefti_addr_group(from, fd);
+    if (from->ss.ss_family == AF_UNIX)
+        snprintf(text, sizeof text, "%s", post->uris); /* who dials a Unix socket has no name of its own */
+    else
+        wefti_addr_text(from, text, sizeof text);
+    s->fabric->up->wire_accepted(post->user, &w->base, text);
+}
+
+static void listener_event(wefti_watch_t *watch, uint32_t events)
+{
+    sock_listener_t *l = wefti_container_of(watch, sock_listener_t, watch);
+    (void)events;
+    /* The upcall may close the post: then l->post is NULL, and l itself stays until the sweep. */
+    for (int i = 0; i < ACCEPTS_PER_EVENT && l->post && !l->paused; i++) {
+        sock_addr_t from = {.n = sizeof from.ss};
+        int fd = accept4(l->fd, (void *)&from.ss, &from.n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            accepted(l, fd, &from);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            int err = errno;
+            const wefti_fabric_up_t *up = l->post->sock->fabric->up;
+            if (!up->make_way || !up->make_way(l->post->user))
+                turn_away(l, err);
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return;
+        } /* else the newcomer has gone (ECONNABORTED and its like): on to the next */
+    }
+}
+
+/* --- binding ---------------------------------------------------------------------------------------------------------------- */
+
+static weft_status_t bind_failed(const sock_addr_t *a, int err)
+{
+    char text[SOCK_ADDR_TEXT];
+    wefti_addr_text(a, text, sizeof text);
+    weft_status_t st = wefti_errno_status(err);
+    if (st != WEFT_ERR_LIMIT && st != WEFT_ERR_NOMEM)
+        st = WEFT_ERR_ADDRESS;
+    return wefti_fail(st, "cannot listen at %s: %s", text, strerror(err));
+}
+
+/* Bind and listen at one address, which then has its real port. *err_out: errno of a failure. */
+static weft_status_t listen_at(wefti_acceptor_t *post, sock_addr_t *a, unsigned backlog, int *err_out)
+{
+    wefti_sock_t *s = post->sock;
+    int on = 1, err;
+    sock_listener_t *l = wefti_calloc(1, sizeof *l);
+    *err_out = 0;
+    if (!l)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a listener");
+    l->watch.fn = listener_event;
+    l->post = post;
+    l->fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0)
+        goto err_listener;
+    if (a->ss.ss_family == AF_INET6)
+        setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (a->ss.ss_family != AF_UNIX)
+        setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(l->fd, (const void *)&a->ss, a->n) || listen(l->fd, backlog > 65535 ? 65535 : (int)backlog))
+        goto err_fd;
+    socklen_t n = sizeof a->ss;
+    if (a->ss.ss_family != AF_UNIX && getsockname(l->fd, (void *)&a->ss, &n))
+        goto err_fd;
+    weft_status_t st = wefti_sock_watch(s, l->fd, &l->watch, EPOLLIN);
+    if (st) {
+        close(l->fd);
+        wefti_free(l);
+        return st;
+    }
+    wefti_list_push_back(&post->listeners, &l->link);
+    return WEFT_OK;
+
+err_fd:
+    err = errno;
+    close(l->fd);
+    errno = err;
+err_listener:
+    *err_out = errno;
+    wefti_free(l);
+    return bind_failed(a, *err_out);
+}
+
+static void close_listeners(wefti_acceptor_t *post)
+{
+    wefti_list_t *it;
+    while ((it = wefti_list_pop(&post->listeners))) {
+        sock_listener_t *l = wefti_container_of(it, sock_listener_t, link);
+        l->post = NULL;
+        wefti_sock_close_fd(post->sock, l->fd);
+        wefti_list_push_back(&post->sock->dead_listeners, &l->link);
+    }
+}
+
+/* All addresses on one port. With port 0 the first bind chooses; if the others cannot have that one, another is chosen. */
+static weft_status_t listen_all(wefti_acceptor_t *post, sock_addrs_t *addrs, uint16_t port, unsigned backlog)
+{
+    for (int attempt = 1;; attempt++) {
+        uint16_t chosen = port;
+        weft_status_t st = WEFT_OK;
+        int err = 0;
+        for (size_t i = 0; i < addrs->n && !st; i++) {
+            wefti_addr_set_port(&addrs->at[i], chosen);
+            st = listen_at(post, &addrs->at[i], backlog, &err);
+            if (!st && !chosen)
+                chosen = wefti_addr_port(&addrs->at[i]);
+        }
+        if (!st)
+            return WEFT_OK;
+        close_listeners(post);
+        if (port || err != EADDRINUSE || attempt >= PORT_TRIES)
+            return st;
+    }
+}
+
+/* The addresses of a network device; none found: WEFT_ERR_NOTFOUND. */
+static weft_status_t device_addrs(const char *device, sock_addrs_t *out)
+{
+    struct ifaddrs *list;
+    size_t n = 0;
+    if (getifaddrs(&list))
+        return wefti_fail(wefti_errno_status(errno), "cannot list the network devices: %s", strerror(errno));
+    for (struct ifaddrs *it = list; it; it = it->ifa_next)
+        n++;
+    sock_addr_t *at = wefti_calloc(n ? n : 1, sizeof *at);
+    if (!at) {
+        freeifaddrs(list);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu addresses", n);
+    }
+    n = 0;
+    for (struct ifaddrs *it = list; it; it = it->ifa_next) {
+        if (!it->ifa_addr || strcmp(it->ifa_name, device))
+            continue;
+        if (it->ifa_addr->sa_family != AF_INET && it->ifa_addr->sa_family != AF_INET6)
+            continue;
+        /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for it. */
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)it->ifa_addr;
+        if (it->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
+            continue;
+        at[n].n = it->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        memcpy(&at[n].ss, it->ifa_addr, at[n].n);
+        n++;
+    }
+    freeifaddrs(list);
+    if (!n) {
+        wefti_free(at);
+        return WEFT_ERR_NOTFOUND;
+    }
+    out->at = at;
+    out->n = n;
+    return WEFT_OK;
+}
+
+/* Listening is set up before there is anything to be late for, so a name may be looked up on the spot here. */
+static weft_status_t name_addrs(const char *host, uint16_t port, sock_addrs_t *out)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *ai;
+    int rc = getaddrinfo(host, NULL, &hints, &ai);
+    if (rc)
+        return wefti_fail(rc == EAI_MEMORY ? WEFT_ERR_NOMEM : WEFT_ERR_ADDRESS,
+                          "\"%s\" is no address, device or name of this machine: %s", host, gai_strerror(rc));
+    weft_status_t st = wefti_addrs_from(ai, port, out);
+    freeaddrinfo(ai);
+    return st;
+}
+
+static weft_status_t tcp_addrs(const wefti_uri_t *uri, sock_addrs_t *out)
+{
+    weft_status_t st = wefti_addr_numeric(uri->host, uri->port, out);
+    if (st == WEFT_ERR_NOTFOUND)
+        st = device_addrs(uri->host, out);
+    if (st == WEFT_ERR_NOTFOUND) {
+        if (if_nametoindex(uri->host))
+            return wefti_fail(WEFT_ERR_ADDRESS, "the device \"%s\" has no address", uri->host);
+        st = name_addrs(uri->host, uri->port, out);
+    }
+    return st;
+}
+
+/* Is this path a socket that nobody answers on? */
+static bool stale(const sock_addr_t *a, const char *path)
+{
+    struct stat sb;
+    if (lstat(path, &sb) || !S_ISSOCK(sb.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return false;
+    bool dead = connect(fd, (const void *)&a->ss, a->n) && errno == ECONNREFUSED;
+    close(fd);
+    return dead;
+}
+
+static weft_status_t listen_unix(wefti_acceptor_t *post, const char *path, unsigned backlog, sock_addr_t *a)
+{
+    int err;
+    struct stat sb;
+    weft_status_t st = wefti_addr_unix(path, a);
+    if (st)
+        return st;
+    st = listen_at(post, a, backlog, &err);
+    if (st && err == EADDRINUSE && path[0] != '@' && stale(a, path)) {
+        wefti_info("sock: %s is left from a process that is gone, and is replaced", path);
+        unlink(path);
+        st = listen_at(post, a, backlog, &err);
+    }
+    if (!st && path[0] != '@' && !lstat(path, &sb)) {
+        memcpy(post->path, path, strlen(path) + 1); /* wefti_addr_unix() has checked that it fits */
+        post->dev = sb.st_dev;
+        post->ino = sb.st_ino;
+    }
+    return st;
+}
+
+static char *join_uris(const sock_addrs_t *addrs)
+{
+    char *text = wefti_calloc(addrs->n, SOCK_ADDR_TEXT + 1), *at = text;
+    for (size_t i = 0; text && i < addrs->n; i++) {
+        if (i)
+            *at++ = ',';
+        wefti_addr_text(&addrs->at[i], at, SOCK_ADDR_TEXT);
+        at += strlen(at);
+    }
+    return text;
+}
+
+weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                       wefti_acceptor_t **acceptor_out)
+{
+    sock_addrs_t addrs = {0};
+    weft_status_t st = open_pause(s);
+    if (st)
+        return st;
+    wefti_acceptor_t *post = wefti_calloc(1, sizeof *post);
+    if (!post)
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a post");
+    post->sock = s;
+    post->user = user;
+    wefti_list_init(&post->listeners);
+    wefti_list_push_back(&s->posts, &post->link);
+    if (!backlog)
+        backlog = SOMAXCONN;
+    if (uri->scheme == WEFTI_URI_UNIX) {
+        addrs.at = wefti_calloc(1, sizeof *addrs.at);
+        addrs.n = 1;
+        st = addrs.at ? listen_unix(post, uri->host, backlog, addrs.at) : wefti_fail(WEFT_ERR_NOMEM, "no memory for an address");
+    } else {
+        st = tcp_addrs(uri, &addrs);
+        if (!st)
+            st = listen_all(post, &addrs, uri->port, backlog);
+    }
+    if (!st) {
+        post->uris = join_uris(&addrs);
+        if (!post->uris)
+            st = wefti_fail(WEFT_ERR_NOMEM, "no memory for addresses as text");
+    }
+    wefti_free(addrs.at);
+    if (st) {
+        wefti_sock_acceptor_close(post);
+        return st;
+    }
+    *acceptor_out = post;
+    return WEFT_OK;
+}
+
+const char *wefti_sock_acceptor_uri(wefti_acceptor_t *post)
+{
+    return post->uris;
+}
+
+void wefti_sock_acceptor_close(wefti_acceptor_t *post)
+{
+    struct stat sb;
+    /* Only the file we made: another process may have taken its place, and a forked child leaves its parent's alone. */
+    if (post->path[0] && getpid() == post->sock->pid && !lstat(post->path, &sb) && sb.st_dev == post->dev &&
+        sb.st_ino == post->ino)
+        unlink(post->path);
+    close_listeners(post);
+    wefti_list_remove(&post->link);
+    wefti_free(post->uris);
+    wefti_free(post);
+}
