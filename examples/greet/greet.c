@@ -1,4 +1,5 @@
-/* examples/greet/greet.c - the program of the README: without an argument it waits for a message, with an address it sends one there. */
+/* examples/greet/greet.c - the program of the README: without an argument it waits for a message, with an address it sends one
+ * there. */
 #include <stdio.h>
 #include <weft/weft.h>
 #define MUST(call) \
