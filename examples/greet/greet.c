@@ -1,5 +1,4 @@
-/* examples/greet/greet.c - the program of the README: without an argument it waits for a message, with an address it sends one
- * there. */
+/* examples/greet/greet.c - the program of the README: it waits for a message, or sends one to the address it is given. */
 #include <stdio.h>
 #include <weft/weft.h>
 #define MUST(call) \
