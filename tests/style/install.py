@@ -205,7 +205,8 @@ def every_example_builds_against_it_and_runs():
     for source in sorted(glob.glob(os.path.join(checks.SOURCE, "examples", "*", "CMakeLists.txt"))):
         name = os.path.basename(os.path.dirname(source))
         build = cmake_build(os.path.dirname(source), name)
-        print(checks.must([os.path.join(build, name)], env=environment(), timeout=30), end="")
+        if name != "greet":  # it waits for another: commands.py runs it
+            print(checks.must([os.path.join(build, name)], env=environment(), timeout=30), end="")
 
 
 with checks.scratch() as room:
