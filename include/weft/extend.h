@@ -77,7 +77,7 @@ WEFT_API weft_status_t weft_ext_check(const weft_runtime_t *rt);
 WEFT_API bool weft_ext_closing(const weft_runtime_t *rt);
 /* Tells runtimes apart that have, one after the other, the same address. Any thread. */
 WEFT_API uint32_t weft_ext_use(const weft_runtime_t *rt);
-/* n random bytes, fit for secrets. On a simulated network they follow from its seed. Driver only, or in `open`. */
+/* n random bytes, fit for secrets. On a simulated network they follow from its seed: there driver only, or in `open`. */
 WEFT_API void weft_ext_random(weft_runtime_t *rt, void *buf, size_t n);
 /* May this thread wait? WEFT_ERR_STATE inside a callback. For calls that post and wait: ask before the post. Any thread. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_ext_may_wait(void);

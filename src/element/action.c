@@ -1,9 +1,9 @@
 /* element/action.c - actions: transports by their names, and the end of all of them.
  *
- *     open --terminate--> nobody waits any more --close--> closing: transports end, ways are hung up --the last reference--> gone
+ *     open --terminate--> nobody waits any more --close--> closing: transports end, routes are hung up --the last reference--> gone
  *
  * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have
- * them. References are the program's, one for each call that is on its way to the driver, one for each way and each io.
+ * them. References are the program's, one for each call that is on its way to the driver, one for each route and each io.
  *
  * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
 #include <stddef.h>
@@ -47,10 +47,7 @@ static void action_free(weft_action_t *a)
     (void)end(a);
     for (wefti_list_t *l; (l = wefti_list_pop(&a->all));)
         wefti_transport_free(wefti_container_of(l, weft_transport_t, all));
-    if (weft_ext_closing(a->rt))
-        wefti_element_pool_leave(a->pool);
-    else
-        wefti_element_pool_unref(a->pool);
+    wefti_element_pool_unref(a->pool);
     wefti_handle_free(&handles, a);
 }
 
@@ -198,7 +195,7 @@ static weft_status_t add(weft_action_t *action, const char *durl)
         if (closed)
             return weft_fail(WEFT_ERR_CLOSED, "the action was closed");
         return weft_fail(WEFT_ERR_STATE, "the action %s has a transport %s already: configure it, or release it first",
-                          action->id, d.name);
+                         action->id, d.name);
     }
     if (!wefti_transport_leads(&d))
         return WEFT_OK;
@@ -248,12 +245,12 @@ static weft_status_t configure(weft_action_t *action, const char *name, const ch
     }
     if (t->server != d.server)
         return weft_fail(WEFT_ERR_INVALID, "the transport %s is of type %s, and %s is not", name,
-                          t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
+                         t->server ? "rdma_server" : "rdma", weft_impl_name(d.impl, d.server));
     if (!wefti_transport_leads(&d))
         return weft_fail(WEFT_ERR_INVALID,
-                          d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
-                                   : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
-                          name);
+                         d.server ? "the durl for %s does not say how many bytes it has to serve: give size"
+                                  : "the durl for %s does not say where to go: give url, shm_id, token or replicas",
+                         name);
     if (weft_transport_state(t, &why) == WEFT_TRANSPORT_RELEASED)
         return weft_fail(why, "the transport %s was released", name);
     return wefti_transport_send(t, &d);
@@ -275,10 +272,10 @@ weft_status_t weft_action_get(weft_action_t *action, const char *name, const cha
 {
     if (!action || !name || !type || !trans_out)
         return weft_fail(WEFT_ERR_INVALID, "%s is NULL",
-                          !action ? "the action"
-                          : !name ? "the name"
-                          : !type ? "the type"
-                                  : "where the transport goes");
+                         !action ? "the action"
+                         : !name ? "the name"
+                         : !type ? "the type"
+                                 : "where the transport goes");
     bool server = !strcmp(type, "rdma_server");
     if (!server && strcmp(type, "rdma") != 0)
         return weft_fail(WEFT_ERR_INVALID, "there is no type \"%.40s\" of transports: it is rdma or rdma_server", type);

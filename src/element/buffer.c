@@ -3,7 +3,7 @@
  * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the pool does not need the
  * runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is closed.
  *
- * A server's memory can be held in the same way: then it stays when its region ends, private to this process from there on.
+ * A server's memory can be held in the same route: then it stays when its region ends, private to this process from there on.
  *
  * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped. tests/wire/element_basic.c. */
 #include <sys/mman.h>
@@ -54,21 +54,9 @@ void wefti_element_pool_unref(element_pool_t *p)
 {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (!p->left)
-        weft_pool_free(p->pool);
+    weft_pool_free(p->pool);
     pthread_mutex_destroy(&p->lock);
     wefti_free(p);
-}
-
-void wefti_element_pool_leave(element_pool_t *p)
-{
-    if (!p)
-        return;
-    pthread_mutex_lock(&p->lock);
-    p->left = true;
-    weft_pool_leave(p->pool);
-    pthread_mutex_unlock(&p->lock);
-    wefti_element_pool_unref(p);
 }
 
 static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)

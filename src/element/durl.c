@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/ascii.h"
-#include "base/config.h"
 #include "base/nearest.h"
+#include "base/units.h"
 #include "base/uri.h"
 #include "base/utf8.h"
 #include "element/state.h"
@@ -126,9 +126,8 @@ static int digit(char c)
 static weft_status_t read_region_key(part_t v, weft_durl_t *d)
 {
     if (v.n % 2 || v.n / 2 > sizeof d->region_key)
-        return weft_fail(WEFT_ERR_INVALID,
-                          "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
-                          sizeof d->region_key, v.n);
+        return weft_fail(WEFT_ERR_INVALID, "the durl's token is at most %zu bytes as two hexadecimal digits each, not %zu digits",
+                         sizeof d->region_key, v.n);
     for (size_t i = 0; i < v.n; i += 2) {
         int high = digit(v.p[i]), low = digit(v.p[i + 1]);
         if (high < 0 || low < 0)
@@ -177,9 +176,9 @@ static weft_status_t unknown(part_t key)
         }
     }
     return weft_fail(WEFT_ERR_INVALID,
-                      "a durl has no key \"%.*s\"%s%s%s; it has size, url, shm_id, peerinfo, token, timeout_ms "
-                      "and replicas",
-                      shown(key), key.p, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+                     "a durl has no key \"%.*s\"%s%s%s; it has size, url, shm_id, peerinfo, token, timeout_ms "
+                     "and replicas",
+                     shown(key), key.p, near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
 }
 
 static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
@@ -241,9 +240,9 @@ static weft_status_t read_impl(part_t word, weft_durl_t *d)
                 return WEFT_OK;
             }
     return weft_fail(WEFT_ERR_INVALID,
-                      "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
-                      "with _server) and rdma_uverbs_proxy",
-                      shown_key(word), word.p);
+                     "\"%.*s\" in the durl is none of rdma_local, rdma_shared, rdma_tcp, rdma_uverbs (each also "
+                     "with _server) and rdma_uverbs_proxy",
+                     shown_key(word), word.p);
 }
 
 static weft_status_t parse(const char *text, weft_durl_t *d)
@@ -253,7 +252,7 @@ static weft_status_t parse(const char *text, weft_durl_t *d)
     part_t name = next(&at, ';');
     if (!name.n || !at)
         return weft_fail(WEFT_ERR_INVALID, "a durl is NAME;IMPL;[KEY,VALUE;]*, and \"%.*s\" %s", shown_key(name), name.p,
-                          at ? "has no name" : "has no IMPL");
+                         at ? "has no name" : "has no IMPL");
     weft_status_t st = copy("name", name, d->name, sizeof d->name);
     if (!st)
         st = read_impl(next(&at, ';'), d);
@@ -435,7 +434,7 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
         return st;
     if (!ends(&d))
         return weft_fail(WEFT_ERR_INVALID,
-                          "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
+                         "a text in the durl does not end, or there are more replicas or bytes of a region key than fit");
     write_durl(&d, &w);
     if (w.n > WEFT_DURL_MAX)
         return weft_fail(WEFT_ERR_INVALID, "the durl would have %zu bytes; %u are the most", w.n, WEFT_DURL_MAX);
@@ -444,7 +443,7 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
         return st;
     if (!same(&d, &back))
         return weft_fail(WEFT_ERR_INVALID,
-                          "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
+                         "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
     size_t room = buf ? *len : 0;
     *len = w.n;
     if (!buf)

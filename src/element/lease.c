@@ -3,9 +3,9 @@
  *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone: the allocation that was told so opens another
  *          \--it came to nothing, and so do they--> gone
  *
- * A lease is a client of the element's store (weft/store.h), over an endpoint of the way's. It is opened by the first allocation that asks for its
+ * A lease is a client of the element's store (weft/store.h), over an endpoint of the route's. It is opened by the first allocation that asks for its
  * length, and stays until the endpoint is hung up, so that blocks of one program can end at different times. A program that asks for ever new
- * lengths would fill the store with clients: a way has few of them.
+ * lengths would fill the store with clients: a route has few of them.
  *
  * Promise: every allocation that was given to a lease ends, and no store is left open behind an endpoint. tests/wire/element_lease.c,
  * tests/fault/element_nomem.c. */
@@ -15,18 +15,18 @@ enum { LEASES_MOST = 16 };
 
 struct element_lease {
     element_leases_t *of;
-    wefti_list_t link;   /* of->all; unlinked: hung up, and freed when nothing is under way */
+    wefti_list_t link;   /* of->all; unlinked: hung up, and freed when nothing is under route */
     uint64_t ns;         /* asked for; 0: what the element gives */
-    bool busy;           /* op is under way, or its end is being told */
+    bool busy;           /* op is under route, or its end is being told */
     weft_store_t *store; /* NULL: OPENING */
     weft_op_t op;
     weft_op_fn moved; /* what its allocations end with */
     wefti_list_t held;
 };
 
-void wefti_leases_init(element_leases_t *leases, element_way_t *way)
+void wefti_leases_init(element_leases_t *leases, element_route_t *route)
 {
-    leases->way = way;
+    leases->route = route;
     wefti_list_init(&leases->all);
 }
 
@@ -80,10 +80,10 @@ static void come_to(element_lease_t *lease, weft_status_t st)
 static void opened(weft_op_t *op, void *user)
 {
     element_lease_t *lease = (element_lease_t *)user;
-    element_way_t *way = lease->of->way;
+    element_route_t *route = lease->of->route;
     lease->store = op->status ? NULL : (weft_store_t *)op->buf;
     come_to(lease, op->status ? op->status : wefti_list_linked(&lease->link) ? WEFT_OK : WEFT_ERR_PEER);
-    wefti_way_op_done(way);
+    wefti_route_op_done(route);
 }
 
 static element_lease_t *find(element_leases_t *leases, uint64_t ns)
@@ -119,15 +119,15 @@ static element_lease_t *lease_new(element_leases_t *leases, uint64_t ns, weft_op
 
 static void open_lease(element_lease_t *lease, weft_ep_t *ep)
 {
-    element_way_t *way = lease->of->way;
+    element_route_t *route = lease->of->route;
     weft_store_opts_t o = WEFT_STORE_OPTS_INIT;
     o.lease_ns = lease->ns;
     lease->busy = true;
-    wefti_way_op(way, &lease->op, opened, lease);
+    wefti_route_op(route, &lease->op, opened, lease);
     weft_status_t st = weft_store_open(ep, &o, &lease->op);
     if (st) {
         come_to(lease, st);
-        wefti_way_op_done(way);
+        wefti_route_op_done(route);
     }
 }
 
@@ -157,11 +157,11 @@ void wefti_lease_alloc(element_leases_t *leases, weft_ep_t *ep, element_io_t *io
 
 bool wefti_lease_again(element_io_t *io)
 {
-    element_way_t *way = io->way;
-    if (io->inner.status != WEFT_ERR_STALE || io->tries++ || io->why || way->over)
+    element_route_t *route = io->route;
+    if (io->inner.status != WEFT_ERR_STALE || io->tries++ || io->why || route->over)
         return false;
     element_end(io->t->es);
-    way->ops->move(way, io);
+    route->ops->move(route, io);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* element/replicas.h - the way to several memory elements that have the same: what replicas.c, replicas_io.c and replicas_member.c share. */
+/* element/replicas.h - the route to several memory elements that have the same: what replicas.c, replicas_io.c and replicas_member.c share. */
 #ifndef WEFTI_ELEMENT_REPLICAS_H
 #define WEFTI_ELEMENT_REPLICAS_H
 
@@ -28,14 +28,14 @@ typedef struct member {
 enum {
     MIRROR_GATHER,  /* nothing is open yet: who is there? */
     MIRROR_PAUSE,   /* nothing is open, and something is tried again soon */
-    MIRROR_OPENING, /* op is under way */
+    MIRROR_OPENING, /* op is under route */
     MIRROR_OPEN,
-    MIRROR_CLOSING, /* op is under way */
+    MIRROR_CLOSING, /* op is under route */
     MIRROR_NONE     /* and never will be again */
 };
 
 struct replicas {
-    element_way_t way;
+    element_route_t route;
     uint8_t phase;
     bool writes;             /* the mirror is open, or being opened, to write */
     bool broken;             /* it is open and of no more use */
@@ -68,8 +68,8 @@ void wefti_replicas_count(replicas_t *r);                   /* bring the transpo
 void wefti_replicas_at(replicas_t *r, uint64_t when);       /* a turn at that time */
 
 /* replicas_io.c */
-void wefti_replicas_move(element_way_t *way, element_io_t *io);
-void wefti_replicas_stop(element_way_t *way, element_io_t *io);
+void wefti_replicas_move(element_route_t *route, element_io_t *io);
+void wefti_replicas_stop(element_route_t *route, element_io_t *io);
 void wefti_replicas_held_go(replicas_t *r);                 /* what the open mirror can do */
 void wefti_replicas_held_end(replicas_t *r, weft_status_t why);
 

@@ -94,7 +94,7 @@ static void *ep_state(const weft_ep_t *ep, uint32_t i)
 
 void *weft_ext_ep_state(const weft_ep_t *ep, const weft_ext_t *ext)
 {
-    const ep_head_t *head = ep ? (const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND] : NULL;
+    const ep_head_t *head = ep && wefti_driven == ep->rt ? (const ep_head_t *)ep->traffic[WEFTI_TRAFFIC_EXTEND] : NULL;
     if (!head)
         return NULL;
     uint32_t i = index_of(ext, head->n);

@@ -31,6 +31,13 @@ static weft_runtime_t *runtime_of(weft_op_t *op)
     return op ? wefti_opx(op)->rt : NULL;
 }
 
+static weft_status_t posted_here(weft_op_t *op)
+{
+    if (!runtime_of(op))
+        return wefti_fail(WEFT_ERR_INVALID, "the operation %s", op ? "was not prepared" : "is NULL");
+    return drives(runtime_of(op)) ? WEFT_OK : not_here("the operation");
+}
+
 /* --- the runtime --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t weft_ext_enter(weft_runtime_t *rt)
@@ -63,8 +70,10 @@ uint32_t weft_ext_use(const weft_runtime_t *rt)
 
 void weft_ext_random(weft_runtime_t *rt, void *buf, size_t n)
 {
-    if (rt && buf && !wefti_gone(rt))
-        rt->fabric->ops->random(rt->fabric, buf, n);
+    if (!rt || !buf || wefti_join(rt))
+        return;
+    rt->fabric->ops->random(rt->fabric, buf, n);
+    wefti_part(rt);
 }
 
 weft_status_t weft_ext_may_wait(void)
@@ -122,12 +131,14 @@ void *weft_ext_op_scratch(weft_op_t *op)
 
 weft_status_t weft_ext_op_track(weft_op_t *op)
 {
-    return drives(runtime_of(op)) ? wefti_op_track(op) : not_here("weft_ext_op_track");
+    weft_status_t st = posted_here(op);
+    return st ? st : wefti_op_track(op);
 }
 
 weft_status_t weft_ext_op_may_start(weft_op_t *op)
 {
-    return drives(runtime_of(op)) ? wefti_op_may_start(op) : not_here("weft_ext_op_may_start");
+    weft_status_t st = posted_here(op);
+    return st ? st : wefti_op_may_start(op);
 }
 
 void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence)
@@ -156,7 +167,7 @@ uint64_t weft_ext_sentence(const weft_ep_t *ep, const char *fmt, ...)
 {
     char text[WEFTI_DETAIL_MAX];
     va_list args;
-    if (!fmt || (ep && !drives(ep->rt)))
+    if (!fmt || (ep && (!drives(ep->rt) || !wefti_ep_is_there(ep))))
         return 0;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);

@@ -17,13 +17,35 @@ int main(void)
     return strcmp(weft_version(), WEFT_VERSION_STRING) != 0;
 }
 """
+# The same with libweft-elements. A durl is a word of elements: libweft does not have it.
+ELEMENTS = """#include <stdio.h>
+#include <string.h>
+#include <weft/elements.h>
+#include <weft/weft.h>
+int main(void)
+{
+    weft_runtime_t *rt;
+    weft_store_server_t *server;
+    weft_store_server_opts_t opts = WEFT_STORE_SERVER_OPTS_INIT;
+    opts.bytes = 4096;
+    if (weft_runtime_open(NULL, &rt) || weft_store_serve(rt, &opts, &server)) {
+        puts(weft_last_error());
+        return 1;
+    }
+    return weft_runtime_close(rt) != WEFT_OK;
+}
+"""
 PROJECT = """cmake_minimum_required(VERSION 3.16)
 project(consumer LANGUAGES C)
-find_package(weft 0.1 REQUIRED)
+find_package(weft 0.1 REQUIRED COMPONENTS elements)
 add_executable(shared consumer.c)
 target_link_libraries(shared PRIVATE weft::weft)
 add_executable(static consumer.c)
 target_link_libraries(static PRIVATE weft::weft_static)
+add_executable(elements elements.c)
+target_link_libraries(elements PRIVATE weft::elements)
+add_executable(elements_static elements.c)
+target_link_libraries(elements_static PRIVATE weft::elements_static)
 """
 
 room = None    # the scratch folder
@@ -55,7 +77,8 @@ def install_puts_everything_in_place():
     checks.must([checks.CMAKE, "--install", checks.BUILD, "--prefix", first])
     prefix = os.path.join(room, "moved")
     os.rename(first, prefix)
-    for name in ("libweft.so", "libweft.so.0", "libweft.so.0.1.0", "libweft.a", "weft.pc", "weft-config.cmake", "bin/weft"):
+    for name in ("libweft.so", "libweft.so.0", "libweft.so.0.1.0", "libweft.a", "weft.pc", "weft-config.cmake", "bin/weft",
+                 "libweft-elements.so", "libweft-elements.so.0", "libweft-elements.so.0.1.0", "libweft-elements.a", "weft-elements.pc"):
         find(name)
     there = {os.path.basename(p) for p in glob.glob(os.path.join(prefix, "include", "weft", "*"))}
     ours = {os.path.basename(p) for p in checks.files(checks.SOURCE, "include/weft", ".h", ".hpp")}
@@ -64,22 +87,29 @@ def install_puts_everything_in_place():
         find(os.path.basename(page))
 
 
-def pkg_config(static):
-    args = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "weft"]
+def pkg_config(package, static):
+    args = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), package]
     flags = checks.must(args, env=environment()).split()
-    return ["-l:libweft.a" if f == "-lweft" and static else f for f in flags]
+    archives = {"-lweft": "-l:libweft.a", "-lweft-elements": "-l:libweft-elements.a"}
+    return [archives.get(f, f) if static else f for f in flags]
 
 
-def build_and_run(compiler, source, static):
+def judge(program, shared, elements):
+    """Which of our libraries does it need, and does it run?"""
+    wants = needed(program)
+    assert ("libweft.so.0" in wants) == shared, wants
+    assert ("libweft-elements.so.0" in wants) == (shared and elements), wants
+    env = environment()
+    env["LD_LIBRARY_PATH"] = os.path.dirname(find("libweft.so")) if shared else ""
+    checks.must([program], env=env)
+
+
+def build_and_run(compiler, source, static, elements=False):
     program = os.path.join(room, "program")
     path = os.path.join(room, source)
-    checks.write_tree(room, {source: CONSUMER})
-    checks.must([compiler, "-Wall", "-Werror", path, "-o", program, *pkg_config(static)])
-    assert ("libweft.so.0" in needed(program)) == (not static), needed(program)
-    env = environment()
-    if not static:
-        env["LD_LIBRARY_PATH"] = os.path.dirname(find("libweft.so"))
-    checks.must([program], env=env)
+    checks.write_tree(room, {source: ELEMENTS if elements else CONSUMER})
+    checks.must([compiler, "-Wall", "-Werror", path, "-o", program, *pkg_config("weft-elements" if elements else "weft", static)])
+    judge(program, not static, elements)
 
 
 def pkg_config_gives_the_shared_library_to_c():
@@ -94,6 +124,21 @@ def pkg_config_gives_the_shared_library_to_cpp():
     build_and_run(checks.CXX, "consumer.cpp", False)
 
 
+def pkg_config_gives_the_elements_to_c():
+    build_and_run(checks.CC, "elements.c", False, True)
+    build_and_run(checks.CC, "elements.c", True, True)
+
+
+def pkg_config_gives_the_elements_to_cpp():
+    build_and_run(checks.CXX, "elements.cpp", False, True)
+
+
+def libweft_alone_has_no_elements():
+    checks.write_tree(room, {"elements.c": ELEMENTS})
+    done = checks.run([checks.CC, os.path.join(room, "elements.c"), "-o", os.path.join(room, "program"), *pkg_config("weft", False)])
+    assert done.returncode and "weft_store_serve" in done.stdout, done.stdout
+
+
 def cmake_build(source, name):
     build = os.path.join(room, "build-" + name)
     checks.must([checks.CMAKE, "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={prefix}",
@@ -103,12 +148,10 @@ def cmake_build(source, name):
 
 
 def find_package_gives_both_libraries():
-    checks.write_tree(room, {"consumer/CMakeLists.txt": PROJECT, "consumer/consumer.c": CONSUMER})
+    checks.write_tree(room, {"consumer/CMakeLists.txt": PROJECT, "consumer/consumer.c": CONSUMER, "consumer/elements.c": ELEMENTS})
     build = cmake_build(os.path.join(room, "consumer"), "consumer")
-    for name, shared in (("shared", True), ("static", False)):
-        program = os.path.join(build, name)
-        assert ("libweft.so.0" in needed(program)) == shared, needed(program)
-        checks.must([program], env=environment())
+    for name in ("shared", "static", "elements", "elements_static"):
+        judge(os.path.join(build, name), not name.endswith("static"), name.startswith("elements"))
 
 
 def every_example_builds_against_it_and_runs():
@@ -120,4 +163,5 @@ def every_example_builds_against_it_and_runs():
 
 with checks.scratch() as room:
     checks.main(install_puts_everything_in_place, pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
-                pkg_config_gives_the_shared_library_to_cpp, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)
+                pkg_config_gives_the_shared_library_to_cpp, pkg_config_gives_the_elements_to_c, pkg_config_gives_the_elements_to_cpp,
+                libweft_alone_has_no_elements, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)
