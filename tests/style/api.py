@@ -3,7 +3,7 @@ import re
 
 from lib import checks
 
-FUNCTION = re.compile(r"^WEFT_API\b[^;{]*?\b(\w+)\s*\([^;{]*\)\s*;", re.M)
+FUNCTION = re.compile(r"^WEFT_API\b[^;{]*?\b([a-z]\w+)\s*\([^;{]*\)\s*;", re.M)
 
 
 # The headers of each library; what is not named here is libweft's.
