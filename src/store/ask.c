@@ -209,7 +209,7 @@ static weft_status_t start(weft_op_t *op)
         state = wefti_store_ep(store) ? weft_ext_ep_usable(store->ep) : WEFT_ERR_CLOSED;
     if (state && !must)
         return weft_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
-                                                       : "the store cannot be used any more; open it again");
+                                                      : "the store cannot be used any more; open it again");
     a->op = op;
     if (a->kind == STORE_CLOSE)
         wefti_store_closing(store);
@@ -349,6 +349,6 @@ weft_status_t wefti_store_check_name(const char *name, const char *what)
     size_t n = strnlen(name, WEFT_RMA_NAME_MAX + 1);
     if (!wefti_store_name_ok(name, n))
         return weft_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
-                          WEFT_RMA_NAME_MAX);
+                         WEFT_RMA_NAME_MAX);
     return WEFT_OK;
 }

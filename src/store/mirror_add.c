@@ -54,7 +54,7 @@ static void found(mir_member_t *mb, weft_status_t st)
     bool ours = was->origin == m->origin && mb->answer.bytes == mir_bytes(m->len, m->checksums);
     if (!st && (!ours || mir_config(was->epoch) > mir_config(m->accepted))) {
         weft_log(WEFT_LOG_WARN, "mirror %s: the server has a block of that name that is %s: remove it first", m->name,
-                   ours ? "newer" : "another's");
+                 ours ? "newer" : "another's");
         give_up(mb, WEFT_ERR_STATE);
         return;
     }

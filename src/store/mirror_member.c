@@ -300,7 +300,8 @@ void wefti_mirror_set(weft_mirror_t *m)
         mb->left_out = mb->state == WEFT_MEMBER_LOST;
     }
     mir_at(m, &m->renew_at, weft_now(m->rt) + m->lease_ns / 4);
-    weft_log(WEFT_LOG_INFO, "mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch), r->n_members);
+    weft_log(WEFT_LOG_INFO, "mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch),
+             r->n_members);
     mir_each(mb, m)
         if (mb->resetting)
             wefti_mirror_ask(mb, ASK_SET);

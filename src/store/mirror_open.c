@@ -152,7 +152,7 @@ static void answered(weft_mirror_t *m)
     }
     if (missing && (!m->force || !mir_config(rec.epoch))) { /* what was never whole has nothing to be saved */
         weft_log(WEFT_LOG_INFO, "mirror %s: %u of its %u members do not answer%s", m->name, missing, rec.n_members,
-                   mir_config(rec.epoch) ? "" : ", and its making was never complete");
+                 mir_config(rec.epoch) ? "" : ", and its making was never complete");
         wefti_mirror_die(m, WEFT_ERR_STALE);
         return;
     }

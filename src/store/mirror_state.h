@@ -218,6 +218,8 @@ static inline bool mir_gets(const mir_member_t *mb) { return mb->state == WEFT_M
 /* --- mirror.c: its life ------------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_turn(weft_mirror_t *m); /* it may be gone after this */
+void wefti_mirror_on_timer(weft_ext_timer_t *t);
+void wefti_mirror_close_begin(weft_mirror_t *m);
 /* Nothing works any more, for this reason. Takes effect in the turn. */
 void wefti_mirror_die(weft_mirror_t *m, weft_status_t why);
 /* Something has changed that pieces wait for. */
@@ -232,6 +234,7 @@ static inline void mir_at(weft_mirror_t *m, uint64_t *which, uint64_t when)
 void wefti_mirror_shutdown(weft_runtime_t *rt); /* the runtime closes */
 /* A call of any thread, whose operation has the mirror as the first field of its room. Look at the mirror: it stays until prepare. WEFT_ERR_INVALID,
  * _CLOSED, _FORKED. Then prepare, with what the look came to: counted as coming if that is WEFT_OK. Then fill in the room and go. */
+void wefti_mirror_free(weft_mirror_t *m); /* mirror_call.c */
 weft_status_t wefti_mirror_enter(weft_mirror_t *m);
 weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_op_kind_t *kind, weft_status_t st);
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
@@ -288,6 +291,7 @@ weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, 
 bool wefti_mirror_read_one(mir_piece_t *p, weft_status_t *failed_out);
 void wefti_mirror_pieces_step(weft_mirror_t *m);
 void wefti_mirror_pieces_free(weft_mirror_t *m);
+void wefti_mirror_write_answer(mir_piece_t *p, mir_member_t *mb, uint32_t use, weft_status_t st);
 bool wefti_mirror_has_lock(const mir_piece_t *p);
 
 /* --- mirror_fix.c: agreement, mending, refilling ------------------------------------------------------------------------------------ */

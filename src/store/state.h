@@ -145,11 +145,14 @@ struct store_held {
     char name[WEFT_RMA_NAME_MAX];
 };
 
-/* server.c */
+/* serve.c */
 void wefti_store_request(weft_am_t *am, void *user);  /* a handler of active messages */
 /* Answer a request, now or later. Under the lock. False: it is none. */
 bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size_t n);
 void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *reply);
+void wefti_store_server_count(weft_store_server_t *s, weft_store_stats_t *out); /* under the lock */
+
+/* server.c */
 void wefti_store_server_settle(weft_store_server_t *s); /* something ended: it may be closed and gone after this */
 void wefti_store_server_shutdown(store_state_t *ss);
 void wefti_store_server_gone(store_state_t *ss); /* the room is freed, and a server that is still there with it */
