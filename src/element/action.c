@@ -1,11 +1,14 @@
 /* element/action.c - actions: transports by their names, and the end of all of them.
  *
- *     open --terminate--> nobody waits any more --close--> closing: transports end, routes are hung up --the last reference--> gone
+ *     open --terminate--> nobody waits any more --close--> closing: transports end, routes are hung up --the last reference-->
+ *     gone
  *
- * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a program may still have
- * them. References are the program's, one for each call that is on its way to the driver, one for each route and each io.
+ * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a
+ * program may still have them. References are the program's, one for each call that is on its way to the driver, one for each
+ * route and each io.
  *
- * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind. tests/wire/element_life.c. */
+ * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind.
+ * tests/wire/element_life.c. */
 #include <stddef.h>
 
 #include "element/state.h"
@@ -97,7 +100,7 @@ static void leave(weft_action_t *a)
     weft_ext_leave(rt);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+/* --- opening  --------------------------------------------------------------------------------------------------------- */
 
 static void listed(weft_ext_call_t *call)
 {
@@ -156,7 +159,7 @@ const char *weft_action_id(const weft_action_t *action)
     return action && wefti_is_open(&action->handle) ? action->id : "";
 }
 
-/* --- transports by name ---------------------------------------------------------------------------------------------------------------- */
+/* --- transports by name  ---------------------------------------------------------------------------------------------- */
 
 /* With the lock. */
 static weft_transport_t *find(weft_action_t *a, const char *name)
@@ -331,7 +334,7 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
     return st;
 }
 
-/* --- endings --------------------------------------------------------------------------------------------------------------------------- */
+/* --- endings  --------------------------------------------------------------------------------------------------------- */
 
 /* Call fn for all transports. The driver's: the list may grow meanwhile, and what is added then is told by itself. */
 static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))

@@ -1,17 +1,19 @@
 /* element/buffer.c - buffers: memory that transports and programs share, and that goes with the last who holds it.
  *
- * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the pool does not need the
- * runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is closed.
+ * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the
+ * pool does not need the runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is
+ * closed.
  *
  * A server's memory can be held in the same route: then it stays when its region ends, private to this process from there on.
  *
- * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped. tests/wire/element_basic.c. */
+ * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped.
+ * tests/wire/element_basic.c. */
 #include <sys/mman.h>
 
 #include "element/state.h"
 
-/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
- * there at once; a lock keeps others from getting them between the put and the trim. */
+/* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it
+ * first. They go back there at once; a lock keeps others from getting them between the put and the trim. */
 enum { ARENA = 16 << 20, OWN = ARENA / 2 };
 
 /* How often this process is a forked child. */

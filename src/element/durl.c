@@ -2,12 +2,12 @@
  *
  *     NAME;IMPL;[KEY,VALUE;]*
  *
- * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted. Every value is read
- * into a place of its own size, or refused with the name of its key. Values of `token`, which is the region key of the memory, and of `peerinfo`
- * never reach a message: they are secrets.
+ * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted.
+ * Every value is read into a place of its own size, or refused with the name of its key. Values of `token`, which is the region
+ * key of the memory, and of `peerinfo` never reach a message: they are secrets.
  *
- * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and tests/fuzz/durl.c hold us
- * to it. */
+ * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and
+ * tests/fuzz/durl.c hold us to it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ static part_t next(const char **at, char separator)
     return part;
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------------ */
+/* --- values  ---------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t copy(const char *key, part_t v, char *out, size_t cap)
 {
@@ -156,7 +156,7 @@ static weft_status_t read_replicas(const char *text, weft_durl_t *d)
     return WEFT_OK;
 }
 
-/* --- keys -------------------------------------------------------------------------------------------------------------------- */
+/* --- keys  ------------------------------------------------------------------------------------------------------------ */
 
 enum { KEY_SIZE, KEY_URL, KEY_SHM_ID, KEY_PEERINFO, KEY_TOKEN, KEY_TIMEOUT, KEY_REPLICAS, KEYS };
 static const char *const keys[KEYS] = {"size", "url", "shm_id", "peerinfo", "token", "timeout_ms", "replicas"};
@@ -219,7 +219,7 @@ static weft_status_t read_pair(part_t pair, unsigned *seen, weft_durl_t *d)
     }
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------------------------- */
+/* --- the whole  ------------------------------------------------------------------------------------------------------- */
 
 /* A durl is one line: what is shown of it must not move a terminal's cursor either. */
 static bool is_line(const char *text, size_t n)
@@ -317,7 +317,7 @@ void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])
         snprintf(place, ELEMENT_PLACE_MAX, "the element at port %u", uri.port);
 }
 
-/* --- back to text ------------------------------------------------------------------------------------------------------------- */
+/* --- back to text  ---------------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     char text[WEFT_DURL_MAX + 1];

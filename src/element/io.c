@@ -3,22 +3,23 @@
  *     (post) --> WAITING --READY--> MOVING: an operation of a room below --> ended
  *                                   HELD: the route waits for something else first
  *
- * Reads and writes of mapped memory take a shorter way: the thread that posts them carries them out, with a lock of the transport's held twice for
- * a moment. They take it only while nothing else is under route, so that nothing is passed; one that turns out not to be done at once becomes an io
- * like any other.
+ * Reads and writes of mapped memory take a shorter way: the thread that posts them carries them out, with a lock of the
+ * transport's held twice for a moment. They take it only while nothing else is under route, so that nothing is passed; one that
+ * turns out not to be done at once becomes an io like any other.
  *
- * One that has to end before it is over (its deadline, a release) is cancelled below, and then waits for the element to let go of its buffer. An
- * element that does not do that soon is taken for lost, and the connection to it given up: a deadline is kept, whatever state the element is in.
+ * One that has to end before it is over (its deadline, a release) is cancelled below, and then waits for the element to let go
+ * of its buffer. An element that does not do that soon is taken for lost, and the connection to it given up: a deadline is
+ * kept, whatever state the element is in.
  *
  * The ios of a transport are on one list, in the order of their posts: a flush is done when it is the first of them.
  *
- * Promise: every operation completes once; it completes after the rooms below have let go of its buffer; and the buffer stays as long, whatever is
- * registered meanwhile. tests/wire/element_basic.c, element_life.c, tests/fault/element_lost.c. */
+ * Promise: every operation completes once; it completes after the rooms below have let go of its buffer; and the buffer stays
+ * as long, whatever is registered meanwhile. tests/wire/element_basic.c, element_life.c, tests/fault/element_lost.c. */
 #include "element/io.h"
 
 #define LET_GO_NS (250 * WEFT_MILLISECOND) /* how long an element may take to let go of a buffer whose operation has to end */
 
-/* --- ios ---------------------------------------------------------------------------------------------------------------------- */
+/* --- ios  ------------------------------------------------------------------------------------------------------------- */
 
 element_io_t *wefti_io_new(void)
 {
@@ -63,7 +64,7 @@ static void io_clear(element_io_t *io)
     io->inner.status = WEFT_OK;
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------------------- */
+/* --- the end  --------------------------------------------------------------------------------------------------------- */
 
 /* What the end of a connection means, whichever side ended it: an element that hung up is lost. */
 weft_status_t wefti_io_cut_off(const weft_transport_t *t, weft_status_t st)
@@ -185,7 +186,7 @@ element_io_t *wefti_io_child(element_io_t *batch, size_t item)
     return io;
 }
 
-/* --- carrying out ---------------------------------------------------------------------------------------------------------------- */
+/* --- carrying out  ---------------------------------------------------------------------------------------------------- */
 
 static void io_go(element_io_t *io)
 {
@@ -308,7 +309,7 @@ void wefti_ios_end(weft_transport_t *t, weft_status_t why)
     each_io(t, stop_unless_flush, why);
 }
 
-/* --- deadlines of the durl ----------------------------------------------------------------------------------------------------------- */
+/* --- deadlines of the durl  ------------------------------------------------------------------------------------------- */
 
 static void timed_out(weft_ext_timer_t *timer)
 {
@@ -334,7 +335,7 @@ void wefti_ios_limit(weft_transport_t *t)
         (void)limit(wefti_container_of(l, element_io_t, link)); /* what has no memory for a timer waits as it did */
 }
 
-/* --- posting, the driver's part ------------------------------------------------------------------------------------------------------- */
+/* --- posting, the driver's part  -------------------------------------------------------------------------------------- */
 
 /* May an operation go on now (WEFT_OK) or wait (WEFT_ERR_AGAIN)? */
 static weft_status_t look(const weft_transport_t *t, unsigned what)

@@ -22,8 +22,8 @@ void wefti_io_count(weft_transport_stats_t *s, unsigned what, uint64_t size, wef
 void wefti_io_stop(element_io_t *io, weft_status_t why);
 void wefti_io_cancel(weft_op_t *op, weft_status_t why);
 void wefti_io_drop(element_io_t *io); /* one that was not started */
-/* A thread that posts is inside of the transport from come_in to go_out; come_in with the transport's lock, if it is not RELEASED.
- * come_in_slow: for an io that the driver gets, which is counted. */
+/* A thread that posts is inside of the transport from come_in to go_out; come_in with the transport's lock, if it is not
+ * RELEASED. come_in_slow: for an io that the driver gets, which is counted. */
 void wefti_io_come_in(weft_transport_t *t);
 void wefti_io_come_in_slow(weft_transport_t *t);
 void wefti_io_go_out(weft_transport_t *t);

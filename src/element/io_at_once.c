@@ -1,8 +1,8 @@
 /* element/io_at_once.c - reads and writes of mapped memory, carried out by the thread that posts them.
  *
- * The transport's lock is held twice for a moment, and nothing is handed to the driver. This is done only while nothing else is under way on
- * the transport, so that nothing is overtaken. An access that turns out not to be done at once becomes an io like any other.
- * tests/wire/element_basic.c, element_storm.c. */
+ * The transport's lock is held twice for a moment, and nothing is handed to the driver. This is done only while nothing else is
+ * under way on the transport, so that nothing is overtaken. An access that turns out not to be done at once becomes an io like
+ * any other. tests/wire/element_basic.c, element_storm.c. */
 #include "element/io.h"
 
 /* It was begun by the thread that posted it, and was not done at once: from here on it is an io like any other. On the driver. */

@@ -1,14 +1,16 @@
-/* element/lease.c - leases: what memory that was allocated at an element lives by, one for each length of time that was asked for.
+/* element/lease.c - leases: what memory that was allocated at an element lives by, one for each length of time that was asked
+ * for.
  *
- *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone: the allocation that was told so opens another
+ *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone: the allocation that was told so
+ *     opens another
  *          \--it came to nothing, and so do they--> gone
  *
- * A lease is a client of the element's store (weft/store.h), over an endpoint of the route's. It is opened by the first allocation that asks for its
- * length, and stays until the endpoint is hung up, so that blocks of one program can end at different times. A program that asks for ever new
- * lengths would fill the store with clients: a route has few of them.
+ * A lease is a client of the element's store (weft/store.h), over an endpoint of the route's. It is opened by the first
+ * allocation that asks for its length, and stays until the endpoint is hung up, so that blocks of one program can end at
+ * different times. A program that asks for ever new lengths would fill the store with clients: a route has few of them.
  *
- * Promise: every allocation that was given to a lease ends, and no store is left open behind an endpoint. tests/wire/element_lease.c,
- * tests/fault/element_nomem.c. */
+ * Promise: every allocation that was given to a lease ends, and no store is left open behind an endpoint.
+ * tests/wire/element_lease.c, tests/fault/element_nomem.c. */
 #include "element/state.h"
 
 enum { LEASES_MOST = 16 };

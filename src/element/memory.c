@@ -2,10 +2,12 @@
  *
  *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last of it is over--> gone
  *
- * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing but what the
- * region and the store are reached over; one that has ended is closed. A close tells peers, and does not wait for one that does not answer.
+ * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing
+ * but what the region and the store are reached over; one that has ended is closed. A close tells peers, and does not wait for
+ * one that does not answer.
  *
- * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime. tests/wire/element_memory.c. */
+ * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime.
+ * tests/wire/element_memory.c. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -76,7 +78,7 @@ void wefti_memories_free(element_state_t *es)
         memory_free(wefti_container_of(l, weft_memory_t, link));
 }
 
-/* --- who is connected ------------------------------------------------------------------------------------------------------------ */
+/* --- who is connected  ------------------------------------------------------------------------------------------------ */
 
 static void guest_gone(guest_t *g)
 {
@@ -126,7 +128,7 @@ static void ended(weft_ep_t *ep, weft_status_t why, void *user)
     weft_ep_close(ep, NULL);
 }
 
-/* --- closing ---------------------------------------------------------------------------------------------------------------------- */
+/* --- closing  --------------------------------------------------------------------------------------------------------- */
 
 static void step(weft_memory_t *m)
 {
@@ -266,7 +268,7 @@ weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
     return st;
 }
 
-/* --- opening ----------------------------------------------------------------------------------------------------------------------- */
+/* --- opening  --------------------------------------------------------------------------------------------------------- */
 
 static void listed(weft_ext_call_t *call)
 {
@@ -277,8 +279,8 @@ static void listed(weft_ext_call_t *call)
         step(m);
 }
 
-/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them, and pages are
- * whole. */
+/* How much a store must have for a mirror of so many bytes: its blocks carry checksums and whatever else store keeps with them,
+ * and pages are whole. */
 static uint64_t spare_for(uint64_t bytes)
 {
     return bytes + bytes / MIRROR_PART + (1 << 20);

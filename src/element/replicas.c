@@ -1,20 +1,24 @@
 /* element/replicas.c - the route to several memory elements that have the same: a mirror on their stores.
  *
- *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, or a write and we are no writer--> CLOSING --> OPENING
- *                                                     \--came to nothing--> PAUSE --> OPENING       OPEN --a second without a write--> CLOSING
+ *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, or a write and we are no writer-->
+ *     CLOSING --> OPENING
+ *                                                     \--came to nothing--> PAUSE --> OPENING       OPEN --a second without a
+ *                                                     write--> CLOSING
  *
- * The mirror is opened to read. Whoever is first makes it: at once at all elements, or not at all. A write has the mirror closed and opened again
- * to write, which fences the writer before us; if another transport does that to us, and we have to write again, it is opened once more. A writer
- * that has not written for a second closes the mirror, and others then take over without having to compare all copies first.
+ * The mirror is opened to read. Whoever is first makes it: at once at all elements, or not at all. A write has the mirror
+ * closed and opened again to write, which fences the writer before us; if another transport does that to us, and we have to
+ * write again, it is opened once more. A writer that has not written for a second closes the mirror, and others then take over
+ * without having to compare all copies first.
  *
- * A mirror whose writer died is served to nobody until someone has taken over: a reader that finds it so does that (`repair`). A mirror of which a
- * member is missing cannot be taken over, unless those missing are dead, which is for their hosts to say (`force`: wefti_member_dead()). Members
- * that are UP and not in the mirror any more are added to it again by its writer.
+ * A mirror whose writer died is served to nobody until someone has taken over: a reader that finds it so does that (`repair`).
+ * A mirror of which a member is missing cannot be taken over, unless those missing are dead, which is for their hosts to say
+ * (`force`: wefti_member_dead()). Members that are UP and not in the mirror any more are added to it again by its writer.
  *
- * While none is open ios are HELD; an io whose mirror ended under it is held again. If none can be opened for 20 s the route is over, and with it
- * all of them.
+ * While none is open ios are HELD; an io whose mirror ended under it is held again. If none can be opened for 20 s the route is
+ * over, and with it all of them.
  *
- * Promise: every io ends; with replicas left that are known to have everything, with the right bytes. tests/fault/element_replicas.c. */
+ * Promise: every io ends; with replicas left that are known to have everything, with the right bytes.
+ * tests/fault/element_replicas.c. */
 #include "element/replicas.h"
 
 #include "base/rng.h"
@@ -97,7 +101,7 @@ static void again_later(replicas_t *r, weft_status_t why)
     wefti_replicas_at(r, weft_now(rt) + wefti_rng_jitter(&element_state(rt)->rng, pause));
 }
 
-/* --- closing the mirror ------------------------------------------------------------------------------------------------------------ */
+/* --- closing the mirror  ---------------------------------------------------------------------------------------------- */
 
 static void hang_up_all(replicas_t *r, bool now)
 {
@@ -150,9 +154,10 @@ void wefti_replicas_break(replicas_t *r, weft_status_t why)
     r->repair = r->repair || (!r->writes && why == WEFT_ERR_STALE); /* nobody may serve it: its writer is gone */
 }
 
-/* --- opening it -------------------------------------------------------------------------------------------------------------------- */
+/* --- opening it  ------------------------------------------------------------------------------------------------------ */
 
-/* Is everyone who is missing known to be dead? One that is UP and does not have the mirror is another than had it: that one is gone. */
+/* Is everyone who is missing known to be dead? One that is UP and does not have the mirror is another than had it: that one is
+ * gone. */
 static bool missing_are_dead(replicas_t *r)
 {
     each_member(m, r) if (m->state != MEMBER_UP && !wefti_member_dead(m)) return false;
@@ -263,7 +268,7 @@ static void open_mirror(replicas_t *r)
     }
 }
 
-/* --- putting members back in --------------------------------------------------------------------------------------------------------- */
+/* --- putting members back in  ----------------------------------------------------------------------------------------- */
 
 static void added(weft_op_t *op, void *user)
 {
@@ -299,7 +304,7 @@ static void add_missing(replicas_t *r)
     }
 }
 
-/* --- turns ------------------------------------------------------------------------------------------------------------------------- */
+/* --- turns  ----------------------------------------------------------------------------------------------------------- */
 
 static void gather(replicas_t *r)
 {
@@ -354,7 +359,7 @@ static void due(weft_ext_timer_t *timer)
     wefti_replicas_turn(wefti_container_of(timer, replicas_t, timer));
 }
 
-/* --- as a route ----------------------------------------------------------------------------------------------------------------------- */
+/* --- as a route  ------------------------------------------------------------------------------------------------------ */
 
 static void begin(element_route_t *route)
 {

@@ -1,4 +1,5 @@
-/* element/replicas.h - the route to several memory elements that have the same: what replicas.c, replicas_io.c and replicas_member.c share. */
+/* element/replicas.h - the route to several memory elements that have the same: what replicas.c, replicas_io.c and
+ * replicas_member.c share. */
 #ifndef WEFTI_ELEMENT_REPLICAS_H
 #define WEFTI_ELEMENT_REPLICAS_H
 
@@ -40,7 +41,8 @@ struct replicas {
     bool writes;             /* the mirror is open, or being opened, to write */
     bool broken;             /* it is open and of no more use */
     bool fenced;             /* ... because another one writes */
-    bool make, repair, force; /* what has to be done the next time: make it, take it over though nobody writes, do without the dead */
+    bool make, repair, force; /* what has to be done the next time: make it, take it over though nobody writes, do without the
+                                 dead */
     weft_mirror_t *mirror;
     weft_op_t op, add;
     bool adding;

@@ -3,8 +3,8 @@
  *     HELD --the mirror is open, and to write if it is a write--> MOVING --done--> ended
  *       ^-----the mirror ended under it: fenced, closed, its members lost-----/
  *
- * A write that is carried out again is still the same write: it has not completed, so nobody knows that it may have happened before. A batch is a
- * number of ios of its own, some at a time.
+ * A write that is carried out again is still the same write: it has not completed, so nobody knows that it may have happened
+ * before. A batch is a number of ios of its own, some at a time.
  *
  * Promise: what ends with WEFT_OK was done by a mirror that was whole. tests/fault/element_replicas.c. */
 #include "element/replicas.h"
@@ -29,7 +29,7 @@ static void unhold(replicas_t *r, element_io_t *io)
     r->held_writes -= io->what == IO_WRITE;
 }
 
-/* --- one read or write ---------------------------------------------------------------------------------------------------------------- */
+/* --- one read or write  ----------------------------------------------------------------------------------------------- */
 
 /* Would it be another story on another mirror? */
 static bool not_its_fault(weft_status_t st)
@@ -120,7 +120,7 @@ void wefti_replicas_held_end(replicas_t *r, weft_status_t why)
     }
 }
 
-/* --- batches ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- batches  --------------------------------------------------------------------------------------------------------- */
 
 static void batch_step(replicas_t *r, element_io_t *batch);
 
@@ -164,7 +164,7 @@ static void batch_step(replicas_t *r, element_io_t *batch)
     wefti_io_end(batch, st);
 }
 
-/* --- as a route ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- as a route  ------------------------------------------------------------------------------------------------------ */
 
 static void alloc(replicas_t *r, element_io_t *io)
 {

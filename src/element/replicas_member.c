@@ -3,8 +3,9 @@
  *     PAUSE --> DIALLING --> OPENING a store --> UP --lost--> CLOSING --> PAUSE ...
  *                   \------------\--it came to nothing-------^      \--for good--> GONE
  *
- * One that was lost is dialled again for as long as the route is in use. A host that says for two seconds that nobody is there (its kernel refuses
- * the connection) is believed: the element is dead, since one that lives listens. Silence is not: that may be the network.
+ * One that was lost is dialled again for as long as the route is in use. A host that says for two seconds that nobody is there
+ * (its kernel refuses the connection) is believed: the element is dead, since one that lives listens. Silence is not: that may
+ * be the network.
  *
  * Promise: a member is UP exactly while its store can be used, as far as anyone knows. tests/fault/element_replicas.c. */
 #include "base/rng.h"

@@ -3,8 +3,9 @@
  *     made --> up --> over (lost)          parted: the transport has gone elsewhere
  *         \--> over (came to nothing)      left: parted, nothing under route any more, and its connections are being hung up
  *
- * A route is counted: its transport, its ios, threads that read through it, operations of its own and open endpoints (whose hooks name it) each have
- * a reference. So it may be parted from at any moment, and a thread that copies from mapped memory has it until it is done.
+ * A route is counted: its transport, its ios, threads that read through it, operations of its own and open endpoints (whose
+ * hooks name it) each have a reference. So it may be parted from at any moment, and a thread that copies from mapped memory has
+ * it until it is done.
  *
  * Promise: a route is left exactly once, and freed after everything that could call it. tests/wire/element_life.c. */
 #include "element/state.h"

@@ -2,8 +2,8 @@
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's region key; where there is none, by the element's name, or else as the one served at that place. Leases
- * of memory that is allocated there go over the same endpoint.
+ * The memory is attached by the durl's region key; where there is none, by the element's name, or else as the one served at
+ * that place. Leases of memory that is allocated there go over the same endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void over(single_t *s, weft_status_t why)
         wefti_transport_down(route->t, route, why);
 }
 
-/* --- becoming usable ------------------------------------------------------------------------------------------------------------- */
+/* --- becoming usable  ------------------------------------------------------------------------------------------------- */
 
 static void attached(weft_op_t *op, void *user);
 
@@ -168,7 +168,7 @@ static void begin(element_route_t *route)
         over(s, st);
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------------------------- */
+/* --- the end  --------------------------------------------------------------------------------------------------------- */
 
 static void closed(weft_op_t *op, void *user)
 {
@@ -214,7 +214,7 @@ static void single_free(element_route_t *route)
     wefti_free(single_of(route));
 }
 
-/* --- operations -------------------------------------------------------------------------------------------------------------------- */
+/* --- operations  ------------------------------------------------------------------------------------------------------ */
 
 void wefti_single_moved(weft_op_t *inner, void *user)
 {

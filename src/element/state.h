@@ -1,12 +1,15 @@
-/* element/state.h - what the room keeps: actions, their transports, the routes these go, what is under route on them; buffers; memory elements.
+/* element/state.h - what the room keeps: actions, their transports, the routes these go, what is under route on them; buffers;
+ * memory elements.
  *
- * A transport is what the program has; a route is one connection of it to where its durl says, or several with replicas. A route that is lost is never
- * mended: the transport begins another. An io is one operation on a transport.
+ * A transport is what the program has; a route is one connection of it to where its durl says, or several with replicas. A
+ * route that is lost is never mended: the transport begins another. An io is one operation on a transport.
  *
- * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread may take one: what it
- * finds is closed (`ended`, RELEASED), or stays at least until it is unlocked. No lock is taken in a forked child, where it may be held for ever.
+ * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread
+ * may take one: what it finds is closed (`ended`, RELEASED), or stays at least until it is unlocked. No lock is taken in a
+ * forked child, where it may be held for ever.
  *
- * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that is dropped. */
+ * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that
+ * is dropped. */
 #ifndef WEFTI_ELEMENT_STATE_H
 #define WEFTI_ELEMENT_STATE_H
 
@@ -42,7 +45,10 @@ typedef struct element_state {
 
 extern const weft_ext_t wefti_element_ext; /* element.c */
 /* Of a runtime that stays for as long as this is looked at. NULL: it was opened before this library was loaded. */
-static inline element_state_t *element_state(const weft_runtime_t *rt) { return (element_state_t *)weft_ext_state(rt, &wefti_element_ext); }
+static inline element_state_t *element_state(const weft_runtime_t *rt)
+{
+    return (element_state_t *)weft_ext_state(rt, &wefti_element_ext);
+}
 weft_status_t wefti_element_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
 
 /* A time so far from now, or the end of time. */
@@ -50,17 +56,19 @@ static inline uint64_t element_after(uint64_t now, uint64_t ns) { return ns < UI
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
 
-/* --- durl.c --------------------------------------------------------------------------------------------------------------------- */
+/* --- durl.c  ---------------------------------------------------------------------------------------------------------- */
 
-/* Is it "KEY,VALUE;..." without a name and an IMPL, which Scad's launchers configure transports with? Read into a durl that has those. */
+/* Is it "KEY,VALUE;..." without a name and an IMPL, which Scad's launchers configure transports with? Read into a durl that has
+ * those. */
 bool wefti_durl_is_keys(const char *text);
 weft_status_t wefti_durl_parse_keys(const char *text, weft_durl_t *durl);
-/* What the memory of a server is called to those who know only where it is, as Scad's durls do: "" if its url leaves the port to the system. */
+/* What the memory of a server is called to those who know only where it is, as Scad's durls do: "" if its url leaves the port
+ * to the system. */
 #define ELEMENT_PLACE_MAX 96
 void wefti_durl_place(const weft_durl_t *durl, char place[ELEMENT_PLACE_MAX]);
 bool wefti_durl_same(const weft_durl_t *a, const weft_durl_t *b);
 
-/* --- buffer.c ------------------------------------------------------------------------------------------------------------------- */
+/* --- buffer.c  -------------------------------------------------------------------------------------------------------- */
 
 /* The pool of an action, for as long as the action or a buffer has it. */
 typedef struct element_pool {
@@ -81,10 +89,11 @@ struct weft_buffer {
     size_t len;
 };
 weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_buffer_t **buffer_out);
-/* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL: no memory. */
+/* The memory of a region, which outlives it: drop the one hold that there is when the region has ended, and not before. NULL:
+ * no memory. */
 weft_buffer_t *wefti_element_buffer_of(weft_region_t *region, size_t len);
 
-/* --- action.c ------------------------------------------------------------------------------------------------------------------- */
+/* --- action.c  -------------------------------------------------------------------------------------------------------- */
 
 struct weft_action {
     wefti_handle_t handle;
@@ -98,7 +107,8 @@ struct weft_action {
     bool shut;                   /* the runtime closes, and has ended its transports */
     uint64_t connect_ns, retry_ns, spare;
     wefti_list_t transports;     /* by weft_transport_t.link: those that have their name */
-    wefti_list_t all;            /* by weft_transport_t.all: those that had it, too. It only grows, so that it can be walked without the lock */
+    wefti_list_t all;            /* by weft_transport_t.all: those that had it, too. It only grows, so that it can be walked
+                                    without the lock */
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, routes, ios */
     bool closing;                /* the driver's */
@@ -112,7 +122,7 @@ bool wefti_actions_idle(element_state_t *es);
 bool wefti_actions_quiet(element_state_t *es); /* no thread is inside of a transport */
 void wefti_actions_free(element_state_t *es); /* those that the program forgot */
 
-/* --- transport.c ----------------------------------------------------------------------------------------------------------------- */
+/* --- transport.c  ----------------------------------------------------------------------------------------------------- */
 
 struct weft_transport {
     wefti_handle_t handle;
@@ -123,8 +133,8 @@ struct weft_transport {
     weft_impl_t impl; /* that it was added with */
 
     pthread_mutex_t lock;        /* from here ... */
-    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is RELEASED. The
-                                    room waits for them */
+    _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is
+                                    RELEASED. The room waits for them */
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
     _Atomic weft_status_t why;
     element_state_t *es;         /* the first of what begins as zero */
@@ -170,7 +180,7 @@ void wefti_transport_up(weft_transport_t *t, element_route_t *route);
 void wefti_transport_down(weft_transport_t *t, element_route_t *route, weft_status_t why);
 void wefti_transport_count(weft_transport_t *t, uint64_t *counter);
 
-/* --- lease.c ---------------------------------------------------------------------------------------------------------------------- */
+/* --- lease.c  --------------------------------------------------------------------------------------------------------- */
 
 typedef struct element_lease element_lease_t;
 
@@ -187,7 +197,7 @@ void wefti_lease_alloc(element_leases_t *leases, weft_ep_t *ep, element_io_t *io
 bool wefti_lease_again(element_io_t *io);
 void wefti_leases_end(element_leases_t *leases); /* their endpoint is about to be hung up */
 
-/* --- routes ------------------------------------------------------------------------------------------------------------------------ */
+/* --- routes  ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct element_route_ops {
     void (*begin)(element_route_t *route);
@@ -212,7 +222,8 @@ struct element_route {
     uint32_t n_ios;              /* MOVING or HELD */
     wefti_list_t pin;            /* t->pins, with a reference */
     bool up, over, left;         /* over: lost, or came to nothing */
-    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through it */
+    bool forget;                 /* the runtime closes: its remote is dropped before that is done, when no thread reads through
+                                    it */
     weft_status_t why;           /* of over */
     uint64_t len;                /* of the memory */
     weft_remote_t *remote;       /* of one without replicas; stays until the last reference goes */
@@ -236,7 +247,7 @@ element_route_t *wefti_single_new(weft_transport_t *t);
 void wefti_single_moved(weft_op_t *inner, void *user); /* io->inner is over */
 element_route_t *wefti_replicas_new(weft_transport_t *t);
 
-/* --- io.c ------------------------------------------------------------------------------------------------------------------------- */
+/* --- io.c  ------------------------------------------------------------------------------------------------------------ */
 
 enum { IO_READ = 1, IO_WRITE, IO_BATCH, IO_ATOMIC, IO_ALLOC, IO_READY, IO_FLUSH, IO_SERVE };
 enum {
@@ -296,12 +307,14 @@ void wefti_io_child_ended(element_io_t *batch, size_t item, weft_status_t st);
 /* What a status of a room below means for who posted: his own wish, or what became of the transport. */
 weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
 
-/* --- memory.c ------------------------------------------------------------------------------------------------------------------------ */
+/* --- memory.c  -------------------------------------------------------------------------------------------------------- */
 
 void wefti_memories_free(element_state_t *es);
-weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no memory */
+weft_buffer_t *wefti_memory_buffer(weft_memory_t *memory); /* held, for as long as somebody looks at it. NULL: mirrored, or no
+                                                              memory */
 /* weft_memory_open(); with a place (wefti_durl_place()) it goes by that, and not by its name. */
-weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out);
+weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place,
+                                weft_memory_t **memory_out);
 bool wefti_memory_key(weft_memory_t *memory, uint8_t key[WEFT_REGION_KEY_MAX], size_t *len);
 
 #endif

@@ -5,14 +5,14 @@
  *                          \--a route ends with what no other would change--> FAILED <--/
  *     any --go--> CONNECTING        any --release--> RELEASED, for good
  *
- * All of it is moved by the driver, with the lock held, but RELEASED, which a release sets at once. What a program asks for goes to the driver as
- * an order, with a number: an older order that comes later is not obeyed.
+ * All of it is moved by the driver, with the lock held, but RELEASED, which a release sets at once. What a program asks for
+ * goes to the driver as an order, with a number: an older order that comes later is not obeyed.
  *
- * A server has no route: it opens its memory when it is told how large that is, and is READY then. rdma_local without a url has both: memory of its
- * own, and a way to it like to any other.
+ * A server has no route: it opens its memory when it is told how large that is, and is READY then. rdma_local without a url has
+ * both: memory of its own, and a way to it like to any other.
  *
- * Promise: a transport is READY only while it has a route that is up; whoever waits is told when it is, or that it will not be soon.
- * tests/wire/element_life.c, tests/fault/element_lost.c. */
+ * Promise: a transport is READY only while it has a route that is up; whoever waits is told when it is, or that it will not be
+ * soon. tests/wire/element_life.c, tests/fault/element_lost.c. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -37,7 +37,7 @@ void wefti_transport_count(weft_transport_t *t, uint64_t *counter)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* --- states ------------------------------------------------------------------------------------------------------------------------- */
+/* --- states  ---------------------------------------------------------------------------------------------------------- */
 
 /* false: it is released, and stays so. */
 static bool set_state(weft_transport_t *t, weft_transport_state_t state, weft_status_t why)
@@ -185,7 +185,7 @@ void wefti_transport_down(weft_transport_t *t, element_route_t *route, weft_stat
     wefti_route_part(route);
 }
 
-/* --- orders ------------------------------------------------------------------------------------------------------------------------- */
+/* --- orders  ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct order {
     weft_ext_call_t call;
@@ -312,7 +312,7 @@ weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl)
     return st;
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the end  --------------------------------------------------------------------------------------------------------- */
 
 void wefti_transport_end(weft_transport_t *t)
 {
@@ -356,7 +356,7 @@ void wefti_transport_terminated(weft_transport_t *t)
     wefti_ios_serve_end(t, WEFT_OK);
 }
 
-/* --- handles ---------------------------------------------------------------------------------------------------------------------- */
+/* --- handles  --------------------------------------------------------------------------------------------------------- */
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_transport_t, why);
 

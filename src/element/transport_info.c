@@ -1,7 +1,7 @@
 /* element/transport_info.c - buffers of transports, and what a program may ask of a transport. Any thread. */
 #include "element/state.h"
 
-/* --- buffers ------------------------------------------------------------------------------------------------------------------------ */
+/* --- buffers  --------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t shared_buffer(weft_transport_t *t, size_t size, weft_transport_t *other, weft_buffer_t **buf_out)
 {
@@ -100,7 +100,7 @@ void *weft_transport_buf(weft_transport_t *trans, size_t *len_out)
     return base;
 }
 
-/* --- asking ------------------------------------------------------------------------------------------------------------------------- */
+/* --- asking  ---------------------------------------------------------------------------------------------------------- */
 
 weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_status_t *why_out)
 {

@@ -1,8 +1,8 @@
 /* extend/extend.c - extensions: which there are, and what each keeps per runtime and per endpoint.
  *
- * The process has one list of extensions, which only grows. A runtime has those that were registered when it was opened: the first
- * `n` of the list. To core they are one room and to conn one traffic, whose state per endpoint is a count and then the state of each
- * extension, one after the other.
+ * The process has one list of extensions, which only grows. A runtime has those that were registered when it was opened: the
+ * first `n` of the list. To core they are one room and to conn one traffic, whose state per endpoint is a count and then the
+ * state of each extension, one after the other.
  *
  * Hooks of an opening are called in the order of registration, those of an ending in the opposite order.
  *

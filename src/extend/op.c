@@ -1,7 +1,8 @@
 /* extend/op.c - what weft/extend.h offers of core and conn: the runtime, the driver, operations, sentences, endpoints.
  *
- * Each is a check and a call of a room below. A caller that is not on the driver where it should be, or names a runtime that is closed,
- * gets a status or nothing: the rest of the library relies on these rules and does not look again. tests/wire/extend_basic.c. */
+ * Each is a check and a call of a room below. A caller that is not on the driver where it should be, or names a runtime that is
+ * closed, gets a status or nothing: the rest of the library relies on these rules and does not look again.
+ * tests/wire/extend_basic.c. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 
 _Static_assert(sizeof(weft_ext_call_t) == sizeof(wefti_call_t) && offsetof(weft_ext_call_t, fn) == offsetof(wefti_call_t, fn),
                "one is used as the other");
-_Static_assert(sizeof(weft_ext_timer_t) == sizeof(wefti_timer_t) && offsetof(weft_ext_timer_t, fn) == offsetof(wefti_timer_t, fn) &&
+_Static_assert(sizeof(weft_ext_timer_t) == sizeof(wefti_timer_t) &&
+                   offsetof(weft_ext_timer_t, fn) == offsetof(wefti_timer_t, fn) &&
                    offsetof(weft_ext_timer_t, when) == offsetof(wefti_timer_t, node.key),
                "one is used as the other");
 _Static_assert(WEFT_EXT_SCRATCH == WEFTI_OP_ROOM_SIZE, "weft/extend.h says how large it is");
@@ -108,7 +110,10 @@ void weft_ext_timer_stop(weft_runtime_t *rt, weft_ext_timer_t *timer)
 weft_status_t weft_ext_op_prepare(weft_runtime_t *rt, weft_op_t *op, const weft_op_kind_t *kind)
 {
     if (!rt || !op || !kind || !kind->start || !kind->cancel)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !rt ? "the runtime" : !op ? "the operation" : "the kind, or a function of it,");
+        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL",
+                          !rt   ? "the runtime"
+                          : !op ? "the operation"
+                                : "the kind, or a function of it,");
     return wefti_op_prepare(rt, op, kind);
 }
 

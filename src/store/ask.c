@@ -1,19 +1,21 @@
 /* store/ask.c - requests of a client: from the post to the reply.
  *
- *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered (client.c, block.c, list.c, request.c)
+ *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered (client.c, block.c,
+ *     list.c, request.c)
  *
- * Cancelling or running out of time completes the operation at once. A request that was sent then stays, without operation, until its reply comes and
- * is dropped; what the reply gave (a block, a lease) is given back. When the endpoint goes down, all of them end with why.
+ * Cancelling or running out of time completes the operation at once. A request that was sent then stays, without operation,
+ * until its reply comes and is dropped; what the reply gave (a block, a lease) is given back. When the endpoint goes down, all
+ * of them end with why.
  *
- * Promise: every operation completes once, whatever the server says, or whether it says anything; the memory of a request goes when neither
- * the network nor an operation of ours has it. tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * Promise: every operation completes once, whatever the server says, or whether it says anything; the memory of a request goes
+ * when neither the network nor an operation of ours has it. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include "store/state.h"
 
 typedef struct asking {
     store_ask_t *ask;
 } asking_t;
 
-/* --- one request --------------------------------------------------------------------------------------------------------------- */
+/* --- one request  ----------------------------------------------------------------------------------------------------- */
 
 store_ask_t *wefti_store_ask_new(weft_store_t *store, uint8_t kind, const char *name)
 {
@@ -97,7 +99,7 @@ static void own_done(weft_op_t *op, void *user)
     let_go(a);
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------ */
+/* --- sending  --------------------------------------------------------------------------------------------------------- */
 
 static bool can_store(weft_ep_t *ep)
 {
@@ -187,7 +189,7 @@ void wefti_store_ask_send(store_ask_t *a)
     flush(ep);
 }
 
-/* --- operations ---------------------------------------------------------------------------------------------------------------- */
+/* --- operations  ------------------------------------------------------------------------------------------------------ */
 
 static store_ask_t *ask_of(weft_op_t *op)
 {
@@ -291,7 +293,7 @@ weft_status_t wefti_store_ask_go(store_ask_t *a, weft_op_t *op)
     return st;
 }
 
-/* --- what the endpoint says ------------------------------------------------------------------------------------------------------ */
+/* --- what the endpoint says  ------------------------------------------------------------------------------------------ */
 
 void wefti_store_replied(weft_am_t *am, void *user)
 {
@@ -340,7 +342,7 @@ void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)
     }
 }
 
-/* --- checks of what the program gave --------------------------------------------------------------------------------------------- */
+/* --- checks of what the program gave  --------------------------------------------------------------------------------- */
 
 weft_status_t wefti_store_check_name(const char *name, const char *what)
 {

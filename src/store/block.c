@@ -1,12 +1,12 @@
 /* store/block.c - a client's blocks: from the reply that tells of one to the remote that reaches it, and their end.
  *
- * A reply with a key is not the end of a request: the key is attached first, and then the operation completes with a block that can be
- * read and written. A block that was allocated for nobody (its operation was cancelled, or it could not be attached) is freed at the
- * server.
+ * A reply with a key is not the end of a request: the key is attached first, and then the operation completes with a block that
+ * can be read and written. A block that was allocated for nobody (its operation was cancelled, or it could not be attached) is
+ * freed at the server.
  *
- * After an extension the block has a new reach: a remote and a key of the new length. The ones from before stay until the block is dropped, since
- * others may be using them; what the block says is always the longest. Readers of `reach` need no lock: it only ever moves on, and nothing of
- * it goes before the block does.
+ * After an extension the block has a new reach: a remote and a key of the new length. The ones from before stay until the block
+ * is dropped, since others may be using them; what the block says is always the longest. Readers of `reach` need no lock: it
+ * only ever moves on, and nothing of it goes before the block does.
  *
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include "store/state.h"
@@ -37,7 +37,7 @@ void wefti_store_block_undo(weft_store_t *store, uint64_t id)
     wefti_store_ask_send(a);
 }
 
-/* --- attaching ---------------------------------------------------------------------------------------------------------------- */
+/* --- attaching  ------------------------------------------------------------------------------------------------------- */
 
 static weft_block_t *block_new(weft_store_t *store, uint64_t id)
 {
@@ -148,7 +148,7 @@ void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p)
     }
 }
 
-/* --- calls -------------------------------------------------------------------------------------------------------------------- */
+/* --- calls  ----------------------------------------------------------------------------------------------------------- */
 
 /* It is open, and stays as it is until leave(). */
 static weft_status_t enter(const weft_block_t *block)

@@ -1,11 +1,12 @@
 /* store/blocks.c - the blocks of a server: regions with an owner or none, a name or none, and someone who pays for them.
  *
- * A block is there from the request that makes it until it is freed: from then on nobody finds it, its keys are stale, and when the region has
- * let go of its memory (accesses under way end first) it no longer counts. Who makes a block pays for it, out of the client's quota; who makes
- * it longer pays for all of it from then on. When a client ends, what it owns is freed, and what it shared is paid by nobody.
+ * A block is there from the request that makes it until it is freed: from then on nobody finds it, its keys are stale, and when
+ * the region has let go of its memory (accesses under way end first) it no longer counts. Who makes a block pays for it, out of
+ * the client's quota; who makes it longer pays for all of it from then on. When a client ends, what it owns is freed, and what
+ * it shared is paid by nobody.
  *
- * Memory is counted in pages, of `len`. What a block could be extended to costs address space only; of that there is enough for a while, and
- * who did not say how much it wants gets less when it becomes scarce.
+ * Memory is counted in pages, of `len`. What a block could be extended to costs address space only; of that there is enough for
+ * a while, and who did not say how much it wants gets less when it becomes scarce.
  *
  * tests/sim/store_life.c: the counts are those of the blocks that are there, and zero at the end. tests/wire/store_basic.c. */
 #include "store/state.h"
@@ -24,7 +25,7 @@ static uint64_t pages(uint64_t len)
     return (bytes_of(len) + STORE_PAGE - 1) & ~(STORE_PAGE - 1);
 }
 
-/* --- who pays ---------------------------------------------------------------------------------------------------------------- */
+/* --- who pays  -------------------------------------------------------------------------------------------------------- */
 
 /* What is being freed counts until its memory is back; `sign` 1: it begins to be, -1: it is no longer. */
 static void count_back(store_client_t *c, const store_held_t *b, int sign)
@@ -54,7 +55,7 @@ void wefti_store_block_unpaid(store_held_t *b)
     wefti_list_remove(&b->paid_link);
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------------------ */
+/* --- making  ---------------------------------------------------------------------------------------------------------- */
 
 /* How far it may be extended: what was asked for, or what is reasonable. 0: not to be had. */
 static uint64_t how_far(const weft_store_server_t *s, uint64_t len, uint64_t wanted)
@@ -250,7 +251,7 @@ void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats)
     stats->bytes_written += info.bytes_written;
 }
 
-/* --- freeing ------------------------------------------------------------------------------------------------------------------ */
+/* --- freeing  --------------------------------------------------------------------------------------------------------- */
 
 /* Nobody finds it any more. */
 static void hide(store_held_t *b)
@@ -319,7 +320,7 @@ void wefti_store_block_free(store_held_t *b, const store_asker_t *asker)
     }
 }
 
-/* --- sharing ------------------------------------------------------------------------------------------------------------------ */
+/* --- sharing  --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_store_block_share(store_held_t *b, const store_client_t *c, const store_request_t *q)
 {

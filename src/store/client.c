@@ -3,11 +3,10 @@
  *     (open) --> OK --lease over--> STALE
  *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for: so it learns
- * that the lease is
- * over. It does not live by that: a server keeps the lease while the endpoint is up. A close tells the server, and so does leaving: the lease
- * runs from then on. Either way the store goes when the last request and the last block of it have gone: blocks can be
- * dropped later.
+ * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for:
+ * so it learns that the lease is over. It does not live by that: a server keeps the lease while the endpoint is up. A close
+ * tells the server, and so does leaving: the lease runs from then on. Either way the store goes when the last request and the
+ * last block of it have gone: blocks can be dropped later.
  *
  * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
  *
@@ -20,7 +19,7 @@
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_store_t, rt);
 
-/* --- life -------------------------------------------------------------------------------------------------------------------- */
+/* --- life  ------------------------------------------------------------------------------------------------------------ */
 
 void wefti_store_unref(weft_store_t *store)
 {
@@ -63,7 +62,8 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
     return st;
 }
 
-/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one goes. */
+/* The program has no use for it any more. It is closed: nobody inside takes a reference that was not there when the last one
+ * goes. */
 static void part(weft_store_t *store)
 {
     wefti_handle_quiet(&store->handle);
@@ -91,8 +91,8 @@ static void leave(weft_ext_call_t *call)
     wefti_store_unref(store);
 }
 
-/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and mirrors still have it) is
- * not told when that goes: it is looked for. */
+/* One that is not among those of its endpoint (it is not open yet; or the program has closed it or left it, and blocks and
+ * mirrors still have it) is not told when that goes: it is looked for. */
 weft_ep_t *wefti_store_ep(weft_store_t *store)
 {
     if (store->ep && !wefti_list_linked(&store->ep_link) && weft_ep_find(store->rt, store->ep_id) != store->ep)
@@ -127,7 +127,7 @@ void wefti_store_stores_free(store_state_t *ss)
     }
 }
 
-/* --- the lease ----------------------------------------------------------------------------------------------------------------- */
+/* --- the lease  ------------------------------------------------------------------------------------------------------- */
 
 static void renew_later(weft_store_t *store)
 {
@@ -147,7 +147,7 @@ static void renew_due(weft_ext_timer_t *t)
     wefti_store_ask_send(a);
 }
 
-/* --- replies ------------------------------------------------------------------------------------------------------------------- */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 static void give_lease_back(weft_store_t *store)
 {
@@ -227,7 +227,7 @@ void wefti_store_answer(store_ask_t *a, const store_reply_t *p)
     }
 }
 
-/* --- calls --------------------------------------------------------------------------------------------------------------------- */
+/* --- calls  ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
 {
@@ -288,7 +288,8 @@ weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft
     weft_ext_leave(rt);
     return st;
 }
-/* Close the handle, for the one who is first; the runtime stays until weft_ext_leave(store->rt). WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+/* Close the handle, for the one who is first; the runtime stays until weft_ext_leave(store->rt). WEFT_ERR_INVALID, _CLOSED,
+ * _FORKED. */
 static weft_status_t close_handle(weft_store_t *store)
 {
     weft_status_t st = wefti_store_enter(store);

@@ -1,12 +1,15 @@
 /* store/mirror.c - the life of a mirror: its opening, its turns, its end.
  *
- * It is the program's from the completion of its opening until weft_mirror_close(), and lives on until nothing of it is under way. One that cannot
- * go on (`state`: every member is lost, another writer has taken over, the runtime closes) tells everyone who waits, and stays to be closed.
+ * It is the program's from the completion of its opening until weft_mirror_close(), and lives on until nothing of it is under
+ * way. One that cannot go on (`state`: every member is lost, another writer has taken over, the runtime closes) tells everyone
+ * who waits, and stays to be closed.
  *
- * A turn does what has become possible, until nothing more has: members and configurations, the opening, the search of a reader, a server
- * that is added, new pieces, pieces that wait, the close. One timer wakes it for whichever of these comes first.
+ * A turn does what has become possible, until nothing more has: members and configurations, the opening, the search of a
+ * reader, a server that is added, new pieces, pieces that wait, the close. One timer wakes it for whichever of these comes
+ * first.
  *
- * Promise: every operation ends once, and a mirror that is closed leaves nothing behind. tests/sim/mirror_history.c holds us to it. */
+ * Promise: every operation ends once, and a mirror that is closed leaves nothing behind. tests/sim/mirror_history.c holds us to
+ * it. */
 #include "store/mirror_state.h"
 
 void wefti_mirror_die(weft_mirror_t *m, weft_status_t why)
@@ -18,7 +21,7 @@ void wefti_mirror_die(weft_mirror_t *m, weft_status_t why)
     m->again = true;
 }
 
-/* --- endings ----------------------------------------------------------------------------------------------------------------------- */
+/* --- endings  --------------------------------------------------------------------------------------------------------- */
 
 static void stop(weft_mirror_t *m)
 {
@@ -97,7 +100,7 @@ static void gone(weft_mirror_t *m)
         weft_ext_op_complete(op, st, detail);
 }
 
-/* --- closing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- closing  --------------------------------------------------------------------------------------------------------- */
 
 static void close_turn(weft_mirror_t *m)
 {
@@ -143,7 +146,7 @@ void wefti_mirror_close_begin(weft_mirror_t *m)
     wefti_mirror_add_abort(m);
 }
 
-/* --- turns --------------------------------------------------------------------------------------------------------------------------- */
+/* --- turns  ----------------------------------------------------------------------------------------------------------- */
 
 static void show(weft_mirror_t *m)
 {

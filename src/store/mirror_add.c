@@ -2,11 +2,13 @@
  *
  *     PLACE --a place is free--> ASK --> TAKE --> COPY --every block is there--> JOIN --the next configuration has it--> done
  *
- * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it, so that nobody
- * counts on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of the same block take turns. If it
- * is lost before anyone was told of a configuration with it there is nobody to be fenced, and nothing to wait for.
+ * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it,
+ * so that nobody counts on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of
+ * the same block take turns. If it is lost before anyone was told of a configuration with it there is nobody to be fenced, and
+ * nothing to wait for.
  *
- * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold us to it. */
+ * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold
+ * us to it. */
 #include "store/mirror_state.h"
 
 typedef struct mir_add {
@@ -151,7 +153,7 @@ void wefti_mirror_add_abort(weft_mirror_t *m)
         wefti_mirror_lose(m->added, WEFT_ERR_CANCELLED);
 }
 
-/* --- the call ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the call  -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
 {

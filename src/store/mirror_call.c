@@ -21,7 +21,7 @@ void wefti_mirror_free(weft_mirror_t *m)
     wefti_handle_free(&handles, m);
 }
 
-/* --- calls on their way to the driver ------------------------------------------------------------------------------------------------- */
+/* --- calls on their way to the driver  -------------------------------------------------------------------------------- */
 
 weft_status_t wefti_mirror_enter(weft_mirror_t *m)
 {
@@ -119,7 +119,7 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     return WEFT_OK;
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+/* --- opening  --------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t open_start(weft_op_t *op)
 {

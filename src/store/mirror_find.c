@@ -1,13 +1,14 @@
 /* store/mirror_find.c - whom a reader may read from.
  *
- * A round asks every server. The record with the highest epoch, now or ever, says who the members are; of those that answered, a reader attaches
- * the ones that this record lists, that are in the same configuration, and that gave a key. It does not wait for servers that are silent once
- * it has found one, but a moment (MIR_GATHER), for those that might know of a newer record.
+ * A round asks every server. The record with the highest epoch, now or ever, says who the members are; of those that answered,
+ * a reader attaches the ones that this record lists, that are in the same configuration, and that gave a key. It does not wait
+ * for servers that are silent once it has found one, but a moment (MIR_GATHER), for those that might know of a newer record.
  *
- * A member that stops being good says so itself: its remote is stale, or its server is lost. Then there is another round, while reads go on at
- * the members that are left. So there is when no copy that is to be had matches its checksum, and a server is left of which there is none yet: it
- * may just not be attached. A round that finds nothing is followed by another one after a while, for as long as a server is left that may come
- * to have something; reads without a deadline end with WEFT_ERR_STALE after two leases of that: the writer is gone, and nobody has taken over.
+ * A member that stops being good says so itself: its remote is stale, or its server is lost. Then there is another round, while
+ * reads go on at the members that are left. So there is when no copy that is to be had matches its checksum, and a server is
+ * left of which there is none yet: it may just not be attached. A round that finds nothing is followed by another one after a
+ * while, for as long as a server is left that may come to have something; reads without a deadline end with WEFT_ERR_STALE
+ * after two leases of that: the writer is gone, and nobody has taken over.
  *
  * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c holds us to it. */
 #include "store/mirror_state.h"
@@ -49,7 +50,7 @@ bool wefti_mirror_find_more(weft_mirror_t *m, uint8_t bad, bool *sought)
     return true;
 }
 
-/* --- answers ----------------------------------------------------------------------------------------------------------------------- */
+/* --- answers  --------------------------------------------------------------------------------------------------------- */
 
 static void told(mir_member_t *mb)
 {
@@ -120,7 +121,7 @@ static void judge(mir_member_t *mb)
     mb->fresh = false;
 }
 
-/* --- rounds that find nothing -------------------------------------------------------------------------------------------------------- */
+/* --- rounds that find nothing  ---------------------------------------------------------------------------------------- */
 
 static bool is_lost(weft_status_t st)
 {
@@ -180,7 +181,7 @@ static void barren(weft_mirror_t *m, uint64_t now)
     mir_at(m, &m->find_at, m->seek_at);
 }
 
-/* --- a turn ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- a turn  ---------------------------------------------------------------------------------------------------------- */
 
 static void ask_all(weft_mirror_t *m, uint64_t now)
 {

@@ -1,13 +1,13 @@
 /* store/mirror_fix.c - making copies the same: agreement, mending, and the scan over all blocks.
  *
- * An AGREE piece has its block to itself. It reads every member's copy (first only the trailers, where it looks at all blocks of a mirror that has
- * checksums), chooses one, and writes it to those that have another:
+ * An AGREE piece has its block to itself. It reads every member's copy (first only the trailers, where it looks at all blocks
+ * of a mirror that has checksums), chooses one, and writes it to those that have another:
  *
  *     PEEK --trailers differ--> READ --copies differ--> WRITE --> done
  *
- * With checksums the good copy with the highest version is chosen, and where none is good nothing is written; without, the first member's. A
- * COPY piece reads from one member and writes to the one that is refilled; a block that is good nowhere is copied as it is, so that the
- * others are not held up by it.
+ * With checksums the good copy with the highest version is chosen, and where none is good nothing is written; without, the
+ * first member's. A COPY piece reads from one member and writes to the one that is refilled; a block that is good nowhere is
+ * copied as it is, so that the others are not held up by it.
  *
  * What fails is done again from where it was: nothing here depends on how often a block is read or written.
  * tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold it to that. */
@@ -57,7 +57,7 @@ static bool at_each(mir_piece_t *p, uint8_t members, bool write, uint8_t *bytes)
     return members;
 }
 
-/* --- agreement ----------------------------------------------------------------------------------------------------------------------- */
+/* --- agreement  ------------------------------------------------------------------------------------------------------- */
 
 static bool all_same(mir_piece_t *p, uint8_t members, uint32_t from)
 {
@@ -148,7 +148,7 @@ void wefti_mirror_mend(weft_mirror_t *m, uint64_t block)
     m->n_mends++;
 }
 
-/* --- refilling ------------------------------------------------------------------------------------------------------------------------ */
+/* --- refilling  ------------------------------------------------------------------------------------------------------- */
 
 static void copy_step(mir_piece_t *p)
 {
@@ -186,7 +186,7 @@ void wefti_mirror_fix_step(mir_piece_t *p)
         copy_step(p);
 }
 
-/* --- all blocks ----------------------------------------------------------------------------------------------------------------------- */
+/* --- all blocks  ------------------------------------------------------------------------------------------------------ */
 
 void wefti_mirror_scan(weft_mirror_t *m, uint8_t kind)
 {

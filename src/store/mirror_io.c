@@ -1,11 +1,13 @@
 /* store/mirror_io.c - reads and writes, block by block.
  *
- * An operation is cut into pieces of one block, of which so many are under way at a time (MIR_READS, MIR_WRITES). A piece has bytes of its own:
- * those of a write are copied when the piece is made, those of a read when they have come and match. So an operation that is cancelled ends at
- * once, and what its pieces have begun goes on to its end: a write that reached one member reaches all.
+ * An operation is cut into pieces of one block, of which so many are under way at a time (MIR_READS, MIR_WRITES). A piece has
+ * bytes of its own: those of a write are copied when the piece is made, those of a read when they have come and match. So an
+ * operation that is cancelled ends at once, and what its pieces have begun goes on to its end: a write that reached one member
+ * reaches all.
  *
  *     read:   ask one member, another one if it is lost, silent, or has a copy that does not match
- *     write:  wait for the block -> (a part of it: read it, put the part in) -> write to every member -> all have it, and nobody is being fenced
+ *     write:  wait for the block -> (a part of it: read it, put the part in) -> write to every member -> all have it, and
+ *             nobody is being fenced
  *
  * A block has one piece that changes it at a time, in the order in which they were made; the others wait (locks[]).
  *
@@ -13,7 +15,7 @@
  * tests/sim/mirror_history.c holds us to it. */
 #include "store/mirror_state.h"
 
-/* --- reads --------------------------------------------------------------------------------------------------------------------------- */
+/* --- reads  ----------------------------------------------------------------------------------------------------------- */
 
 /* A piece is done: and its operation, if it was the last. */
 static void piece_done(mir_piece_t *p)
@@ -44,7 +46,7 @@ static void read_step(mir_piece_t *p)
     }
 }
 
-/* --- writes -------------------------------------------------------------------------------------------------------------------------- */
+/* --- writes  ---------------------------------------------------------------------------------------------------------- */
 
 static void put_in(mir_piece_t *p)
 {
@@ -95,7 +97,7 @@ static void write_step(mir_piece_t *p)
         piece_done(p);
 }
 
-/* --- turns --------------------------------------------------------------------------------------------------------------------------- */
+/* --- turns  ----------------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_pieces_step(weft_mirror_t *m)
 {
@@ -171,7 +173,7 @@ void wefti_mirror_begin(weft_mirror_t *m)
     begin_of(m, &m->writes, &m->n_writes, MIR_WRITES);
 }
 
-/* --- endings ------------------------------------------------------------------------------------------------------------------------- */
+/* --- endings  --------------------------------------------------------------------------------------------------------- */
 
 /* Nobody waits for its pieces any more: those that have begun to write go on. */
 static void let_go(weft_op_t *op)
@@ -208,7 +210,7 @@ void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_st
         }
 }
 
-/* --- the calls ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the calls  ------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t io_start(weft_op_t *op)
 {

@@ -1,11 +1,11 @@
 /* store/mirror_layout.c - checksums of a mirror's blocks.
  *
- * Four lanes take turns at the words of the block. Each step of a lane (xor a word, multiply by an odd number, turn) can be undone,
- * and so can each step that joins the lanes: hence two blocks that differ in one word never have the same checksum. The
+ * Four lanes take turns at the words of the block. Each step of a lane (xor a word, multiply by an odd number, turn) can be
+ * undone, and so can each step that joins the lanes: hence two blocks that differ in one word never have the same checksum. The
  * seed of the lanes is made of the block's number and version, so that a good block in a wrong place is not good there.
  *
- * Why not a cryptographic one, or one of libsodium's: nobody is kept out by it (see mirror_layout.h), it is made and verified for every
- * 4 KiB that move, and this one costs less than the copy of the bytes beside it.
+ * Why not a cryptographic one, or one of libsodium's: nobody is kept out by it (see mirror_layout.h), it is made and verified
+ * for every 4 KiB that move, and this one costs less than the copy of the bytes beside it.
  *
  * tests/unit/store_mirror_layout.c flips every bit. */
 #include "store/mirror_layout.h"

@@ -2,25 +2,27 @@
  *
  * A member of a writer's:
  *
- *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED --add--> REFILLING --> UP
+ *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED --add-->
+ *     REFILLING --> UP
  *
- * While a configuration is set, those in it are `resetting`: their servers make every remote stale, ours too, before they answer, and we attach
- * the new key. Accesses that fail meanwhile say nothing; they are done again. A member that does not accept is LOST as well, and its
- * lease is waited out like any other's: its server may have accepted, and only its answer be lost.
+ * While a configuration is set, those in it are `resetting`: their servers make every remote stale, ours too, before they
+ * answer, and we attach the new key. Accesses that fail meanwhile say nothing; they are done again. A member that does not
+ * accept is LOST as well, and its lease is waited out like any other's: its server may have accepted, and only its answer be
+ * lost.
  *
  * A member that says that it is stale is not lost yet: see doubt().
  *
- * One that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and cannot tell whether we
- * are still the writer. But from the moment on that anyone was told of a configuration with it, it counts (`listed`): if it is lost then, another one
- * without it has to follow. docs/design/mirrors.md has the whole of it.
+ * One that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and
+ * cannot tell whether we are still the writer. But from the moment on that anyone was told of a configuration with it, it
+ * counts (`listed`): if it is lost then, another one without it has to follow. docs/design/mirrors.md has the whole of it.
  *
- * What is waited for. A server serves until stamp + lease_ns, for the last stamp that we handed back. It made that stamp before it came here
- * (`heard`), so at heard + lease_ns it is over, whatever is still on its way there. An eighth more, for clocks.
+ * What is waited for. A server serves until stamp + lease_ns, for the last stamp that we handed back. It made that stamp before
+ * it came here (`heard`), so at heard + lease_ns it is over, whatever is still on its way there. An eighth more, for clocks.
  *
  * Promise: no write is complete while a server that lacks it may answer a reader. tests/sim/mirror_history.c holds us to it. */
 #include "store/mirror_state.h"
 
-/* --- asking ---------------------------------------------------------------------------------------------------------------------- */
+/* --- asking  ---------------------------------------------------------------------------------------------------------- */
 
 static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 {
@@ -138,7 +140,7 @@ bool wefti_mirror_asks(const weft_mirror_t *m)
     return false;
 }
 
-/* --- places ---------------------------------------------------------------------------------------------------------------------- */
+/* --- places  ---------------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_take_store(mir_member_t *mb, weft_store_t *store)
 {
@@ -164,7 +166,7 @@ void wefti_mirror_drop_remote(mir_member_t *mb)
     mb->remote = NULL;
 }
 
-/* --- losing ---------------------------------------------------------------------------------------------------------------------- */
+/* --- losing  ---------------------------------------------------------------------------------------------------------- */
 
 static void stop_accesses(mir_member_t *mb)
 {
@@ -197,8 +199,8 @@ void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
         wefti_mirror_add_lost(m, why);
 }
 
-/* It is stale. Perhaps only because one of us was held up for longer than the lease: then it has answered nobody since, lacks nothing that is
- * complete, and goes on with the next configuration. If somebody else is its writer by now it refuses that. */
+/* It is stale. Perhaps only because one of us was held up for longer than the lease: then it has answered nobody since, lacks
+ * nothing that is complete, and goes on with the next configuration. If somebody else is its writer by now it refuses that. */
 static void doubt(mir_member_t *mb, weft_status_t why)
 {
     if (mb->state != WEFT_MEMBER_UP || !mb->served || why != WEFT_ERR_STALE) {
@@ -235,7 +237,7 @@ bool wefti_mirror_failed(mir_member_t *mb, uint32_t use, weft_status_t st)
     return false;
 }
 
-/* --- configurations ---------------------------------------------------------------------------------------------------------------- */
+/* --- configurations  -------------------------------------------------------------------------------------------------- */
 
 bool wefti_mirror_sane(const wefti_replica_answer_t *a)
 {
@@ -365,7 +367,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
         wefti_mirror_set(m);
 }
 
-/* --- leases ------------------------------------------------------------------------------------------------------------------------ */
+/* --- leases  ---------------------------------------------------------------------------------------------------------- */
 
 static void on_renewed(weft_op_t *op, void *user)
 {

@@ -5,10 +5,11 @@
  *     ASKING --all members answer--> TAKING --> AGREEING --> FIRST --all accept--> UP
  *        ^---- PAUSING <--someone else does the same--/
  *
- * Both ways lead over a moment in which every member is ours and none is served to readers. A writer that takes over asks first, and needs every
- * member of the newest configuration that it finds: one that does not answer may be in a newer one, with a writer that goes on. It then
- * stores an attempt on all of them, which fences the writer before it. Each of them has every write that was ever complete, so that what is different
- * between them was not; their copies are made the same (the newest good one with checksums, else the first), and the first configuration is set.
+ * Both ways lead over a moment in which every member is ours and none is served to readers. A writer that takes over asks
+ * first, and needs every member of the newest configuration that it finds: one that does not answer may be in a newer one, with
+ * a writer that goes on. It then stores an attempt on all of them, which fences the writer before it. Each of them has every
+ * write that was ever complete, so that what is different between them was not; their copies are made the same (the newest good
+ * one with checksums, else the first), and the first configuration is set.
  *
  * Promise: two that take over at once do not both succeed. tests/sim/mirror_history.c holds us to it. */
 #include "store/mirror_state.h"
@@ -65,7 +66,7 @@ void wefti_mirror_open_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
     wefti_mirror_attach(mb);
 }
 
-/* --- taking over ----------------------------------------------------------------------------------------------------------------- */
+/* --- taking over  ----------------------------------------------------------------------------------------------------- */
 
 /* Nobody has a record of it that counts: what does that mean? */
 static weft_status_t nothing(const weft_mirror_t *m)
@@ -94,7 +95,8 @@ static bool has(const mir_member_t *mb, const wefti_replica_t *rec)
     return !mb->got && own->origin == rec->origin && mir_config(own->epoch) <= mir_config(rec->epoch);
 }
 
-/* How many of its members are not to be had. One that was being refilled may know of a later configuration: then it counts as well. */
+/* How many of its members are not to be had. One that was being refilled may know of a later configuration: then it counts as
+ * well. */
 static uint32_t missing_of(weft_mirror_t *m, const wefti_replica_t *rec)
 {
     uint32_t n = 0;
@@ -108,7 +110,8 @@ static uint32_t missing_of(weft_mirror_t *m, const wefti_replica_t *rec)
     return n;
 }
 
-/* The newest record: of the latest configuration; of a mirror that has all of its members rather than of one that was never made whole. */
+/* The newest record: of the latest configuration; of a mirror that has all of its members rather than of one that was never
+ * made whole. */
 static const wefti_replica_t *newest(weft_mirror_t *m)
 {
     const wefti_replica_t *best = NULL;
@@ -234,7 +237,7 @@ static void agreed(weft_mirror_t *m)
     }
 }
 
-/* --- making ---------------------------------------------------------------------------------------------------------------------- */
+/* --- making  ---------------------------------------------------------------------------------------------------------- */
 
 static void made(weft_mirror_t *m)
 {
@@ -257,7 +260,7 @@ static void made(weft_mirror_t *m)
     wefti_mirror_set(m);
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------------------------ */
+/* --- a turn  ---------------------------------------------------------------------------------------------------------- */
 
 void wefti_mirror_opened(weft_mirror_t *m)
 {

@@ -1,7 +1,7 @@
 /* store/mirror_piece.c - pieces: one unit of a read, of a write or of a repair, and its accesses to members.
  *
- * Of the pieces that change one unit the first has its lock; the others wait (locks[]). A piece that has ended is freed when no access of it is
- * under way. tests/sim/mirror_history.c. */
+ * Of the pieces that change one unit the first has its lock; the others wait (locks[]). A piece that has ended is freed when no
+ * access of it is under way. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 static uint64_t place(const mir_piece_t *p)
@@ -9,7 +9,7 @@ static uint64_t place(const mir_piece_t *p)
     return p->block * mir_stride(p->m->checksums);
 }
 
-/* --- pieces ------------------------------------------------------------------------------------------------------------------------ */
+/* --- pieces  ---------------------------------------------------------------------------------------------------------- */
 
 static wefti_list_t *lock_list(weft_mirror_t *m, uint64_t block)
 {
@@ -125,7 +125,7 @@ void wefti_mirror_pieces_free(weft_mirror_t *m)
     m->n_spare = 0;
 }
 
-/* --- accesses ------------------------------------------------------------------------------------------------------------------------ */
+/* --- accesses  -------------------------------------------------------------------------------------------------------- */
 
 /* A copy has come: is it one? */
 static bool came(mir_piece_t *p, mir_member_t *mb)

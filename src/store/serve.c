@@ -1,15 +1,15 @@
 /* store/serve.c - what a server answers to each request.
  *
- * Requests come as active messages from whoever is connected. Each gets one reply: at once, or when memory was freed or accesses have ended
- * (blocks.c, replica.c). Every runtime answers, also one that serves nothing: so a request to the wrong peer ends with
- * WEFT_ERR_UNSUPPORTED, and not when its time is over. A peer that sends bytes that are no request, or asks without taking the
- * replies, loses its connection.
+ * Requests come as active messages from whoever is connected. Each gets one reply: at once, or when memory was freed or
+ * accesses have ended (blocks.c, replica.c). Every runtime answers, also one that serves nothing: so a request to the wrong
+ * peer ends with WEFT_ERR_UNSUPPORTED, and not when its time is over. A peer that sends bytes that are no request, or asks
+ * without taking the replies, loses its connection.
  *
  * Promise: one reply per request, while there is a connection. What one peer does costs others nothing but processor time.
  * tests/wire/store_basic.c, tests/fault/store_hostile.c. */
 #include "store/state.h"
 
-/* --- replies ------------------------------------------------------------------------------------------------------------------ */
+/* --- replies  --------------------------------------------------------------------------------------------------------- */
 
 typedef struct sending {
     weft_op_t op;
@@ -65,12 +65,13 @@ void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *
     if (!st)
         return;
     no_longer_owed(ss, to);
-    /* A client that is not answered would wait for ever: without memory it loses the connection instead. Other errors say that it has already. */
+    /* A client that is not answered would wait for ever: without memory it loses the connection instead. Other errors say that
+     * it has already. */
     if (st == WEFT_ERR_NOMEM && weft_am_send(ep, STORE_AM_REPLY, bytes, n, NULL, 0, NULL))
         weft_ext_ep_break(ep, WEFT_ERR_NOMEM, "there is no memory to answer a request to the store");
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------------------------ */
+/* --- requests  -------------------------------------------------------------------------------------------------------- */
 
 static void refuse(weft_store_server_t *s, store_reply_t *p, weft_status_t status)
 {
