@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define WEFT_MIRROR_MAX   3u    /* members */
-#define WEFT_MIRROR_BLOCK 4096u /* bytes that are read and written whole */
+#define WEFT_MIRROR_UNIT 4096u /* bytes that are read and written whole */
 
 typedef struct weft_mirror weft_mirror_t;
 

@@ -1,11 +1,9 @@
-/* element/action.c - actions: transports by their names, and the end of all of them.
+/* element/action.c - actions: element transports by their names, and the end of all of them.
  *
- *     open --terminate--> nobody waits any more --close--> closing: transports end, routes are hung up --the last reference-->
- *     gone
+ *     open --terminate--> nobody waits any more --close--> transports end, routes are hung up --the last reference--> gone
  *
- * Names are looked up under a lock, by any thread. Transports stay until the action goes, also those that were released: a
- * program may still have them. References are the program's, one for each call that is on its way to the driver, one for each
- * route and each io.
+ * Any thread looks up names under a lock. Transports stay until the action is freed, also those that were released, since a
+ * program may still have them. References: the program, each call on its way to the driver, each route, each io.
  *
  * Promise: a close completes after the last operation on a transport of the action, and leaves nothing behind.
  * tests/wire/element_life.c. */

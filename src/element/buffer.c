@@ -1,10 +1,10 @@
-/* element/buffer.c - buffers: memory that transports and programs share, and that goes with the last who holds it.
+/* element/buffer.c - buffers: memory that transports and programs share, freed with the last reference.
  *
- * They come from a pool of the action's, so that peers on the host can read them in place. A buffer keeps the pool, and the
+ * Buffers come from a pool of the action, so that peers on this host can read them in place. A buffer keeps the pool, and the
  * pool does not need the runtime: a program may have pointers into a buffer, in a numpy array, long after everything else is
  * closed.
  *
- * A server's memory can be held in the same route: then it stays when its region ends, private to this process from there on.
+ * A server's memory can be held in the same manner: then it stays when its region ends, private to this process.
  *
  * Promise: a buffer is zero when it is made, and stays where it is until the last hold on it is dropped.
  * tests/wire/element_basic.c. */

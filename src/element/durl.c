@@ -1,13 +1,13 @@
-/* element/durl.c - durls: where a memory element is, as text that came from anywhere.
+/* element/durl.c - durls: where a memory element is, as text from anywhere.
  *
  *     NAME;IMPL;[KEY,VALUE;]*
  *
- * The text is cut at semicolons, and each part at its first comma, so that a value may have commas; nothing in it is quoted.
- * Every value is read into a place of its own size, or refused with the name of its key. Values of `token`, which is the region
- * key of the memory, and of `peerinfo` never reach a message: they are secrets.
+ * The text is cut at semicolons, and each part at its first comma: a value may have commas, and nothing is quoted. Every value is
+ * read into a place of its own size, or refused with the name of its key. Values of `token`, the region key of the memory, and
+ * of `peerinfo` are secrets and never part of a message.
  *
- * Promise: any text is refused with words, or comes back from its own weft_durl_format(). tests/unit/element_durl.c and
- * tests/fuzz/durl.c hold us to it. */
+ * Promise: any text is refused with a sentence, or weft_durl_format() gives the same durl again. tests/unit/element_durl.c,
+ * tests/fuzz/durl.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -444,12 +444,12 @@ weft_status_t weft_durl_format(const weft_durl_t *durl, char *buf, size_t *len)
     if (!same(&d, &back))
         return weft_fail(WEFT_ERR_INVALID,
                          "a text in the durl has a ';', or a replica a '|', and would be read back as something else");
-    size_t room = buf ? *len : 0;
+    size_t cap = buf ? *len : 0;
     *len = w.n;
     if (!buf)
         return WEFT_OK;
-    if (room <= w.n)
-        return weft_fail(WEFT_ERR_LIMIT, "the durl has %zu bytes and its terminator, and there is room for %zu", w.n, room);
+    if (cap <= w.n)
+        return weft_fail(WEFT_ERR_LIMIT, "the durl has %zu bytes and its terminator, and there is room for %zu", w.n, cap);
     memcpy(buf, w.text, w.n + 1);
     return WEFT_OK;
 }

@@ -1,20 +1,15 @@
-/* element/io.c - operations on transports: from the post, through waiting for READY, to their end.
+/* element/io.c - ios, the operations on a transport: waiting for READY, moving, ending. Posting is in io_post.c and io_at_once.c.
  *
- *     (post) --> WAITING --READY--> MOVING: an operation of a room below --> ended
+ *     (post) --> WAITING --READY--> MOVING: an operation of libweft --> ended
  *                                   HELD: the route waits for something else first
  *
- * Reads and writes of mapped memory take a shorter way: the thread that posts them carries them out, with a lock of the
- * transport's held twice for a moment. They take it only while nothing else is under route, so that nothing is passed; one that
- * turns out not to be done at once becomes an io like any other.
- *
- * One that has to end before it is over (its deadline, a release) is cancelled below, and then waits for the element to let go
- * of its buffer. An element that does not do that soon is taken for lost, and the connection to it given up: a deadline is
- * kept, whatever state the element is in.
+ * An io that has to end early (its deadline, a release) is cancelled below, and waits until the element lets go of its buffer. If
+ * that takes too long, the element counts as lost and its connection is given up, so that deadlines are always kept.
  *
  * The ios of a transport are on one list, in the order of their posts: a flush is done when it is the first of them.
  *
- * Promise: every operation completes once; it completes after the rooms below have let go of its buffer; and the buffer stays
- * as long, whatever is registered meanwhile. tests/wire/element_basic.c, element_life.c, tests/fault/element_lost.c. */
+ * Promise: every operation completes once, after libweft has let go of its buffer. The buffer stays as long, whatever is
+ * registered meanwhile. tests/wire/element_basic.c, element_life.c, tests/fault/element_lost.c. */
 #include "element/io.h"
 
 #define LET_GO_NS (250 * WEFT_MILLISECOND) /* how long an element may take to let go of a buffer whose operation has to end */
@@ -416,7 +411,7 @@ void wefti_io_come_in(weft_transport_t *t)
     atomic_fetch_add(&t->inside, 1);
 }
 
-/* It ends, and nothing of the room is touched after that. */
+/* It ends, and nothing of this room is touched after that. */
 void wefti_io_go_out(weft_transport_t *t)
 {
     atomic_fetch_sub(&t->inside, 1);

@@ -1,13 +1,11 @@
-/* element/lease.c - leases: what memory that was allocated at an element lives by, one for each length of time that was asked
- * for.
+/* element/lease.c - leases: one for each length of time that allocations at an element ask for.
  *
- *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone: the allocation that was told so
- *     opens another
- *          \--it came to nothing, and so do they--> gone
+ *     OPENING a store, allocations are HELD --> OPEN --its time is over at the element--> gone; the allocation opens another
+ *                                         \--it failed, and so do they--> gone
  *
- * A lease is a client of the element's store (weft/store.h), over an endpoint of the route's. It is opened by the first
- * allocation that asks for its length, and stays until the endpoint is hung up, so that blocks of one program can end at
- * different times. A program that asks for ever new lengths would fill the store with clients: a route has few of them.
+ * A lease is a client of the element's store (weft/store.h), over an endpoint of the route. The first allocation that asks for
+ * its length opens it. It stays until the endpoint is hung up, so that blocks of one program can end at different times. A
+ * route has few leases: a program that asks for ever new lengths would fill the store with clients.
  *
  * Promise: every allocation that was given to a lease ends, and no store is left open behind an endpoint.
  * tests/wire/element_lease.c, tests/fault/element_nomem.c. */
@@ -17,9 +15,9 @@ enum { LEASES_MOST = 16 };
 
 struct element_lease {
     element_leases_t *of;
-    wefti_list_t link;   /* of->all; unlinked: hung up, and freed when nothing is under route */
+    wefti_list_t link;   /* of->all; unlinked: hung up, and freed when nothing is under way */
     uint64_t ns;         /* asked for; 0: what the element gives */
-    bool busy;           /* op is under route, or its end is being told */
+    bool busy;           /* op is under way, or its end is being told */
     weft_store_t *store; /* NULL: OPENING */
     weft_op_t op;
     weft_op_fn moved; /* what its allocations end with */

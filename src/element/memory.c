@@ -1,12 +1,11 @@
-/* element/memory.c - memory elements: a region, a store for what is allocated beside it, a listener, and whoever is connected.
+/* element/memory.c - memory elements: a region, a store for what is allocated beside it, a listener, and connections.
  *
- *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last of it is over--> gone
+ *     OPEN --close--> CLOSING: the region is revoked, the store stops, connections are hung up --the last has ended--> gone
  *
- * The region is there before the listener is, so that who connects finds it. Connections are taken as they come and are nothing
- * but what the region and the store are reached over; one that has ended is closed. A close tells peers, and does not wait for
- * one that does not answer.
+ * The region is made before the listener, so that a peer that connects finds it. Every connection is accepted; one that has ended
+ * is closed. A close tells the peers, and does not wait for one that does not answer.
  *
- * Promise: when a close is complete nothing of it is left; memory that was not closed goes with its runtime.
+ * Promise: when a close is complete nothing is left. Memory that was not closed goes with its runtime.
  * tests/wire/element_memory.c. */
 #include <stddef.h>
 #include <stdio.h>
@@ -122,7 +121,7 @@ static void ended(weft_ep_t *ep, weft_status_t why, void *user)
 {
     guest_t *g = find_guest((weft_memory_t *)user, ep);
     (void)why;
-    if (!g) /* its close is under route */
+    if (!g) /* its close is under way */
         return;
     guest_gone(g);
     weft_ep_close(ep, NULL);

@@ -1,23 +1,22 @@
-/* element/replicas.c - the route to several memory elements that have the same: a mirror on their stores.
+/* element/replicas.c - the route to several memory elements with the same bytes: a mirror on their stores.
  *
- *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, or a write and we are no writer-->
- *     CLOSING --> OPENING
- *                                                     \--came to nothing--> PAUSE --> OPENING       OPEN --a second without a
- *                                                     write--> CLOSING
+ *     GATHER --all have answered, or were tried--> OPENING --> OPEN --no good any more, a write and we are no writer, or
+ *                                                    ^  |       |     a second without a write--+
+ *                                                    |  +-failed+                               v
+ *                                                    +--PAUSE <-+---------------------------- CLOSING
  *
- * The mirror is opened to read. Whoever is first makes it: at once at all elements, or not at all. A write has the mirror
- * closed and opened again to write, which fences the writer before us; if another transport does that to us, and we have to
- * write again, it is opened once more. A writer that has not written for a second closes the mirror, and others then take over
- * without having to compare all copies first.
+ * The mirror is opened to read. The first transport makes it: at all elements, or not at all. For a write the mirror is closed
+ * and opened again to write, which fences the writer before. If another transport fences us, the next write opens it again. A
+ * writer that has not written for a second closes the mirror, so that others can take over without comparing all copies.
  *
- * A mirror whose writer died is served to nobody until someone has taken over: a reader that finds it so does that (`repair`).
- * A mirror of which a member is missing cannot be taken over, unless those missing are dead, which is for their hosts to say
- * (`force`: wefti_member_dead()). Members that are UP and not in the mirror any more are added to it again by its writer.
+ * A mirror whose writer died serves nobody until someone has taken over: a reader that finds it so does that (`repair`). A mirror
+ * without one of its members can be taken over only if the host of that member says that it is dead (`force`:
+ * wefti_member_dead()). The writer adds members again that are UP and no longer in the mirror.
  *
- * While none is open ios are HELD; an io whose mirror ended under it is held again. If none can be opened for 20 s the route is
- * over, and with it all of them.
+ * While no mirror is open, ios are HELD; an io whose mirror ended is held again. If none can be opened for 20 s the route is
+ * over, and with it all of its ios.
  *
- * Promise: every io ends; with replicas left that are known to have everything, with the right bytes.
+ * Promise: every io ends. While replicas are left that are known to have everything, it ends with the right bytes.
  * tests/fault/element_replicas.c. */
 #include "element/replicas.h"
 

@@ -1,5 +1,4 @@
-/* element/replicas.h - the route to several memory elements that have the same: what replicas.c, replicas_io.c and
- * replicas_member.c share. */
+/* element/replicas.h - what replicas.c, replicas_io.c and replicas_member.c share. */
 #ifndef WEFTI_ELEMENT_REPLICAS_H
 #define WEFTI_ELEMENT_REPLICAS_H
 
@@ -29,9 +28,9 @@ typedef struct member {
 enum {
     MIRROR_GATHER,  /* nothing is open yet: who is there? */
     MIRROR_PAUSE,   /* nothing is open, and something is tried again soon */
-    MIRROR_OPENING, /* op is under route */
+    MIRROR_OPENING, /* op is under way */
     MIRROR_OPEN,
-    MIRROR_CLOSING, /* op is under route */
+    MIRROR_CLOSING, /* op is under way */
     MIRROR_NONE     /* and never will be again */
 };
 

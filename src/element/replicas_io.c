@@ -1,10 +1,10 @@
-/* element/replicas_io.c - operations on a mirror that may be closed and opened again under them.
+/* element/replicas_io.c - operations on a mirror that may be closed and opened again meanwhile.
  *
  *     HELD --the mirror is open, and to write if it is a write--> MOVING --done--> ended
- *       ^-----the mirror ended under it: fenced, closed, its members lost-----/
+ *       ^-----the mirror ended: fenced, closed, its members lost-----/
  *
- * A write that is carried out again is still the same write: it has not completed, so nobody knows that it may have happened
- * before. A batch is a number of ios of its own, some at a time.
+ * A write may be carried out again: it has not completed, so nobody knows whether it happened before. A batch is a number of ios
+ * of its own, some at a time.
  *
  * Promise: what ends with WEFT_OK was done by a mirror that was whole. tests/fault/element_replicas.c. */
 #include "element/replicas.h"

@@ -1,13 +1,12 @@
 /* element/replicas_member.c - the connections to memory elements that are replicas of each other.
  *
  *     PAUSE --> DIALLING --> OPENING a store --> UP --lost--> CLOSING --> PAUSE ...
- *                   \------------\--it came to nothing-------^      \--for good--> GONE
+ *                   \------------\--it failed---------------^      \--for good--> GONE
  *
- * One that was lost is dialled again for as long as the route is in use. A host that says for two seconds that nobody is there
- * (its kernel refuses the connection) is believed: the element is dead, since one that lives listens. Silence is not: that may
- * be the network.
+ * A member that was lost is dialled again while the route is in use. If its host refuses the connection for two seconds, the
+ * element is dead, since a living one listens. Silence proves nothing: the network may be down.
  *
- * Promise: a member is UP exactly while its store can be used, as far as anyone knows. tests/fault/element_replicas.c. */
+ * Promise: a member is UP exactly while its store can be used, as far as is known here. tests/fault/element_replicas.c. */
 #include "base/rng.h"
 #include "element/replicas.h"
 

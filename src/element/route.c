@@ -1,11 +1,10 @@
-/* element/route.c - routes: what a transport and every io on one have in common, whatever the route is made of.
+/* element/route.c - routes: the connections of a transport, whatever they are made of (single.c, replicas.c).
  *
- *     made --> up --> over (lost)          parted: the transport has gone elsewhere
- *         \--> over (came to nothing)      left: parted, nothing under route any more, and its connections are being hung up
+ *     made --> up --> over (lost)          parted: the transport has another route
+ *         \--> over (failed)               left: parted, nothing is under way any more, and its connections are being hung up
  *
- * A route is counted: its transport, its ios, threads that read through it, operations of its own and open endpoints (whose
- * hooks name it) each have a reference. So it may be parted from at any moment, and a thread that copies from mapped memory has
- * it until it is done.
+ * A route is counted: its transport, its ios, threads that read through it, its own operations and its open endpoints each have a
+ * reference. So a transport may part from it at any moment, and a thread that copies from mapped memory keeps it.
  *
  * Promise: a route is left exactly once, and freed after everything that could call it. tests/wire/element_life.c. */
 #include "element/state.h"

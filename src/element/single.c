@@ -1,9 +1,9 @@
-/* element/single.c - the route to one memory element: an endpoint, and its memory attached over it.
+/* element/single.c - the route to one memory element: an endpoint, and the element's memory attached over it.
  *
  *     DIALLING --> ATTACHING --> UP --the endpoint is lost, or the element has left--> over
  *
- * The memory is attached by the durl's region key; where there is none, by the element's name, or else as the one served at
- * that place. Leases of memory that is allocated there go over the same endpoint.
+ * The memory is attached by the durl's region key; without one, by the element's name, or else as the memory that is served at
+ * that place. Leases of memory that is allocated there use the same endpoint.
  *
  * Promise: every io that was given to it ends. tests/wire/element_basic.c, tests/fault/element_lost.c. */
 #include <stdio.h>

@@ -1,15 +1,14 @@
-/* element/state.h - what the room keeps: actions, their transports, the routes these go, what is under route on them; buffers;
- * memory elements.
+/* element/state.h - what the room keeps: actions, their transports, the routes of these, ios; buffers; memory elements.
  *
- * A transport is what the program has; a route is one connection of it to where its durl says, or several with replicas. A
- * route that is lost is never mended: the transport begins another. An io is one operation on a transport.
+ * The program has a transport (an element transport, not one of shm, tcp and ucx). A route is its connection to where its durl
+ * leads, or several with replicas. A route that is lost is never repaired: the transport makes another. An io is one operation
+ * on a transport.
  *
- * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread
- * may take one: what it finds is closed (`ended`, RELEASED), or stays at least until it is unlocked. No lock is taken in a
- * forked child, where it may be held for ever.
+ * Actions, transports and memory elements are handles (base/handle.h). Their locks stay with their memory, so that any thread may
+ * take one: the object is closed (`ended`, RELEASED), or stays until it is unlocked. No lock is taken in a forked child, where it
+ * may be held for ever.
  *
- * Everything belongs to the driver, except what stands under a lock. Counted things go with their last reference, wherever that
- * is dropped. */
+ * Everything else belongs to the driver. Counted objects are freed with their last reference, on any thread. */
 #ifndef WEFTI_ELEMENT_STATE_H
 #define WEFTI_ELEMENT_STATE_H
 
@@ -36,7 +35,7 @@ typedef struct element_route element_route_t;
 
 typedef struct element_state {
     weft_runtime_t *rt;
-    _Atomic uint64_t under_way; /* operations of this room's own that other rooms have */
+    _Atomic uint64_t under_way; /* operations of this room that libweft and the store have */
     wefti_list_t actions, memories;
     pthread_mutex_t lock;
     wefti_list_t routes;          /* all there are; under the lock */
@@ -134,7 +133,7 @@ struct weft_transport {
 
     pthread_mutex_t lock;        /* from here ... */
     _Atomic uint32_t inside;     /* threads that use it beside the driver: counted up with the lock, and not once it is
-                                    RELEASED. The room waits for them */
+                                    RELEASED. shutdown waits for them */
     _Atomic weft_transport_state_t state; /* changed with the lock, by the driver; RELEASED by anyone */
     _Atomic weft_status_t why;
     element_state_t *es;         /* the first of what begins as zero */
@@ -170,7 +169,7 @@ bool wefti_transport_leads(const weft_durl_t *durl);
 bool wefti_transport_is_own(const weft_durl_t *durl); /* to memory of this process */
 /* Have the driver go there. Any thread. WEFT_ERR_NOMEM, and what opening memory of its own came to. */
 weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl);
-/* From now on every use fails; the driver ends what is under route. Any thread. */
+/* From now on every use fails; the driver ends what is under way. Any thread. */
 void wefti_transport_release(weft_transport_t *t);
 /* The driver's: the same, whether it was released or not; the action was terminated. */
 void wefti_transport_end(weft_transport_t *t);
@@ -205,9 +204,9 @@ typedef struct element_route_ops {
     void (*move)(element_route_t *route, element_io_t *io);
     /* One that is HELD or MOVING has to end, with io->why: have it do so soon. */
     void (*stop)(element_route_t *route, element_io_t *io);
-    /* Give the connections up: whatever is under route ends now. */
+    /* Give the connections up: whatever is under way ends now. */
     void (*abort)(element_route_t *route);
-    /* The transport has gone elsewhere, and nothing is under route here any more: hang up. Once. */
+    /* The transport has gone elsewhere, and nothing is under way here any more: hang up. Once. */
     void (*leave)(element_route_t *route);
     void (*free)(element_route_t *route);
 } element_route_ops_t;
@@ -254,11 +253,11 @@ enum {
     IO_NEW,
     IO_WAITING, /* for its transport to be READY */
     IO_HELD,    /* by its route, which waits for something else first */
-    IO_MOVING   /* inner is under route */
+    IO_MOVING   /* inner is under way */
 };
 
 struct element_io {
-    weft_op_t inner;             /* the operation of a room below */
+    weft_op_t inner;             /* the operation of libweft or the store */
     weft_op_t *op;               /* the program's; NULL: of a batch, or given up before it was begun */
     weft_transport_t *t;
     wefti_list_t link;           /* t->ios */
@@ -283,7 +282,7 @@ struct element_io {
     /* IO_BATCH */
     weft_transport_item_t *items;
     weft_rma_item_t *rma_items;  /* on a single route */
-    size_t n, at, left, ok;      /* on replicas: the next, those under route, those that succeeded */
+    size_t n, at, left, ok;      /* on replicas: the next, those under way, those that succeeded */
     bool stepping;
     wefti_list_t children;       /* by their link */
     element_io_t *parent;        /* of one item of it */
@@ -292,7 +291,7 @@ struct element_io {
 };
 /* End it: the program's operation completes, and the io is gone. */
 void wefti_io_end(element_io_t *io, weft_status_t status);
-/* End those that wait for READY; all, with those that are under route. */
+/* End those that wait for READY; all, with those that are under way. */
 void wefti_ios_waiting_end(weft_transport_t *t, weft_status_t why);
 void wefti_ios_end(weft_transport_t *t, weft_status_t why);
 void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why);
@@ -304,7 +303,7 @@ void wefti_io_inner(element_io_t *io, weft_op_fn fn);
 /* On replicas: an io for an item of a batch; NULL: no memory. It has ended. */
 element_io_t *wefti_io_child(element_io_t *batch, size_t item);
 void wefti_io_child_ended(element_io_t *batch, size_t item, weft_status_t st);
-/* What a status of a room below means for who posted: his own wish, or what became of the transport. */
+/* What a status from below means to the program: its own cancel, or what became of the transport. */
 weft_status_t wefti_io_status(const element_io_t *io, weft_status_t status);
 
 /* --- memory.c  -------------------------------------------------------------------------------------------------------- */

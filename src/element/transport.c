@@ -1,17 +1,17 @@
-/* element/transport.c - transports: their states, the routes they go, their buffers.
+/* element/transport.c - transports: their states, their routes, their end.
  *
- *     WAITING --go--> CONNECTING --the route is up--> READY --the route is over--> LOST --another way is up--> READY
+ *     WAITING --go--> CONNECTING --the route is up--> READY --the route is over--> LOST --another route is up--> READY
  *                         \--no route within connect_ns--> LOST, and routes are tried on
- *                          \--a route ends with what no other would change--> FAILED <--/
+ *                          \--a route fails for good--> FAILED <--/
  *     any --go--> CONNECTING        any --release--> RELEASED, for good
  *
- * All of it is moved by the driver, with the lock held, but RELEASED, which a release sets at once. What a program asks for
- * goes to the driver as an order, with a number: an older order that comes later is not obeyed.
+ * The driver changes the state, with the lock held. Only RELEASED is set by the thread that releases. A program's request to go
+ * somewhere is an order with a number: an older order that comes later is ignored.
  *
- * A server has no route: it opens its memory when it is told how large that is, and is READY then. rdma_local without a url has
- * both: memory of its own, and a way to it like to any other.
+ * A server has no route: it opens its memory when it is told its size, and is READY then. rdma_local without a url has both:
+ * memory of its own, and a route to it.
  *
- * Promise: a transport is READY only while it has a route that is up; whoever waits is told when it is, or that it will not be
+ * Promise: a transport is READY only while it has a route that is up. Whoever waits is told when it is, or that it will not be
  * soon. tests/wire/element_life.c, tests/fault/element_lost.c. */
 #include <stddef.h>
 #include <stdio.h>

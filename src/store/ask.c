@@ -1,14 +1,13 @@
 /* store/ask.c - requests of a client: from the post to the reply.
  *
- *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered (client.c, block.c,
- *     list.c, request.c)
+ *     NEW --> WAITING --the endpoint is up, and fewer than STORE_ASKS are sent--> SENT --reply--> answered
  *
- * Cancelling or running out of time completes the operation at once. A request that was sent then stays, without operation,
- * until its reply comes and is dropped; what the reply gave (a block, a lease) is given back. When the endpoint goes down, all
- * of them end with why.
+ * client.c, block.c, list.c and request.c handle the answers. A cancel or a deadline completes the operation at once. If the
+ * request was sent, it stays without an operation until its reply comes; what the reply gives (a block, a lease) is given
+ * back. When the endpoint goes down, all of its requests end.
  *
- * Promise: every operation completes once, whatever the server says, or whether it says anything; the memory of a request goes
- * when neither the network nor an operation of ours has it. tests/sim/store_life.c, tests/fault/store_kill.c. */
+ * Promise: every operation completes once, also if the server never answers. The memory of a request is freed when neither the
+ * network nor an operation of this library uses it. tests/sim/store_life.c, tests/fault/store_kill.c. */
 #include "store/state.h"
 
 typedef struct asking {
@@ -275,7 +274,7 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
 {
     weft_runtime_t *rt = a->store->rt;
-    weft_status_t st = weft_ext_enter(rt); /* so that the room stays */
+    weft_status_t st = weft_ext_enter(rt); /* so that its state stays */
     if (st)
         return st;
     st = wefti_store_there(a->store);

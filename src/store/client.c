@@ -1,14 +1,14 @@
 /* store/client.c - stores: a client's lease at a server.
  *
  *     (open) --> OK --lease over--> STALE
- *                 \--endpoint down--> PEER, CLOSED ...        state is what its operations end with from then on
+ *                 \--endpoint down--> PEER, CLOSED ...        state: what its operations end with from then on
  *
- * While the runtime is driven the store renews its lease three times per lease, by a request of its own that nobody waits for:
- * so it learns that the lease is over. It does not live by that: a server keeps the lease while the endpoint is up. A close
- * tells the server, and so does leaving: the lease runs from then on. Either way the store goes when the last request and the
- * last block of it have gone: blocks can be dropped later.
+ * While the runtime is driven, the store renews its lease three times per lease, with a request that nobody waits for. That is
+ * how it learns that the lease is over; the server keeps the lease anyway while the endpoint is up. A close and a leave tell the
+ * server, and the lease runs from then on. The store is freed with its last request and its last block, since blocks may be
+ * dropped later.
  *
- * An open that was cancelled and succeeds all the same gives its lease back, unless it is one that the program knows the id of.
+ * If an open was cancelled and succeeds all the same, its lease is given back, unless the program knows its id.
  *
  * tests/wire/store_basic.c, tests/sim/store_life.c. */
 #include <sodium.h>
@@ -330,7 +330,7 @@ void weft_store_leave(weft_store_t *store)
     if (!store || close_handle(store))
         return;
     weft_runtime_t *rt = store->rt;
-    (void)weft_ext_call(rt, &store->leave_call); /* where that is too late, the end of the room lets go of it */
+    (void)weft_ext_call(rt, &store->leave_call); /* too late: the end of the runtime frees it */
     weft_ext_leave(rt);
 }
 

@@ -1,15 +1,13 @@
-/* store/mirror.c - the life of a mirror: its opening, its turns, its end.
+/* store/mirror.c - the life of a mirror: its turns and its end.
  *
- * It is the program's from the completion of its opening until weft_mirror_close(), and lives on until nothing of it is under
- * way. One that cannot go on (`state`: every member is lost, another writer has taken over, the runtime closes) tells everyone
- * who waits, and stays to be closed.
+ * A mirror belongs to the program from the completion of its opening until weft_mirror_close(), and lives until nothing of it is
+ * under way. One that cannot go on (`state`: every member is lost, another writer has taken over, the runtime closes) completes
+ * everything that waits, and stays until it is closed.
  *
- * A turn does what has become possible, until nothing more has: members and configurations, the opening, the search of a
- * reader, a server that is added, new pieces, pieces that wait, the close. One timer wakes it for whichever of these comes
- * first.
+ * A turn does everything that has become possible: members and configurations, the opening, the search of a reader, a server
+ * that is added, new pieces, pieces that wait, the close. One timer starts the next turn.
  *
- * Promise: every operation ends once, and a mirror that is closed leaves nothing behind. tests/sim/mirror_history.c holds us to
- * it. */
+ * Promise: every operation ends once, and a mirror that is closed leaves nothing behind. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 void wefti_mirror_die(weft_mirror_t *m, weft_status_t why)
@@ -159,7 +157,7 @@ static void show(weft_mirror_t *m)
     mir_each(mb, m)
         if (mb->state)
             i.member[i.members++] = (weft_member_state_t)mb->state;
-    uint64_t bytes = m->scan.on && m->scan.kind == PIECE_COPY ? m->scan.done * WEFT_MIRROR_BLOCK : 0;
+    uint64_t bytes = m->scan.on && m->scan.kind == PIECE_COPY ? m->scan.done * WEFT_MIRROR_UNIT : 0;
     i.refilled = bytes < m->len ? bytes : m->len;
     i.failovers = m->failovers;
     i.mended = m->mended;

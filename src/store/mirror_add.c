@@ -1,14 +1,12 @@
-/* store/mirror_add.c - a server in place of one that was lost.
+/* store/mirror_add.c - adding a server in place of one that was lost.
  *
- *     PLACE --a place is free--> ASK --> TAKE --> COPY --every block is there--> JOIN --the next configuration has it--> done
+ *     PLACE --a place is free--> ASK --> TAKE --> COPY --every unit is there--> JOIN --the next configuration has it--> done
  *
- * TAKE makes the block there, or takes the one that a former member has: as REFILLING, and with a record that does not list it,
- * so that nobody counts on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of
- * the same block take turns. If it is lost before anyone was told of a configuration with it there is nobody to be fenced, and
- * nothing to wait for.
+ * TAKE makes the block at the server, or takes the block of a former member. It is REFILLING, and its record does not list it,
+ * so that nobody relies on it before it joins. From COPY on it gets every write, and writes wait for it; a copy and a write of
+ * one unit take turns. If it is lost before any server was told of a configuration with it, nobody has to be fenced.
  *
- * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c and tests/fault/mirror_loss.c hold
- * us to it. */
+ * Promise: a member that joins has every write that is complete. tests/sim/mirror_history.c, tests/fault/mirror_loss.c. */
 #include "store/mirror_state.h"
 
 typedef struct mir_add {

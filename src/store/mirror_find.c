@@ -1,16 +1,15 @@
-/* store/mirror_find.c - whom a reader may read from.
+/* store/mirror_find.c - which members a reader may read from.
  *
- * A round asks every server. The record with the highest epoch, now or ever, says who the members are; of those that answered,
- * a reader attaches the ones that this record lists, that are in the same configuration, and that gave a key. It does not wait
- * for servers that are silent once it has found one, but a moment (MIR_GATHER), for those that might know of a newer record.
+ * A round asks every server. The record with the highest epoch ever seen says who the members are. Of the servers that answered,
+ * a reader attaches those that this record lists, that are in the same configuration, and that gave a key. Once it has found
+ * one, it waits only a moment (MIR_GATHER) for servers that might know a newer record.
  *
- * A member that stops being good says so itself: its remote is stale, or its server is lost. Then there is another round, while
- * reads go on at the members that are left. So there is when no copy that is to be had matches its checksum, and a server is
- * left of which there is none yet: it may just not be attached. A round that finds nothing is followed by another one after a
- * while, for as long as a server is left that may come to have something; reads without a deadline end with WEFT_ERR_STALE
- * after two leases of that: the writer is gone, and nobody has taken over.
+ * A member that is no longer good shows it: its remote is stale, or its server is lost. Then there is another round, while reads
+ * go on at the other members. There is also another round if no copy at hand matches its checksum and a server is left that is
+ * not attached. A round that finds nothing is repeated after a while, as long as a server may still get something. Reads
+ * without a deadline then end with WEFT_ERR_STALE after two leases: the writer is gone, and nobody has taken over.
  *
- * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c holds us to it. */
+ * Promise: no read from a member that the highest epoch seen does not list. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 static bool listed(const weft_mirror_t *m, const mir_member_t *mb)

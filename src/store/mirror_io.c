@@ -1,18 +1,15 @@
-/* store/mirror_io.c - reads and writes, block by block.
+/* store/mirror_io.c - reads and writes, unit by unit.
  *
- * An operation is cut into pieces of one block, of which so many are under way at a time (MIR_READS, MIR_WRITES). A piece has
- * bytes of its own: those of a write are copied when the piece is made, those of a read when they have come and match. So an
- * operation that is cancelled ends at once, and what its pieces have begun goes on to its end: a write that reached one member
- * reaches all.
+ * An operation is cut into pieces of one unit. At most MIR_READS and MIR_WRITES of them are under way at a time. A piece has
+ * bytes of its own: those of a write are copied when the piece is made, those of a read when they have come and match. So a
+ * cancelled operation ends at once, while its pieces go on: a write that reached one member reaches all.
  *
- *     read:   ask one member, another one if it is lost, silent, or has a copy that does not match
- *     write:  wait for the block -> (a part of it: read it, put the part in) -> write to every member -> all have it, and
- *             nobody is being fenced
+ *     read:   ask one member; ask another if it is lost, silent, or has a copy that does not match
+ *     write:  wait for the unit's lock -> (a part of a unit: read it, put the part in) -> write to every member
+ *             -> all have it, and nobody is being fenced
  *
- * A block has one piece that changes it at a time, in the order in which they were made; the others wait (locks[]).
- *
- * Promise: a write is complete when every member has it; each block of it is whole, in every copy, at every moment.
- * tests/sim/mirror_history.c holds us to it. */
+ * Promise: a write is complete when every member has it. Each unit is whole, in every copy, at every moment.
+ * tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 /* --- reads  ----------------------------------------------------------------------------------------------------------- */
@@ -39,7 +36,7 @@ static void read_step(mir_piece_t *p)
     if (wefti_mirror_read_one(p, &failed)) {
         memcpy(p->user, p->bytes + p->from, p->n);
         if (p->bad && p->m->writer)
-            wefti_mirror_mend(p->m, p->block);
+            wefti_mirror_mend(p->m, p->unit);
         piece_done(p);
     } else if (failed) {
         wefti_mirror_io_fail(p->io, failed);
@@ -54,13 +51,13 @@ static void put_in(mir_piece_t *p)
     memcpy(p->bytes + p->from, p->user, p->n);
     p->user = NULL;
     p->have = p->tried = p->bad = 0;
-    p->stage = STAGE_WRITE;
+    p->step = STEP_WRITE;
     if (!m->checksums)
         return;
     /* Later writers' versions are higher: see the choice of mirror_fix.c. */
     uint64_t least = mir_config(m->epoch) << 40;
     m->version = m->version < least ? least + 1 : m->version + 1;
-    wefti_mirror_stamp(p->bytes, p->block, m->version);
+    wefti_mirror_stamp(p->bytes, p->unit, m->version);
 }
 
 static void write_step(mir_piece_t *p)
@@ -70,7 +67,7 @@ static void write_step(mir_piece_t *p)
     bool all = true;
     if (!wefti_mirror_has_lock(p))
         return;
-    if (p->stage == STAGE_READ) {
+    if (p->step == STEP_READ) {
         if (!p->io) { /* it was cancelled before anything of it was written */
             wefti_mirror_piece_end(p);
             return;
@@ -128,9 +125,9 @@ static bool begin_one(weft_op_t *op)
 {
     mir_io_t *io = mir_io(op);
     weft_mirror_t *m = io->m;
-    uint64_t at = io->offset + io->begun, block = at / WEFT_MIRROR_BLOCK, begins = block * WEFT_MIRROR_BLOCK;
-    uint64_t ends = begins + WEFT_MIRROR_BLOCK < m->len ? begins + WEFT_MIRROR_BLOCK : m->len, left = io->len - io->begun;
-    mir_piece_t *p = wefti_mirror_piece(m, io->write ? PIECE_WRITE : PIECE_READ, block);
+    uint64_t at = io->offset + io->begun, unit = at / WEFT_MIRROR_UNIT, begins = unit * WEFT_MIRROR_UNIT;
+    uint64_t ends = begins + WEFT_MIRROR_UNIT < m->len ? begins + WEFT_MIRROR_UNIT : m->len, left = io->len - io->begun;
+    mir_piece_t *p = wefti_mirror_piece(m, io->write ? PIECE_WRITE : PIECE_READ, unit);
     if (!p)
         return false;
     p->io = op;
@@ -142,7 +139,7 @@ static bool begin_one(weft_op_t *op)
     m->n_reads += !io->write;
     m->n_writes += io->write;
     if (io->write && p->n == ends - begins) {
-        memset(p->bytes + p->n, 0, WEFT_MIRROR_BLOCK - p->n);
+        memset(p->bytes + p->n, 0, WEFT_MIRROR_UNIT - p->n);
         put_in(p);
     }
     io->pieces++;
@@ -184,7 +181,7 @@ static void let_go(weft_op_t *op)
         if (p->io != op)
             continue;
         p->io = NULL;
-        if (p->kind == PIECE_READ || p->stage == STAGE_READ)
+        if (p->kind == PIECE_READ || p->step == STEP_READ)
             wefti_mirror_piece_end(p);
     }
     io->pieces = 0;

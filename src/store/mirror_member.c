@@ -1,25 +1,24 @@
 /* store/mirror_member.c - the members of a mirror: what is asked of them, their leases, and the configurations they are in.
  *
- * A member of a writer's:
+ * A member, as a writer sees it:
  *
- *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED --add-->
- *     REFILLING --> UP
+ *     (empty) --open--> UP --no answer--> LOST --its lease is over, the others have the next configuration--> FENCED
+ *                        ^                                                                                      |
+ *                        +------------------------- REFILLING <-------------------------add--------------------+
  *
- * While a configuration is set, those in it are `resetting`: their servers make every remote stale, ours too, before they
- * answer, and we attach the new key. Accesses that fail meanwhile say nothing; they are done again. A member that does not
- * accept is LOST as well, and its lease is waited out like any other's: its server may have accepted, and only its answer be
- * lost.
+ * While a configuration is set, its members are `resetting`: their servers make every remote stale before they answer, and the
+ * writer attaches the new key. Accesses that fail meanwhile are repeated. A member that does not accept is LOST too, and its
+ * lease is waited out: its server may have accepted, and only the answer was lost. A member that says that it is stale is not
+ * lost yet: see doubt().
  *
- * A member that says that it is stale is not lost yet: see doubt().
+ * A member that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and
+ * cannot tell whether this is still the writer. From the moment that any server was told of a configuration with it, it counts
+ * (`listed`): if it is lost then, a configuration without it has to follow. docs/design/mirrors.md explains all of it.
  *
- * One that was refilled comes into a configuration last, when all others have accepted: it was not in the one before, and
- * cannot tell whether we are still the writer. But from the moment on that anyone was told of a configuration with it, it
- * counts (`listed`): if it is lost then, another one without it has to follow. docs/design/mirrors.md has the whole of it.
+ * A server serves until stamp + lease_ns, for the last stamp that the writer handed back. It made that stamp before the stamp
+ * came here (`heard`), so its lease is over at heard + lease_ns. The writer waits an eighth longer, for clocks that differ.
  *
- * What is waited for. A server serves until stamp + lease_ns, for the last stamp that we handed back. It made that stamp before
- * it came here (`heard`), so at heard + lease_ns it is over, whatever is still on its way there. An eighth more, for clocks.
- *
- * Promise: no write is complete while a server that lacks it may answer a reader. tests/sim/mirror_history.c holds us to it. */
+ * Promise: no write is complete while a server that lacks it may answer a reader. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 /* --- asking  ---------------------------------------------------------------------------------------------------------- */
@@ -85,7 +84,7 @@ static void on_answer(weft_op_t *op, void *user)
 static weft_status_t attach(mir_member_t *mb)
 {
     weft_remote_opts_t o = WEFT_REMOTE_OPTS_INIT;
-    o.path = WEFT_RMA_CHECKED; /* only there is a block written and read whole */
+    o.path = WEFT_RMA_CHECKED; /* only there is a unit written and read whole */
     return wefti_store_ep(mb->store) ? weft_remote_attach(mb->store->ep, mb->answer.key, mb->answer.key_len, &o, &mb->op)
                                      : WEFT_ERR_PEER;
 }

@@ -5,13 +5,13 @@
  *     ASKING --all members answer--> TAKING --> AGREEING --> FIRST --all accept--> UP
  *        ^---- PAUSING <--someone else does the same--/
  *
- * Both ways lead over a moment in which every member is ours and none is served to readers. A writer that takes over asks
- * first, and needs every member of the newest configuration that it finds: one that does not answer may be in a newer one, with
- * a writer that goes on. It then stores an attempt on all of them, which fences the writer before it. Each of them has every
- * write that was ever complete, so that what is different between them was not; their copies are made the same (the newest good
- * one with checksums, else the first), and the first configuration is set.
+ * In both cases there is a moment in which this writer has every member and readers have none. A writer that takes over needs
+ * every member of the newest configuration that it finds: one that does not answer may be in a newer one, with a writer that
+ * goes on. It stores an attempt on all of them, which fences the writer before it. Each member has every write that was
+ * complete, so what differs between them was not. Their copies are made the same (mirror_fix.c), and the first configuration is
+ * set.
  *
- * Promise: two that take over at once do not both succeed. tests/sim/mirror_history.c holds us to it. */
+ * Promise: of two that take over at once, at most one succeeds. tests/sim/mirror_history.c. */
 #include "store/mirror_state.h"
 
 static void ask_all(weft_mirror_t *m, uint8_t phase, uint8_t what)

@@ -6,22 +6,22 @@
 
 static uint64_t place(const mir_piece_t *p)
 {
-    return p->block * mir_stride(p->m->checksums);
+    return p->unit * mir_stride(p->m->checksums);
 }
 
 /* --- pieces  ---------------------------------------------------------------------------------------------------------- */
 
-static wefti_list_t *lock_list(weft_mirror_t *m, uint64_t block)
+static wefti_list_t *lock_list(weft_mirror_t *m, uint64_t unit)
 {
-    return &m->locks[block % MIR_LOCKS];
+    return &m->locks[unit % MIR_LOCKS];
 }
 
-/* Of the pieces of its block the first one has it. */
-static mir_piece_t *first_of(weft_mirror_t *m, uint64_t block)
+/* Of the pieces of its unit the first one has it. */
+static mir_piece_t *first_of(weft_mirror_t *m, uint64_t unit)
 {
-    wefti_list_each(l, lock_list(m, block)) {
+    wefti_list_each(l, lock_list(m, unit)) {
         mir_piece_t *p = wefti_container_of(l, mir_piece_t, lock_link);
-        if (p->block == block)
+        if (p->unit == unit)
             return p;
     }
     return NULL;
@@ -29,10 +29,10 @@ static mir_piece_t *first_of(weft_mirror_t *m, uint64_t block)
 
 bool wefti_mirror_has_lock(const mir_piece_t *p)
 {
-    return !p->locks || first_of(p->m, p->block) == p;
+    return !p->locks || first_of(p->m, p->unit) == p;
 }
 
-mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t block)
+mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t unit)
 {
     wefti_list_t *spare = kind == PIECE_AGREE ? NULL : wefti_list_pop(&m->spare);
     size_t n = kind == PIECE_AGREE ? WEFT_MIRROR_MAX : 1;
@@ -48,13 +48,13 @@ mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t block)
     memset(p, 0, sizeof *p);
     p->m = m;
     p->kind = kind;
-    p->block = block;
-    p->stage = STAGE_READ;
+    p->unit = unit;
+    p->step = STEP_READ;
     p->patience = m->lease_ns / 4;
     p->locks = kind != PIECE_READ;
     wefti_list_push_back(&m->pieces, &p->link);
     if (p->locks)
-        wefti_list_push_back(lock_list(m, block), &p->lock_link);
+        wefti_list_push_back(lock_list(m, unit), &p->lock_link);
     wefti_mirror_piece_ready(p);
     return p;
 }
@@ -89,7 +89,7 @@ void wefti_mirror_piece_end(mir_piece_t *p)
         wefti_list_remove(&p->ready_link);
     if (p->locks) {
         wefti_list_remove(&p->lock_link);
-        mir_piece_t *next = first_of(m, p->block);
+        mir_piece_t *next = first_of(m, p->unit);
         if (next)
             wefti_mirror_piece_ready(next);
     }
@@ -108,7 +108,7 @@ void wefti_mirror_piece_end(mir_piece_t *p)
 
 void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st)
 {
-    if (p->retries >= MIR_RETRIES && p->io && p->stage == STAGE_READ) {
+    if (p->retries >= MIR_RETRIES && p->io && p->step == STEP_READ) {
         wefti_mirror_io_fail(p->io, st); /* and the piece with it */
         return;
     }
@@ -131,13 +131,13 @@ void wefti_mirror_pieces_free(weft_mirror_t *m)
 static bool came(mir_piece_t *p, mir_member_t *mb)
 {
     weft_mirror_t *m = p->m;
-    if (!m->checksums || wefti_mirror_good(p->bytes, p->block))
+    if (!m->checksums || wefti_mirror_good(p->bytes, p->unit))
         return true;
     uint64_t left_out;
     if (wefti_rarely_may(&m->rarely, mir_index(mb), weft_now(NULL), &left_out))
         weft_log(WEFT_LOG_WARN,
-                 "mirror %s: block %llu does not match its checksum at member %u (and %llu others since the last line)", m->name,
-                 (unsigned long long)p->block, mir_index(mb), (unsigned long long)left_out);
+                 "mirror %s: unit %llu does not match its checksum at member %u (and %llu others since the last line)", m->name,
+                 (unsigned long long)p->unit, mir_index(mb), (unsigned long long)left_out);
     p->bad |= mir_bit(mb);
     return false;
 }
@@ -193,9 +193,9 @@ static void on_access(weft_op_t *op, void *user)
     } else {
         if (op->status != WEFT_ERR_NOMEM && op->status != WEFT_ERR_LIMIT && op->status != WEFT_ERR_AGAIN)
             wefti_mirror_piece_ready(p);
-        if (p->kind == PIECE_AGREE || (p->kind == PIECE_COPY && p->stage == STAGE_WRITE))
+        if (p->kind == PIECE_AGREE || (p->kind == PIECE_COPY && p->step == STEP_WRITE))
             wefti_mirror_fix_answer(p, mb, op->status);
-        else if (p->stage == STAGE_READ)
+        else if (p->step == STEP_READ)
             read_answer(p, mb, to->use, op->status);
         else
             wefti_mirror_write_answer(p, mb, to->use, op->status);

@@ -88,7 +88,7 @@ enum {
 
 enum { ADD_NONE, ADD_PLACE, ADD_ASK, ADD_TAKE, ADD_COPY, ADD_JOIN };
 
-/* Every block, one after the other: to agree, or to refill a member. */
+/* Every unit, one after the other: to agree, or to refill a member. */
 typedef struct mir_scan {
     bool on;
     uint8_t kind;                /* of its pieces */
@@ -112,7 +112,7 @@ struct weft_mirror {
     uint64_t epoch;              /* a reader's: the highest it has seen */
     uint64_t accepted;           /* the last one that every member of it has; a reader's: of the record that `listed` is from */
     wefti_replica_t rec;         /* that is being set */
-    uint64_t version;            /* of the last block written */
+    uint64_t version;            /* of the last unit written */
     uint32_t children;           /* operations of ours under way */
     bool turning, again, wake;
     bool setting;                /* a configuration is being set */
@@ -143,7 +143,7 @@ struct weft_mirror {
     wefti_list_t begun;          /* the others */
     wefti_list_t pieces;         /* all: mir_piece_t.link */
     wefti_list_t ready;          /* to be stepped: mir_piece_t.ready_link */
-    wefti_list_t locks[MIR_LOCKS]; /* mir_piece_t.lock_link: of those of one block, the first has it */
+    wefti_list_t locks[MIR_LOCKS]; /* mir_piece_t.lock_link: of those of one unit, the first has it */
     wefti_list_t spare;
     uint32_t n_spare, n_reads, n_writes, n_mends;
     uint32_t prefer;             /* which member is read from */
@@ -159,7 +159,7 @@ struct weft_mirror {
     uint64_t failovers, mended;
 };
 
-/* In the room of a read or a write. */
+/* In the scratch of a read or a write. */
 typedef struct mir_io {
     weft_mirror_t *m;
     weft_op_t *op;
@@ -173,7 +173,7 @@ typedef struct mir_io {
 static inline mir_io_t *mir_io(weft_op_t *op) { return weft_ext_scratch(op, mir_io_t); }
 
 enum { PIECE_READ = 1, PIECE_WRITE, PIECE_AGREE, PIECE_COPY };
-enum { STAGE_PEEK, STAGE_READ, STAGE_WRITE };
+enum { STEP_PEEK, STEP_READ, STEP_WRITE };
 
 typedef struct mir_access {
     weft_op_t op;
@@ -181,16 +181,16 @@ typedef struct mir_access {
     uint32_t use;
 } mir_access_t;
 
-/* One block of a read, of a write, or of the work that keeps copies the same. Its bytes are its own, so that nothing of the
+/* One unit of a read, of a write, or of the work that keeps copies the same. Its bytes are its own, so that nothing of the
  * program's is borrowed longer than its operation lasts. */
 struct mir_piece {
     wefti_list_t link, ready_link, lock_link;
     weft_mirror_t *m;
     weft_op_t *io;               /* NULL: nobody waits for it */
     uint8_t *user;               /* of io: where its bytes are */
-    uint64_t block;
+    uint64_t unit;
     uint32_t from, n;            /* the bytes that are meant */
-    uint8_t kind, stage;
+    uint8_t kind, step;
     bool locks;                  /* it is in locks[] */
     bool mend, scan;             /* what an AGREE or COPY is for */
     bool over;                   /* freed when no access is under way */
@@ -234,9 +234,9 @@ static inline void mir_at(weft_mirror_t *m, uint64_t *which, uint64_t when)
         *which = when;
 }
 void wefti_mirror_shutdown(weft_runtime_t *rt); /* the runtime closes */
-/* A call of any thread, whose operation has the mirror as the first field of its room. Look at the mirror: it stays until
+/* A call of any thread, whose operation has the mirror as the first field of its scratch. Look at the mirror: it stays until
  * prepare. WEFT_ERR_INVALID, _CLOSED, _FORKED. Then prepare, with what the look came to: counted as coming if that is WEFT_OK.
- * Then fill in the room and go. */
+ * Then fill in the scratch and go. */
 void wefti_mirror_free(weft_mirror_t *m); /* mirror_call.c */
 weft_status_t wefti_mirror_enter(weft_mirror_t *m);
 weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_op_kind_t *kind, weft_status_t st);
@@ -285,13 +285,13 @@ void wefti_mirror_begin(weft_mirror_t *m);         /* pieces of operations that 
 uint64_t wefti_mirror_why(const weft_mirror_t *m, weft_status_t why); /* the detail of what fails with that: base/detail.h */
 void wefti_mirror_io_fail(weft_op_t *op, weft_status_t why);
 void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_status_t why);
-mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t block); /* NULL: no memory */
+mir_piece_t *wefti_mirror_piece(weft_mirror_t *m, uint8_t kind, uint64_t unit); /* NULL: no memory */
 void wefti_mirror_piece_ready(mir_piece_t *p);
 void wefti_mirror_piece_end(mir_piece_t *p);       /* out of every list; freed when no access is under way */
 void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st); /* for want of memory: later, or never */
 weft_status_t wefti_mirror_access(mir_piece_t *p, mir_member_t *mb, bool write, uint8_t *bytes, uint32_t from, uint32_t n,
                                   uint64_t timeout_ns);
-/* Read the block from one member after the other until one has it: true when p->bytes are good. Otherwise it waits, or has
+/* Read the unit from one member after the other until one has it: true when p->bytes are good. Otherwise it waits, or has
  * ended with an error: *failed_out. */
 bool wefti_mirror_read_one(mir_piece_t *p, weft_status_t *failed_out);
 void wefti_mirror_pieces_step(weft_mirror_t *m);
@@ -303,7 +303,7 @@ bool wefti_mirror_has_lock(const mir_piece_t *p);
 
 void wefti_mirror_fix_step(mir_piece_t *p);
 void wefti_mirror_fix_answer(mir_piece_t *p, mir_member_t *mb, weft_status_t st); /* an access of it has ended */
-void wefti_mirror_mend(weft_mirror_t *m, uint64_t block);
+void wefti_mirror_mend(weft_mirror_t *m, uint64_t unit);
 void wefti_mirror_scan(weft_mirror_t *m, uint8_t kind);
 void wefti_mirror_scan_turn(weft_mirror_t *m);
 void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st);

@@ -65,7 +65,7 @@ static weft_status_t serve_on(weft_runtime_t *rt, const weft_store_server_opts_t
     wefti_store_random_id(ss, s->id);
     wefti_store_random_id(ss, s->hash_key);
     pthread_mutex_lock(&ss->lock);
-    if (weft_ext_closing(rt)) /* those who come later see that, and those before are seen by the end of the room */
+    if (weft_ext_closing(rt)) /* a server that comes before that is ended by shutdown */
         st = weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt));
     else if (ss->server)
         st = weft_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a server already; close that first", weft_runtime_name(rt));

@@ -1,9 +1,9 @@
 /* store/state.h - what store keeps: per runtime, per endpoint; a server with its clients and blocks; a client's stores,
  * requests and blocks.
  *
- * The client's side belongs to the driver of the runtime, except what says otherwise. The server's side is touched by the
- * driver too, and looked at by whoever asks for statistics: `lock` of the room is held for each request, timer and completion.
- * Nothing under it calls back. */
+ * The client's side belongs to the driver, except where it says otherwise. The server's side is changed by the driver and read
+ * by any thread that asks for statistics: store_state_t.lock is held for each request, timer and completion. Nothing calls back
+ * while it is held. */
 #ifndef WEFTI_STORE_STATE_H
 #define WEFTI_STORE_STATE_H
 
@@ -160,7 +160,7 @@ void wefti_store_server_count(weft_store_server_t *s, weft_store_stats_t *out); 
 /* server.c */
 void wefti_store_server_settle(weft_store_server_t *s); /* something ended: it may be closed and gone after this */
 void wefti_store_server_shutdown(store_state_t *ss);
-void wefti_store_server_gone(store_state_t *ss); /* the room is freed, and a server that is still there with it */
+void wefti_store_server_gone(store_state_t *ss); /* the runtime has ended, and a server that is still there with it */
 
 /* lease.c */
 /* NULL: none, or its lease is over */
@@ -187,7 +187,7 @@ weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, c
 void wefti_store_block_free(store_held_t *b, const store_asker_t *asker);
 void wefti_store_block_forget(store_held_t *b); /* the runtime closes, and its region with it */
 void wefti_store_block_unpaid(store_held_t *b); /* its payer ends; it stays */
-/* Fill in the reply: its numbers and a key (of WEFT_REGION_KEY_MAX bytes of room). */
+/* Fill in the reply: its numbers and a key (key has WEFT_REGION_KEY_MAX bytes). */
 weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *key, store_reply_t *reply);
 void wefti_store_block_count(const store_held_t *b, weft_store_stats_t *stats); /* add what was done to it */
 

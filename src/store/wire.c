@@ -1,6 +1,6 @@
 /* store/wire.c - the codec of requests and replies.
  *
- * One table says which fields a kind has, and both directions walk it, so that they cannot differ. Everything that is read was
+ * One table says which fields a kind has, and both directions use it, so that they cannot differ. Everything that is read is
  * checked: kinds, flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
 #include "store/wire.h"
 
