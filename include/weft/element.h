@@ -1,4 +1,5 @@
-/* weft/element.h - elements: programs cut into memory and compute, and the transports between them, as Scad has them.
+/* weft/element.h - elements: programs cut into memory and compute, and the transports between them, as in Scad. Of
+ * libweft-elements.
  *
  * A memory element is some memory in a process of its own. A compute element is a program that was given an action: it asks the
  * action for a transport to a memory element by name, registers a buffer with it, and moves bytes between that buffer and the
@@ -17,10 +18,11 @@
  *                                  \--it does not answer--> LOST               \--its memory is gone--> FAILED
  *     any --weft_action_release()--> RELEASED
  *
- * Operations on one that is WAITING or CONNECTING wait for it to be READY, in order, within their deadline. On one that is
- * LOST, FAILED or RELEASED they fail at once; LOST is dialled again meanwhile, and LOST and FAILED can be configured anew. So a
- * memory element that died never leaves anyone blocked: WEFT_ERR_PEER at once if its process is gone, within the heartbeat
- * bound if it fell silent, or WEFT_ERR_TIMEOUT.
+ * Transports here are element transports, not those of libweft (shm, tcp, ucx). Calls on a transport that is WAITING or
+ * CONNECTING wait until it is READY, in order, within their deadline. On one that is LOST, FAILED or RELEASED they fail at once.
+ * A LOST transport is dialled again meanwhile; LOST and FAILED ones can be configured anew. So a memory element that died never
+ * leaves anyone blocked: WEFT_ERR_PEER at once if its process is gone, within the heartbeat bound if it fell silent, or
+ * WEFT_ERR_TIMEOUT.
  *
  *     WEFT_ERR_STATE     no buffer is registered, and one is needed. Said before anything else, and before any waiting
  *     WEFT_ERR_RANGE     outside of the buffer, or of the element's memory. Nothing was touched
@@ -34,17 +36,16 @@
  *
  * Replicas. With `replicas` in its durl the memory is a mirror (weft/mirror.h) on the stores of two or three memory elements
  * that were opened with `mirrored`. Reads go to another element when one is lost. There is one writer at a time: a transport
- * becomes it with its first write, and stays it until another one writes, or a second after its last write. Passing that on
- * takes milliseconds, so a program in which many elements write all the time is better off without. Atomics are not to be had.
+ * becomes the writer with its first write, until another one writes, or a second after its last write. Passing that on takes
+ * milliseconds, so replicas do not suit a program in which many elements write all the time. There are no atomics.
  *
- * Whoever comes first makes the memory, and for that needs all of the elements: while one is missing a transport is CONNECTING,
- * and after connect_ns LOST with what the missing one came to. Later it may be missing. Who is not the writer yet and wants to
- * write then waits until the host of a dead one has said for two seconds that nobody is there; one that is merely silent is
- * waited for, and after 20 s the transport is LOST.
+ * The first transport makes the memory, and needs all of the elements for that: while one is missing it is CONNECTING, and after
+ * connect_ns LOST, with the reason. Later an element may be missing. A transport that is not the writer yet and wants to write
+ * then waits until the host of a dead element has refused connections for two seconds. It also waits for an element that is only
+ * silent, and is LOST after 20 s.
  *
  * Every 4 KiB of replicas has a checksum, made by the writer: a copy that was damaged is passed over, and mended.
- * WEFT_ERR_CORRUPT: every copy was. Without replicas nothing checks bytes but what the network does, and on one host nothing
- * does.
+ * WEFT_ERR_CORRUPT: every copy was. Without replicas only the network checks bytes, and on one host nothing does.
  *
  * Endings: calls with an action, a transport or a memory element that was closed, by any thread or with its runtime, return
  * WEFT_ERR_CLOSED. Buffers that the program holds stay until it drops them, which may be after that.

@@ -1,24 +1,23 @@
-/* weft/mirror.h - a block on two or three servers at once, so that no one of them can lose it.
+/* weft/mirror.h - a block on two or three servers at once, so that no one of them can lose it. Of libweft-elements.
  *
- * A mirror has one writer at a time and any number of readers. A write goes to every member and is complete when all that are
- * not fenced have it; a read goes to one, and to another if that one is lost. Bytes are kept in blocks of 4 KiB: a write is
- * whole per block, and so is a read. With `checksums` every block carries one, made by the writer and verified on every read; a
- * copy that does not match is passed over and mended from another.
+ * A mirror has one writer at a time and any number of readers. A write goes to every member and is complete when all members that
+ * are not fenced have it. A read goes to one member, and to another if that one is lost. Bytes are kept in units of 4 KiB: each
+ * unit is written and read whole. With `checksums` the writer adds one to every unit, and every read verifies it; a copy that
+ * does not match is passed over, and written anew from another.
  *
- * Fencing. Each member keeps the mirror's epoch and who its members are. The writer holds a lease on every member. A member
- * that does not answer is fenced: the writer waits until its lease there must have run out (the member then answers nobody any
- * more, however alive it is), stores the next epoch without it on the others, and goes on. Writes wait for that; reads go on
- * meanwhile. A member that comes back has an old epoch, and is refused by everyone until it was refilled: weft_mirror_add(). A
- * writer that takes over fences the one before it in the same way.
+ * Fencing. Each member keeps the mirror's epoch and who its members are. The writer holds a lease on every member. A member that
+ * does not answer is fenced: the writer waits until its lease there is over, when the member answers nobody any more, stores the
+ * next epoch without it on the others, and goes on. Writes wait for that; reads go on meanwhile. A member that comes back has an
+ * old epoch, and everyone refuses it until weft_mirror_add() has refilled it. A writer that takes over fences the writer before
+ * it in the same manner.
  *
- * So: no write that was completed is lost while one member lives that has it, and no read returns bytes that were overwritten
- * by a completed write. What is not promised: a writer and a member that are lost at the same moment leave it open whether the
- * others have everything; then a new writer needs all members back, or `force`, which is an operator's word that those missing
- * are dead and not merely out of reach.
+ * So no completed write is lost while a member lives that has it, and no read returns bytes that a completed write has
+ * overwritten. If a writer and a member are lost at the same moment, nobody knows whether the others have everything. Then a new
+ * writer needs all members back, or `force`: an operator's word that the missing ones are dead and not merely out of reach.
  *
- * A mirror is there when its making has completed. If its maker is lost before that, readers may find it, empty, and a new
- * writer needs all of its servers. What is left of it when one of them is dead may be nothing that `force` opens
- * (WEFT_ERR_STALE): remove it with weft_store_remove(), and make it anew.
+ * A mirror exists when its making has completed. If its maker is lost before that, readers may find it, empty, and a new writer
+ * needs all of its servers. If one of those is dead, even `force` may not open what is left (WEFT_ERR_STALE): remove it with
+ * weft_store_remove(), and make it anew.
  *
  * A call on a mirror that was closed returns WEFT_ERR_CLOSED.
  *
@@ -32,7 +31,7 @@
 extern "C" {
 #endif
 
-#define WEFT_MIRROR_MAX   3u    /* members */
+#define WEFT_MIRROR_MAX  3u    /* members */
 #define WEFT_MIRROR_UNIT 4096u /* bytes that are read and written whole */
 
 typedef struct weft_mirror weft_mirror_t;
@@ -57,9 +56,9 @@ typedef struct weft_mirror_opts {
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op);
 /* The mirror of an operation that is complete; NULL if it failed. */
 static inline weft_mirror_t *weft_op_mirror(const weft_op_t *op) { return op->status ? NULL : (weft_mirror_t *)op->buf; }
-/* The writer leaves, when its writes are complete: members answer readers without a lease from then on. op may be NULL;
- * `mirror` may not be used any more, and its stores stay until op completes. Completes with WEFT_ERR_STALE, WEFT_ERR_PEER: it
- * had ended already, or a member did not hear of this. */
+/* Close it. A writer leaves when its writes are complete; members answer readers without a lease from then on. op may be NULL.
+ * Do not use `mirror` after this call, and keep its stores until op completes. Completes with WEFT_ERR_STALE, WEFT_ERR_PEER: it
+ * had ended already, or a member was not told. */
 WEFT_API weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op);
 
 /* As weft_rma_read() and weft_rma_write(), for host memory. Reads fail over within the operation's deadline; without one they
@@ -91,7 +90,7 @@ typedef struct weft_mirror_info {
     size_t members;
     weft_member_state_t member[WEFT_MIRROR_MAX];
     uint64_t refilled;         /* bytes, of a refill under way */
-    uint64_t failovers, mended; /* reads that went to another member; blocks that did not match and were written anew */
+    uint64_t failovers, mended; /* reads that went to another member; units that did not match and were written anew */
 } weft_mirror_info_t;
 #define WEFT_MIRROR_INFO_INIT WEFT_INIT(weft_mirror_info_t)
 WEFT_API weft_status_t weft_mirror_get_info(const weft_mirror_t *mirror, weft_mirror_info_t *info_out);
