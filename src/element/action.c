@@ -33,7 +33,7 @@ static weft_action_t *action_new(void)
     return a;
 }
 
-/* Nobody begins anything on it any more. False: that was so before. Any thread. */
+/* Nothing can begin on it from now on. False: it had ended before. Any thread. */
 static bool end(weft_action_t *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -69,9 +69,10 @@ void wefti_action_unref(weft_action_t *a)
 {
     if (atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
         return;
-    element_begin(a->es); /* the last may be a thread that copied from mapped memory: the rest is the driver's */
+    /* the last reference may be that of a thread that copied from mapped memory: the driver does the rest */
+    element_begin(a->es);
     a->gone_call.fn = gone;
-    (void)weft_ext_call(a->rt, &a->gone_call); /* if there is none any more it goes with its runtime, which waits for us */
+    (void)weft_ext_call(a->rt, &a->gone_call); /* on an error the runtime frees it: it waits for us */
 }
 
 /* Any thread: an action that is open, with a reference, and a runtime that stays, until leave(). */
@@ -201,7 +202,7 @@ static weft_status_t add(weft_action_t *action, const char *durl)
     if (!wefti_transport_leads(&d))
         return WEFT_OK;
     st = wefti_transport_send(t, &d);
-    if (st) { /* as if it had never been; who found it meanwhile has one that is released */
+    if (st) { /* as if it had never been added; a thread that found it meanwhile has a released one */
         pthread_mutex_lock(&action->lock);
         if (wefti_list_linked(&t->link))
             wefti_list_remove(&t->link);
@@ -334,7 +335,7 @@ weft_status_t weft_action_release(weft_action_t *action, const char *name)
 
 /* --- endings  --------------------------------------------------------------------------------------------------------- */
 
-/* Call fn for all transports. The driver's: the list may grow meanwhile, and what is added then is told by itself. */
+/* Call fn for all transports. On the driver. The list may grow meanwhile; what is added then looks at the state itself. */
 static void each(weft_action_t *a, void (*fn)(weft_transport_t *t))
 {
     pthread_mutex_lock(&a->lock);
@@ -386,7 +387,7 @@ static void close_called(weft_ext_call_t *call)
 static weft_status_t close_start(weft_op_t *op)
 {
     weft_action_t *a = weft_ext_scratch(op, closing_t)->action;
-    (void)weft_ext_op_track(op); /* without memory for a deadline it ends when all has ended */
+    (void)weft_ext_op_track(op); /* without memory for its deadline it ends when everything has */
     a->close_op = op;
     close_begin(a);
     return WEFT_OK;
@@ -467,7 +468,7 @@ bool wefti_actions_quiet(element_state_t *es)
     return true;
 }
 
-/* Has the end of all of them begun, and is nobody on the way? */
+/* Have all of them begun to end, with no call on its way? */
 bool wefti_actions_idle(element_state_t *es)
 {
     wefti_list_each(l, &es->actions) {

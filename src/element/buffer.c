@@ -70,13 +70,12 @@ static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
     pthread_mutex_unlock(&pool->lock);
     if (!st && len <= OWN)
         memset(*base_out, 0, len);
-    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM
-                                                         : st; /* it is memory that is missing, whoever says so */
+    return st == WEFT_ERR_LIMIT || st == WEFT_ERR_SYSTEM ? WEFT_ERR_NOMEM : st; /* in each case memory is missing */
 }
 
 static void put(element_pool_t *pool, void *base, size_t len)
 {
-    if (pool->forks != forks) /* the lock may be held by a thread that is the parent's: it stays */
+    if (pool->forks != forks) /* a thread of the parent may have held the lock: the buffer stays */
         return;
     pthread_mutex_lock(&pool->lock);
     weft_pool_put(pool->pool, base);

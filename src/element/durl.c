@@ -298,12 +298,9 @@ weft_status_t weft_durl_parse(const char *text, weft_durl_t *durl_out)
         st = weft_fail(WEFT_ERR_INVALID, "a durl goes to a struct made with WEFT_DURL_INIT");
     if (!st)
         st = parse(text, &d);
-    if (st)
-        return st;
-    size_t size = durl_out->size < sizeof d ? durl_out->size : sizeof d;
-    d.size = size;
-    memcpy(durl_out, &d, size);
-    return WEFT_OK;
+    if (!st)
+        wefti_opts_write(durl_out, &d, sizeof d);
+    return st;
 }
 
 void wefti_durl_place(const weft_durl_t *d, char place[ELEMENT_PLACE_MAX])

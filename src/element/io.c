@@ -50,7 +50,7 @@ static void io_free(element_io_t *io)
     wefti_free(io);
 }
 
-/* Make it as good as new: only `inner` is left alone, which may be posted again as it is. */
+/* Make it new, except `inner`, which may be posted again as it is. */
 static void io_clear(element_io_t *io)
 {
     memset((char *)io + sizeof io->inner, 0, sizeof *io - sizeof io->inner);
@@ -61,7 +61,7 @@ static void io_clear(element_io_t *io)
 
 /* --- the end  --------------------------------------------------------------------------------------------------------- */
 
-/* What the end of a connection means, whichever side ended it: an element that hung up is lost. */
+/* What the end of a connection means to the program: an element that hung up is lost. */
 weft_status_t wefti_io_cut_off(const weft_transport_t *t, weft_status_t st)
 {
     if (st != WEFT_ERR_CANCELLED && st != WEFT_ERR_CLOSED)
@@ -102,7 +102,7 @@ static void count(weft_transport_t *t, const element_io_t *io, weft_status_t st)
                        io->items[i].status);
 }
 
-/* Flushes that have nothing before them any more. */
+/* End the flushes that are first in the list. */
 static void end_flushes(weft_transport_t *t)
 {
     while (!t->walking && !wefti_list_empty(&t->ios)) {
@@ -124,14 +124,14 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     element_io_t *parent = io->parent;
     size_t item = io->item;
     bool counted = io->counted;
-    uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* what it was told below */
+    uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* the sentence from below */
     if (wefti_list_linked(&io->link))
         wefti_list_remove(&io->link);
     if (io->timed)
         weft_ext_timer_stop(t->rt, &io->timer);
     pthread_mutex_lock(&t->lock);
     t->slow -= counted;
-    if (!parent) /* else it is one of those that its batch counts */
+    if (!parent) /* else its batch counts it */
         count(t, io, st);
     pthread_mutex_unlock(&t->lock);
     weft_buffer_drop(io->buf);
@@ -150,7 +150,7 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
         wefti_route_leave_if_idle(route);
         wefti_route_unref(route);
     }
-    if (!parent) /* the end of an item lets no flush go; and its batch may have been all that kept the transport */
+    if (!parent) /* an item ends no flush, and its batch may have had the last reference to the transport */
         end_flushes(t);
     if (counted)
         wefti_action_unref(action);
@@ -187,7 +187,7 @@ static void io_go(element_io_t *io)
 {
     weft_transport_t *t = io->t;
     io->state = IO_MOVING;
-    if (!t->route && t->state == WEFT_TRANSPORT_LOST) { /* one before it in the walk has lost it */
+    if (!t->route && t->state == WEFT_TRANSPORT_LOST) { /* an io before it in this walk found it lost */
         wefti_io_end(io, t->why ? t->why : WEFT_ERR_PEER);
         return;
     }
@@ -211,14 +211,14 @@ void wefti_io_inner(element_io_t *io, weft_op_fn fn)
     element_begin(io->t->es);
 }
 
-/* Call fn for each of those that are there now. It is on t->ios when it is looked at, and may end, and others with it. */
+/* Call fn for each io that is on the list now. It is on t->ios when fn is called, and may end, also together with others. */
 static void each_io(weft_transport_t *t, void (*fn)(element_io_t *io, weft_status_t st), weft_status_t st)
 {
     wefti_list_t all;
     wefti_list_init(&all);
     wefti_list_splice(&all, &t->ios);
     t->walking = true;
-    wefti_action_ref(t->action); /* the last of them may be all that keeps it */
+    wefti_action_ref(t->action); /* the last io may have the last reference */
     for (wefti_list_t *l; (l = wefti_list_pop(&all));) {
         wefti_list_push_back(&t->ios, l);
         fn(wefti_container_of(l, element_io_t, link), st);
@@ -295,7 +295,7 @@ void wefti_io_stop(element_io_t *io, weft_status_t why)
 
 static void stop_unless_flush(element_io_t *io, weft_status_t why)
 {
-    if (io->what != IO_FLUSH) /* those end when the others have */
+    if (io->what != IO_FLUSH) /* a flush ends when the others have */
         wefti_io_stop(io, why);
 }
 
@@ -327,7 +327,7 @@ static weft_status_t limit(element_io_t *io)
 void wefti_ios_limit(weft_transport_t *t)
 {
     wefti_list_each(l, &t->ios)
-        (void)limit(wefti_container_of(l, element_io_t, link)); /* what has no memory for a timer waits as it did */
+        (void)limit(wefti_container_of(l, element_io_t, link)); /* without memory for a timer it waits without a deadline */
 }
 
 /* --- posting, the driver's part  -------------------------------------------------------------------------------------- */
@@ -405,13 +405,13 @@ void wefti_io_cancel(weft_op_t *op, weft_status_t why)
 static const weft_op_kind_t kind = {
     .name = "transport", .start = start, .cancel = wefti_io_cancel, .failed = failed, .stops = true};
 
-/* With the transport's lock, by a thread that posts, if it is not RELEASED: its way to the driver, or past it, begins. */
+/* By a thread that posts, with the transport's lock, if it is not RELEASED: it is inside from now on. */
 void wefti_io_come_in(weft_transport_t *t)
 {
     atomic_fetch_add(&t->inside, 1);
 }
 
-/* It ends, and nothing of this room is touched after that. */
+/* It is not inside any more, and touches nothing of this room after that. */
 void wefti_io_go_out(weft_transport_t *t)
 {
     atomic_fetch_sub(&t->inside, 1);

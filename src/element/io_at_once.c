@@ -49,8 +49,8 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
         io->op = op;
         weft_ext_scratch(op, io_scratch_t)->io = io;
         st = weft_ext_op_start(
-            op); /* an error: the runtime did not wait for us, for its fabric does not let go. What that may touch stays */
-    } else {     /* the runtime closes: nobody is told, and it ends like any other */
+            op); /* an error: the runtime is closed although its fabric does not let go. What the fabric may touch stays */
+    } else {     /* the runtime closes: it ends like any other, without an operation */
         io->call.fn = adopt_without;
         (void)weft_ext_call(t->rt, &io->call);
     }
@@ -58,7 +58,7 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
     return st;
 }
 
-/* The way of a small read: `io` has its route and its buffer. */
+/* The path of a small read: `io` has its route and its buffer. */
 static weft_status_t at_once(element_io_t *io, weft_op_t *op)
 {
     weft_transport_t *t = io->t;
@@ -86,7 +86,7 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
     pthread_mutex_unlock(&t->lock);
     wefti_free(io);
     weft_buffer_drop(buf);
-    wefti_route_unref(route); /* and with it the transport, if its action was closed meanwhile */
+    wefti_route_unref(route); /* the transport may go with it, if its action was closed meanwhile */
     wefti_io_go_out(t);
     if (st)
         return st;
@@ -98,7 +98,7 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
 
 /* --- posts ---------------------------------------------------------------------------------------------------------------- */
 
-/* With the lock. Where it leads is about to change: only the driver knows what an operation comes to, after that. */
+/* With the lock. An order to go elsewhere is on its way: only the driver knows where operations go after that. */
 static bool is_ordered(const weft_transport_t *t)
 {
     return t->orders != t->obeyed && t->state != WEFT_TRANSPORT_RELEASED;

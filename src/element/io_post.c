@@ -31,7 +31,7 @@ weft_status_t wefti_io_check_local(const weft_transport_t *t, size_t size, size_
     return WEFT_OK;
 }
 
-/* For one that came in: it goes out. */
+/* For a thread that is inside: it goes out. */
 weft_status_t wefti_io_no_memory(weft_transport_t *t, bool slow)
 {
     pthread_mutex_lock(&t->lock);
@@ -52,7 +52,7 @@ weft_status_t wefti_io_released(const weft_transport_t *t)
 
 /* --- posts --------------------------------------------------------------------------------------------------------------- */
 
-/* An io for the driver, which has come in; it is counted. */
+/* A counted io for the driver; the thread is inside. */
 static weft_status_t io_for(weft_transport_t *t, unsigned what, element_io_t **io_out)
 {
     pthread_mutex_lock(&t->lock);
@@ -83,7 +83,7 @@ static weft_status_t post_new(weft_transport_t *t, unsigned what, weft_op_t *op)
     return st ? st : wefti_io_post(io, op);
 }
 
-/* Does it need no buffer? One of no items needs one as it always did: whoever has none is told so. */
+/* Does it need no buffer? A batch without items needs one. */
 static bool all_own(const weft_transport_item_t *items, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -66,11 +66,11 @@ static void held_go(element_lease_t *lease, weft_status_t st)
     }
 }
 
-/* It was opened, or will not be: whoever waits is told. That may hang up everything, this lease included. */
+/* It is open, or failed: go on with the allocations that wait. That may hang up everything, this lease included. */
 static void come_to(element_lease_t *lease, weft_status_t st)
 {
     if (st && wefti_list_linked(&lease->link))
-        unlink_lease(lease); /* who tries again opens another */
+        unlink_lease(lease); /* another try opens another lease */
     held_go(lease, st);
     lease->busy = false;
     if (!wefti_list_linked(&lease->link))
@@ -95,7 +95,7 @@ static element_lease_t *find(element_leases_t *leases, uint64_t ns)
             continue;
         if (lease->busy || weft_store_get_info(lease->store, &info) || info.state != WEFT_ERR_STALE)
             return lease;
-        unlink_lease(lease); /* its time is over: it is of no use to anyone */
+        unlink_lease(lease); /* its time is over: nobody can use it */
         weft_store_leave(lease->store);
         wefti_free(lease);
         break;

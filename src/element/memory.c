@@ -220,7 +220,7 @@ static weft_status_t close_start(weft_op_t *op)
 {
     weft_memory_t *m = weft_ext_scratch(op, closing_t)->memory;
     m->close_op = op;
-    (void)weft_ext_op_track(op); /* without memory for a deadline it ends with its last part */
+    (void)weft_ext_op_track(op); /* without memory for its deadline it ends with its last part */
     close_begin(m);
     return WEFT_OK;
 }
@@ -233,7 +233,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const weft_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
 
-/* It is locked, and is unlocked: we close it, or the runtime does. */
+/* It is locked, and is unlocked here. We close it, or the runtime does. */
 static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
 {
     weft_runtime_t *rt = m->rt;

@@ -80,7 +80,7 @@ static weft_status_t count(weft_memory_t *memory, weft_memory_stats_t *all)
     all->connections = memory->n_guests;
     all->accepted = memory->accepted;
     wefti_memory_unlock(memory);
-    /* these are handles, too: one that goes now says so */
+    /* these are handles: one that is closed meanwhile says so */
     if (region && !weft_region_get_info(region, &r)) {
         all->used_bytes = bytes;
         all->users = r.attached;
@@ -113,8 +113,6 @@ weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *
     weft_ext_leave(rt);
     if (st)
         return st;
-    size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
-    all.size = n;
-    memcpy(stats_out, &all, n);
+    wefti_opts_write(stats_out, &all, sizeof all);
     return WEFT_OK;
 }

@@ -111,7 +111,7 @@ static void hang_up_all(replicas_t *r, bool now)
 static void mirror_closed(weft_op_t *op, void *user)
 {
     replicas_t *r = (replicas_t *)user;
-    (void)op; /* it is gone, however that went */
+    (void)op; /* it is gone, whatever the status */
     if (r->route.left) {
         hang_up_all(r, false);
     } else if (r->fenced) { /* another one writes: let it finish */
@@ -150,13 +150,13 @@ void wefti_replicas_break(replicas_t *r, weft_status_t why)
         return;
     r->broken = true;
     r->fenced = r->writes && why == WEFT_ERR_STALE;
-    r->repair = r->repair || (!r->writes && why == WEFT_ERR_STALE); /* nobody may serve it: its writer is gone */
+    r->repair = r->repair || (!r->writes && why == WEFT_ERR_STALE); /* no server may serve it: its writer is gone */
 }
 
 /* --- opening it  ------------------------------------------------------------------------------------------------------ */
 
-/* Is everyone who is missing known to be dead? One that is UP and does not have the mirror is another than had it: that one is
- * gone. */
+/* Is every missing member known to be dead? A member that is UP and does not have the mirror is not the one that had it: that
+ * one is gone. */
 static bool missing_are_dead(replicas_t *r)
 {
     each_member(m, r) if (m->state != MEMBER_UP && !wefti_member_dead(m)) return false;
@@ -249,14 +249,14 @@ static void open_mirror(replicas_t *r)
         r->trouble_since = now;
     if (!o.n_stores || now - r->trouble_since > (r->route.up ? TROUBLE_NS : r->route.action->connect_ns)) {
         weft_status_t why = r->route.up && !o.n_stores ? WEFT_ERR_PEER : r->trouble ? r->trouble : missing_why(r);
-        wefti_replicas_over(r, why == WEFT_ERR_STALE ? WEFT_ERR_PEER : why); /* too few of them answer: that may change */
+        wefti_replicas_over(r, why == WEFT_ERR_STALE ? WEFT_ERR_PEER : why); /* too few members answer: that may change */
         return;
     }
     r->writes = r->held_writes || r->make || r->repair;
     o.name = r->durl.name;
     o.write = r->writes;
     o.len = r->make ? r->durl.bytes : 0;
-    o.force = r->force && missing_are_dead(r); /* one may have come back, or fallen silent, since that was found */
+    o.force = r->force && missing_are_dead(r); /* members may have come back or fallen silent since then */
     o.checksums = true;
     r->phase = MIRROR_OPENING;
     wefti_route_op(&r->route, &r->op, mirror_opened, r);
@@ -282,7 +282,7 @@ static void added(weft_op_t *op, void *user)
     wefti_route_op_done(&r->route);
 }
 
-/* One that is UP, and not in the mirror. Which one that is only the mirror knows: it refuses those that it has. */
+/* Add a member that is UP and not in the mirror. Only the mirror knows which: it refuses those that it has. */
 static void add_missing(replicas_t *r)
 {
     weft_mirror_info_t info = WEFT_MIRROR_INFO_INIT;

@@ -31,7 +31,7 @@ static void unhold(replicas_t *r, element_io_t *io)
 
 /* --- one read or write  ----------------------------------------------------------------------------------------------- */
 
-/* Would it be another story on another mirror? */
+/* Might it succeed on another mirror? */
 static bool not_its_fault(weft_status_t st)
 {
     return st == WEFT_ERR_STALE || st == WEFT_ERR_CLOSED || st == WEFT_ERR_CANCELLED || st == WEFT_ERR_RIGHTS ||
@@ -219,7 +219,7 @@ void wefti_replicas_stop(element_route_t *route, element_io_t *io)
         wefti_list_init(&all);
         wefti_list_splice(&all, &io->children);
         io->stepping = true;
-        for (wefti_list_t *l; (l = wefti_list_pop(&all));) { /* the end of one may be that of others */
+        for (wefti_list_t *l; (l = wefti_list_pop(&all));) { /* one may end others */
             element_io_t *child = wefti_container_of(l, element_io_t, link);
             wefti_list_push_back(&io->children, l);
             child->why = io->why;

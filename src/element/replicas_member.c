@@ -28,7 +28,7 @@ static void rest(member_t *m)
     weft_runtime_t *rt = m->r->route.es->rt;
     m->state = MEMBER_PAUSE;
     if (weft_ext_timer_set(rt, &m->timer, weft_now(rt) + wefti_rng_jitter(&element_state(rt)->rng, m->pause)))
-        m->state = MEMBER_GONE; /* there is no memory to come back to it */
+        m->state = MEMBER_GONE; /* no memory for the timer: it is not dialled again */
     m->pause = m->pause < PAUSE_MOST / 2 ? m->pause * 2 : PAUSE_MOST;
 }
 
@@ -70,7 +70,7 @@ static void fail(member_t *m, weft_status_t why)
         m->refused_since = weft_now(m->r->route.es->rt);
     m->refused = refused ? m->refused + 1 : 0;
     if (m->store)
-        weft_store_leave(m->store); /* a mirror that still has it finds that out by itself */
+        weft_store_leave(m->store); /* a mirror that still has it finds out by itself */
     m->store = NULL;
     wefti_leases_end(&m->leases);
     if (m->ep)

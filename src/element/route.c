@@ -101,7 +101,7 @@ bool wefti_routes_forgot(element_state_t *es)
     return !next_to_forget(es);
 }
 
-/* What the end of the runtime left: endpoints that were forced down never said that they are closed. */
+/* Those that are left at the end of the runtime: their endpoints were forced down, and their hooks were not called. */
 void wefti_routes_free(element_state_t *es)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&es->routes));)

@@ -26,7 +26,7 @@ static single_t *single_of(element_route_t *route)
     return wefti_container_of(route, single_t, route);
 }
 
-/* It is of no more use. */
+/* It cannot be used any more. */
 static void over(single_t *s, weft_status_t why)
 {
     element_route_t *route = &s->route;
@@ -42,7 +42,7 @@ static void over(single_t *s, weft_status_t why)
 
 static void attached(weft_op_t *op, void *user);
 
-/* Scad's durls say where an element is, and call it what they like: is something served there? False: not asked. */
+/* A durl of Scad says where an element is, under any name: ask for what is served there. False: it was not asked. */
 static bool ask_place(single_t *s, const weft_durl_t *d)
 {
     char place[ELEMENT_PLACE_MAX];

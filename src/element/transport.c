@@ -52,7 +52,7 @@ static bool set_state(weft_transport_t *t, weft_transport_state_t state, weft_st
     return may;
 }
 
-/* The route it has, if it has one, is its own no more. */
+/* Take its route away, if it has one. */
 static element_route_t *take_route(weft_transport_t *t, bool lost)
 {
     pthread_mutex_lock(&t->lock);
@@ -76,7 +76,7 @@ static void unpin(weft_transport_t *t)
         wefti_route_unref(wefti_container_of(l, element_route_t, pin));
 }
 
-/* Would another try come to the same? */
+/* Would another try fail in the same manner? */
 static bool final(weft_status_t why)
 {
     switch (why) {
@@ -104,7 +104,7 @@ static void fail(weft_transport_t *t, weft_transport_state_t state, weft_status_
 
 static void again(weft_transport_t *t)
 {
-    if (t->state == WEFT_TRANSPORT_RELEASED) /* by someone who was told that it failed: it may be gone before the timer */
+    if (t->state == WEFT_TRANSPORT_RELEASED) /* by a callback that was told of the failure: it may be gone before the timer */
         return;
     uint64_t in = wefti_rng_jitter(&t->es->rng, t->pause);
     t->pause = t->pause < PAUSE_MOST / 2 ? t->pause * 2 : PAUSE_MOST;
@@ -121,7 +121,7 @@ static void came_to_nothing(weft_transport_t *t, weft_status_t why)
     if (t->state == WEFT_TRANSPORT_CONNECTING && element_after(weft_now(t->rt), t->pause) >= t->give_up_at)
         fail(t, WEFT_TRANSPORT_LOST, why);
     else if (t->state == WEFT_TRANSPORT_CONNECTING ||
-             !t->stats.connects) /* who was there once is lost, whatever its place says now */
+             !t->stats.connects) /* an element that was there once is lost, whatever the status is now */
         (void)set_state(t, t->state, why);
     again(t);
 }
@@ -230,7 +230,7 @@ static void obey(weft_ext_call_t *call)
     weft_action_t *action = t->action;
     if (o->number > t->obeyed && t->state != WEFT_TRANSPORT_RELEASED && !action->closing) {
         go(t, &o->durl);
-        pthread_mutex_lock(&t->lock); /* from now on the short way leads there, too */
+        pthread_mutex_lock(&t->lock); /* from now on io_at_once.c may use the new route */
         t->obeyed = o->number;
         pthread_mutex_unlock(&t->lock);
     }
@@ -420,7 +420,7 @@ weft_status_t wefti_transport_enter(weft_transport_t *t)
 void wefti_transport_leave(weft_transport_t *t)
 {
     wefti_action_unref(t->action);
-    atomic_fetch_sub(&t->inside, 1); /* in its memory, if that was the last of the action */
+    atomic_fetch_sub(&t->inside, 1); /* if that was the last reference of the action, its memory is still an object */
 }
 
 bool wefti_transport_busy(weft_transport_t *t)

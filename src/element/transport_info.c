@@ -179,8 +179,6 @@ weft_status_t weft_transport_get_stats(weft_transport_t *trans, weft_transport_s
     pthread_mutex_unlock(&trans->lock);
     if (!open)
         return weft_fail(WEFT_ERR_CLOSED, "the action of the transport was closed");
-    size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
-    all.size = n;
-    memcpy(stats_out, &all, n);
+    wefti_opts_write(stats_out, &all, sizeof all);
     return WEFT_OK;
 }

@@ -106,7 +106,7 @@ static bool can_store(weft_ep_t *ep)
     return !weft_ep_get_info(ep, &info) && info.peer_capabilities & WEFT_CAN_STORE;
 }
 
-/* It awaits no reply any more. */
+/* Stop waiting for its reply. */
 static void unsend(store_ask_t *a, weft_ep_t *ep)
 {
     wefti_slots_remove(&store_ep(ep)->asked, a->id);
@@ -162,7 +162,7 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
     return WEFT_OK;
 }
 
-/* As many of those that wait as may be sent. */
+/* Send as many of the waiting requests as may be under way. */
 static void flush(weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
@@ -199,7 +199,7 @@ static weft_status_t start(weft_op_t *op)
 {
     store_ask_t *a = ask_of(op);
     weft_store_t *store = a->store;
-    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server does about it */
+    bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server answers */
     weft_status_t st = must ? WEFT_OK : weft_ext_op_may_start(op);
     if (!st)
         st = weft_ext_op_track(op);

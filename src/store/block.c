@@ -31,7 +31,7 @@ void wefti_store_block_undo(weft_store_t *store, uint64_t id)
 {
     store_ask_t *a = wefti_store_ask_new(store, STORE_FREE, NULL);
     if (!a)
-        return; /* it goes with the lease, if it is not shared */
+        return; /* else it goes with the lease, if it is not shared */
     a->q.block = id;
     wefti_store_ask_send(a);
 }
@@ -62,7 +62,7 @@ static void add_reach(weft_block_t *block, store_reach_t *r)
     atomic_store(&block->reach, r);
 }
 
-/* It came to nothing. */
+/* It failed. */
 static void fail(store_ask_t *a, weft_status_t status)
 {
     if (a->kind == STORE_ALLOC)
@@ -294,7 +294,7 @@ weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op)
         return weft_fail(WEFT_ERR_CLOSED, "the block is being freed or dropped already");
     st = a ? wefti_store_ask_go(a, op) : weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
     if (st)
-        wefti_handle_reopen(&block->handle); /* nothing was started: it is as it was */
+        wefti_handle_reopen(&block->handle); /* nothing was started: undo */
     else
         let_go(block);
     return st;

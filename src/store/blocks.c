@@ -58,7 +58,7 @@ void wefti_store_block_unpaid(store_held_t *b)
 
 /* --- making  ---------------------------------------------------------------------------------------------------------- */
 
-/* How far it may be extended: what was asked for, or what is reasonable. 0: not to be had. */
+/* How far it may be extended: what was asked for, or a default. 0: that is impossible. */
 static uint64_t how_far(const weft_store_server_t *s, uint64_t len, uint64_t wanted)
 {
     uint64_t left = ADDRESS_ALL - s->reserved, most = pages(s->opts.bytes);
@@ -80,11 +80,11 @@ static weft_status_t region_new(weft_store_server_t *s, store_held_t *b, bool un
     o.max_len = b->max_len;
     o.unmapped = unmapped || s->opts.unmapped || s->n_mapped >= s->max_mapped;
     weft_status_t st = weft_region_new(s->ss->rt, &o, &b->region);
-    if (st == WEFT_ERR_LIMIT && !o.unmapped) { /* file descriptors: others have them */
+    if (st == WEFT_ERR_LIMIT && !o.unmapped) { /* there are no more file descriptors */
         o.unmapped = true;
         st = weft_region_new(s->ss->rt, &o, &b->region);
     }
-    if (st && may_shrink && o.max_len > o.len) { /* address space, where the system gives little of it */
+    if (st && may_shrink && o.max_len > o.len) { /* address space may be limited */
         o.max_len = o.len;
         st = weft_region_new(s->ss->rt, &o, &b->region);
     }
@@ -197,7 +197,7 @@ err_region:
 err_b:
     wefti_free(b);
     return st == WEFT_ERR_NOMEM || st == WEFT_ERR_LIMIT ? WEFT_ERR_LIMIT
-                                                        : st; /* the server has no memory: the client has to know no more */
+                                                        : st; /* the server has no memory: for the client that is a limit */
 }
 
 weft_status_t wefti_store_block_extend(store_held_t *b, store_client_t *c, uint64_t len)
@@ -270,7 +270,7 @@ static void hide(store_held_t *b)
         count_back(b->payer, b, 1);
 }
 
-/* And it is nowhere any more. */
+/* And it is on no list any more. */
 static void gone(store_held_t *b)
 {
     weft_store_server_t *s = b->server;
@@ -289,7 +289,7 @@ static void freed(weft_op_t *op, void *user)
     store_state_t *ss = s->ss;
     store_reply_t reply = {.id = b->asker.id, .kind = b->asker.kind, .flags = STORE_BODY};
     weft_ep_id_t to = b->asker.ep;
-    (void)op; /* whatever it came to, the region is gone */
+    (void)op; /* whatever the status, the region is gone */
     store_end(ss);
     pthread_mutex_lock(&ss->lock);
     s->n_freeing--;

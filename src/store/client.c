@@ -117,7 +117,7 @@ void wefti_store_stores_shutdown(store_state_t *ss)
         weft_ext_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
 }
 
-/* Those that the program forgot. */
+/* Those that the program did not close. */
 void wefti_store_stores_free(store_state_t *ss)
 {
     for (wefti_list_t *l; (l = wefti_list_pop(&ss->stores));) {
@@ -139,7 +139,7 @@ static void renew_due(weft_ext_timer_t *t)
 {
     weft_store_t *store = wefti_container_of(t, weft_store_t, renew);
     store_ask_t *a = store->renewing ? NULL : wefti_store_ask_new(store, STORE_RENEW, NULL);
-    renew_later(store); /* without memory now, there may be some the next time */
+    renew_later(store); /* without memory now, try again the next time */
     if (!a)
         return;
     store->renewing = true;
@@ -166,7 +166,8 @@ static void opened(store_ask_t *a, const store_reply_t *p)
         wefti_store_ask_end(a, p->status);
         return;
     }
-    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN; /* whatever it says: renewing is not all we do */
+    /* a lower value would let a server make us send renewals at any rate */
+    store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN;
     memcpy(store->server, p->server, sizeof store->server);
     weft_status_t st =
         store->manual ? WEFT_OK : weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
@@ -190,9 +191,7 @@ static void queried(store_ask_t *a, const store_reply_t *p)
     weft_store_stats_t all = WEFT_STORE_STATS_INIT;
     if (!p->status && a->op) {
         memcpy(&all.bytes, p->stats, sizeof p->stats);
-        size_t n = out->size < sizeof all ? out->size : sizeof all;
-        all.size = n;
-        memcpy(out, &all, n);
+        wefti_opts_write(out, &all, sizeof all);
     }
     wefti_store_ask_end(a, p->status);
 }
@@ -315,7 +314,7 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
     store->bye = NULL;
     wefti_store_ask_of(bye, store);
     st = wefti_store_ask_post(bye, op);
-    if (st) { /* nothing was started: it is as it was */
+    if (st) { /* nothing was started: undo */
         bye->store = NULL;
         store->bye = bye;
         wefti_handle_reopen(&store->handle);
@@ -354,9 +353,7 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
     all.lease_ns = store->lease_ns;
     all.state = (weft_status_t)atomic_load(&store->state);
     wefti_store_leave(store);
-    size_t n = info_out->size < sizeof all ? info_out->size : sizeof all;
-    all.size = n;
-    memcpy(info_out, &all, n);
+    wefti_opts_write(info_out, &all, sizeof all);
     return WEFT_OK;
 }
 

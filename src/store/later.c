@@ -33,7 +33,7 @@ bool wefti_store_later(weft_store_server_t *s, const store_client_t *c, weft_ep_
 
 void wefti_store_later_again(weft_store_server_t *s)
 {
-    size_t n = 0; /* of now: those that wait again come after */
+    size_t n = 0; /* those that wait again are added to the other list */
     wefti_list_each(l, &s->later)
         n++;
     for (wefti_list_t *at; n && (at = wefti_list_first(&s->later)); n--) {

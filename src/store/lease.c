@@ -156,7 +156,7 @@ void wefti_store_client_end(store_client_t *c, bool expired)
 void wefti_store_clients_down(weft_ep_t *ep)
 {
     weft_store_server_t *s = store_state(weft_ep_runtime(ep))->server;
-    if (s) /* before its blocks are freed: what is waiting would be served for nobody */
+    if (s) /* before its blocks are freed: its waiting requests must not be served then */
         wefti_store_later_down(s, weft_ep_id(ep));
     wefti_list_each_safe(l, &store_ep(ep)->clients) {
         store_client_t *c = wefti_container_of(l, store_client_t, ep_link);

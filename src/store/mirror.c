@@ -81,7 +81,7 @@ static void bury(weft_mirror_t *m)
     if (!op)
         return;
     m->open_op = NULL;
-    m->phase = MIR_GONE; /* nobody ever had it */
+    m->phase = MIR_GONE; /* the program never had it */
     op->buf = NULL;
     weft_ext_op_complete(op, m->state, wefti_mirror_why(m, m->state));
 }
@@ -200,7 +200,7 @@ void wefti_mirror_turn(weft_mirror_t *m)
             close_turn(m);
         }
         if (!m->again)
-            arm(m); /* or die, for want of memory */
+            arm(m); /* without memory for the timer the mirror ends */
     }
     m->turning = false;
     if (m->phase == MIR_GONE && !m->children && !atomic_load(&m->coming))

@@ -41,7 +41,7 @@ void wefti_mirror_add_lost(weft_mirror_t *m, weft_status_t why)
     wefti_mirror_add_end(m, why);
 }
 
-/* What it has there: nothing; a former member's copy; or something that is not ours to write over. */
+/* What the server has under that name: nothing, a former member's copy, or something else that must not be overwritten. */
 static void found(mir_member_t *mb, weft_status_t st)
 {
     weft_mirror_t *m = mb->m;
@@ -93,10 +93,10 @@ void wefti_mirror_add_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
     }
 }
 
-/* Is there a place that nothing is under way for any more? */
+/* Is there a place without anything under way? */
 static void take_place(weft_mirror_t *m)
 {
-    if (!wefti_mirror_settled(m)) /* its record is to tell of a configuration that there is */
+    if (!wefti_mirror_settled(m)) /* its record has to name a configuration that exists */
         return;
     mir_each(mb, m) {
         if ((mb->state && mb->state != WEFT_MEMBER_FENCED) || mb->asking || mb->renewing || mb->under_way)
@@ -218,7 +218,7 @@ weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_o
     }
     *weft_ext_scratch(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
     st = wefti_mirror_go(mirror, op);
-    if (st && weft_ext_scratch(op, mir_add_t)->m) /* it did not even begin */
+    if (st && weft_ext_scratch(op, mir_add_t)->m) /* it did not begin */
         wefti_store_unref(store);
     return st;
 }

@@ -71,7 +71,7 @@ static weft_status_t close_start(weft_op_t *op)
     if (st)
         return st;
     (void)weft_ext_op_track(
-        op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
+        op); /* without memory for its deadline it goes on: the handle is closed, and nobody could close it again */
     m->close_op = op;
     wefti_mirror_close_begin(m);
     wefti_mirror_turn(m);
@@ -254,14 +254,13 @@ weft_status_t weft_mirror_get_info(const weft_mirror_t *mirror, weft_mirror_info
     weft_mirror_t *m = (weft_mirror_t *)(uintptr_t)mirror;
     if (!m || !info_out || !info_out->size)
         return weft_fail(WEFT_ERR_INVALID, "the mirror, or the size of the info, is missing");
-    size_t size = info_out->size < sizeof m->shown ? info_out->size : sizeof m->shown;
     weft_status_t st = wefti_mirror_enter(m);
     if (st)
         return st;
     pthread_mutex_lock(&m->lock);
-    memcpy(info_out, &m->shown, size);
+    weft_mirror_info_t all = m->shown;
     pthread_mutex_unlock(&m->lock);
     wefti_handle_leave(&m->handle);
-    info_out->size = size;
+    wefti_opts_write(info_out, &all, sizeof all);
     return WEFT_OK;
 }

@@ -59,15 +59,13 @@ static void told(mir_member_t *mb)
         mb->got = WEFT_ERR_CORRUPT;
         return;
     }
-    if (m->n_listed && r->origin != m->origin &&
-        r->epoch <= m->accepted) { /* another mirror of that name, which came to nothing */
+    if (m->n_listed && r->origin != m->origin && r->epoch <= m->accepted) { /* another mirror of that name, whose making failed */
         mb->got = WEFT_ERR_NOTFOUND;
         return;
     }
     mb->epoch = r->epoch;
     m->epoch = r->epoch > m->epoch ? r->epoch : m->epoch;
-    if (!wefti_mirror_lists(
-            r, mb->server)) { /* it is being refilled: what it has is nobody's, but it knows that there is something */
+    if (!wefti_mirror_lists(r, mb->server)) { /* it is being refilled: its bytes do not count, but its record does */
         mb->answer.key_len = 0;
         return;
     }
@@ -132,7 +130,7 @@ static bool anyone_waits(const weft_mirror_t *m)
     return m->open_op || !wefti_list_empty(&m->pieces) || !wefti_list_empty(&m->reads);
 }
 
-/* Operations that go on as long as it takes have waited for long enough. */
+/* End operations without a deadline that have waited for long enough. */
 static void give_up(weft_mirror_t *m)
 {
     if (m->open_op) {
@@ -216,7 +214,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
         return;
     }
     mir_each(mb, m) {
-        if (mb->store && mb->fresh) /* who waits for more copies (wefti_mirror_find_more()) may have waited for this one */
+        if (mb->store && mb->fresh) /* a piece in wefti_mirror_find_more() may wait for this one */
             mir_wake(m);
         if (mb->store && (mb->fresh || mb->remote))
             judge(mb);

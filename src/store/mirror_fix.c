@@ -135,7 +135,7 @@ static void agree_step(mir_piece_t *p)
 void wefti_mirror_mend(weft_mirror_t *m, uint64_t unit)
 {
     if (m->n_mends >= MIR_MENDS || m->phase != MIR_UP)
-        return; /* whoever reads it next comes here too */
+        return; /* the next read of it comes here too */
     wefti_list_each(l, &m->pieces) {
         mir_piece_t *p = wefti_container_of(l, mir_piece_t, link);
         if (p->mend && p->unit == unit)

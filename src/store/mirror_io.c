@@ -85,7 +85,7 @@ static void write_step(mir_piece_t *p)
         all = false;
         if (p->out & mir_bit(mb) || !mb->remote || mb->resetting)
             continue;
-        uint64_t timeout = mb->state == WEFT_MEMBER_REFILLING ? mir_patience(m) : 0; /* no lease tells of its end */
+        uint64_t timeout = mb->state == WEFT_MEMBER_REFILLING ? mir_patience(m) : 0; /* it has no lease that would end */
         weft_status_t st = wefti_mirror_access(p, mb, true, p->bytes, 0, mir_stride(m->checksums), timeout);
         if (st)
             wefti_mirror_write_answer(p, mb, mb->use, st);
@@ -134,7 +134,7 @@ static bool begin_one(weft_op_t *op)
     p->user = io->buf + io->begun;
     p->from = (uint32_t)(at - begins);
     p->n = (uint32_t)(left < ends - at ? left : ends - at);
-    if (op->timeout_ns && op->timeout_ns / 4 < p->patience) /* there is to be time for another member */
+    if (op->timeout_ns && op->timeout_ns / 4 < p->patience) /* to have time for another member */
         p->patience = op->timeout_ns / 4 > WEFT_MILLISECOND ? op->timeout_ns / 4 : WEFT_MILLISECOND;
     m->n_reads += !io->write;
     m->n_writes += io->write;

@@ -256,7 +256,7 @@ bool wefti_mirror_lists(const wefti_replica_t *rec, const uint8_t server[WEFT_ST
 
 void wefti_mirror_adopt(weft_mirror_t *m, const wefti_replica_t *rec)
 {
-    if (m->phase != MIR_UP) { /* from then on they stay as they are, and any thread that posts reads them */
+    if (m->phase != MIR_UP) { /* from then on any thread that posts reads them, and they do not change */
         m->len = rec->len;
         m->origin = rec->origin;
         m->checksums = rec->flags & WEFTI_REPLICA_CHECKSUMS;
@@ -345,7 +345,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
     }
     if (m->setting && !more && m->adding == ADD_JOIN && m->added->state == WEFT_MEMBER_REFILLING &&
         wefti_mirror_lists(&m->rec, m->added->server)) {
-        /* The new one last: it was not in the configuration before, and does not know whether we still are its writer. */
+        /* The new member last: it was not in the configuration before, and does not know whether we are still the writer. */
         m->added->resetting = m->added->served = true;
         wefti_mirror_ask(m->added, ASK_SET);
         return;
@@ -379,7 +379,7 @@ static void on_renewed(weft_op_t *op, void *user)
     if (m->state || m->phase >= MIR_SEALING) {
         /* nothing */
     } else if (!st || st == WEFT_ERR_AGAIN) {
-        if (mb->epoch == mb->renew_epoch) { /* else there is a later stamp, and nobody has this one */
+        if (mb->epoch == mb->renew_epoch) { /* else there is a later stamp */
             mb->stamp = mb->renewed.stamp;
             mb->heard = weft_now(m->rt);
         }

@@ -68,7 +68,7 @@ void wefti_mirror_open_asked(mir_member_t *mb, uint8_t what, weft_status_t st)
 
 /* --- taking over  ----------------------------------------------------------------------------------------------------- */
 
-/* Nobody has a record of it that counts: what does that mean? */
+/* What it means that nobody has a record of it that counts. */
 static weft_status_t nothing(const weft_mirror_t *m)
 {
     weft_status_t st = WEFT_ERR_NOTFOUND;
@@ -88,7 +88,7 @@ static mir_member_t *by_server(weft_mirror_t *m, const uint8_t server[WEFT_STORE
     return NULL;
 }
 
-/* Does this server have what this record says that it has? */
+/* Does this server have what the record says? */
 static bool has(const mir_member_t *mb, const wefti_replica_t *rec)
 {
     const wefti_replica_t *own = &mb->answer.rec;
@@ -153,7 +153,7 @@ static void answered(weft_mirror_t *m)
         m->epoch = own->epoch > m->epoch ? own->epoch : m->epoch;
         memcpy(r->members[r->n_members++], mb->server, WEFT_STORE_ID);
     }
-    if (missing && (!m->force || !mir_config(rec.epoch))) { /* what was never whole has nothing to be saved */
+    if (missing && (!m->force || !mir_config(rec.epoch))) { /* a mirror that was never complete has nothing to save */
         weft_log(WEFT_LOG_INFO, "mirror %s: %u of its %u members do not answer%s", m->name, missing, rec.n_members,
                  mir_config(rec.epoch) ? "" : ", and its making was never complete");
         wefti_mirror_die(m, WEFT_ERR_STALE);
@@ -197,7 +197,7 @@ static void taken(weft_mirror_t *m)
             again_later(m);
             return;
         }
-        if (!m->force) { /* it may have been taken or not: who opens it next finds out */
+        if (!m->force) { /* it may have been taken or not: the next open finds out */
             wefti_mirror_die(m, WEFT_ERR_STALE);
             return;
         }
@@ -209,7 +209,7 @@ static void taken(weft_mirror_t *m)
             wefti_mirror_leave_store(mb);
             continue;
         }
-        mb->state = mb->remote ? WEFT_MEMBER_UP : WEFT_MEMBER_FENCED; /* nobody is served from it: no need to wait */
+        mb->state = mb->remote ? WEFT_MEMBER_UP : WEFT_MEMBER_FENCED; /* it serves nobody: there is no need to wait */
         up += mb->remote != NULL;
     }
     if (!up) {

@@ -97,7 +97,7 @@ void wefti_mirror_piece_end(mir_piece_t *p)
     m->n_writes -= p->kind == PIECE_WRITE;
     m->n_mends -= p->mend;
     m->again = true;
-    if (p->out) /* cancelled: it lets go soon */
+    if (p->out) /* it is cancelled, and ends soon */
         for (unsigned i = 0; i < WEFT_MIRROR_MAX; i++) {
             if (p->out & 1u << i)
                 weft_op_cancel(&p->to[i].op);
@@ -127,7 +127,7 @@ void wefti_mirror_pieces_free(weft_mirror_t *m)
 
 /* --- accesses  -------------------------------------------------------------------------------------------------------- */
 
-/* A copy has come: is it one? */
+/* A copy has come: does it match its checksum? */
 static bool came(mir_piece_t *p, mir_member_t *mb)
 {
     weft_mirror_t *m = p->m;
@@ -251,14 +251,14 @@ bool wefti_mirror_read_one(mir_piece_t *p, weft_status_t *failed_out)
             if (!usable) {
                 if (!m->writer)
                     wefti_mirror_find(m);
-                return false; /* whoever brings one back wakes us */
+                return false; /* a member that comes back wakes the piece */
             }
             if (!(usable & ~p->bad)) {
                 if (!wefti_mirror_find_more(m, p->bad, &p->sought))
                     *failed_out = WEFT_ERR_CORRUPT;
                 return false;
             }
-            p->tried = 0; /* nobody was fast enough */
+            p->tried = 0; /* no member answered in time */
             p->patience = p->patience < 8 * m->lease_ns ? 2 * p->patience : p->patience;
             continue;
         }

@@ -31,10 +31,10 @@ static void lapse(store_replica_t *r)
 {
     r->rec.flags |= WEFTI_REPLICA_LAPSED;
     weft_ext_timer_stop(r->block->server->ss->rt, &r->timer);
-    weft_region_revoke(r->block->region, NULL); /* should there be no memory for that: `until` has passed, and nobody gets in */
+    weft_region_revoke(r->block->region, NULL); /* without memory for that: `until` has passed, and every access is refused */
 }
 
-/* What it is now, whether or not the timer came yet. */
+/* What it is now, also if its timer is late. */
 static void look(store_replica_t *r)
 {
     if (leased(r) && weft_now(r->block->server->ss->rt) >= r->until)

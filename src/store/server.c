@@ -100,7 +100,7 @@ static void server_free(weft_store_server_t *s)
     wefti_map_free(&s->clients);
     wefti_slots_free(&s->blocks);
     wefti_free(s->names.at);
-    wefti_handle_free(&handles, s); /* whoever is inside does not wait for the lock, which we have */
+    wefti_handle_free(&handles, s); /* threads inside do not wait for the lock, which we hold */
 }
 
 void wefti_store_server_settle(weft_store_server_t *s)
@@ -128,7 +128,7 @@ static weft_status_t close_start(weft_op_t *op)
     weft_store_server_t *s = weft_ext_scratch(op, closing_t)->server;
     store_state_t *ss = s->ss;
     (void)weft_ext_op_track(
-        op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
+        op); /* without memory for its deadline it goes on: the handle is closed, and nobody could close it again */
     pthread_mutex_lock(&ss->lock);
     s->closing = true;
     s->close_op = op;
@@ -141,7 +141,7 @@ static weft_status_t close_start(weft_op_t *op)
     return WEFT_OK;
 }
 
-/* Whoever waited does so no longer; the memory is given back all the same. */
+/* Nobody waits any more; the memory is given back all the same. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
     weft_store_server_t *s = weft_ext_scratch(op, closing_t)->server;
@@ -199,7 +199,7 @@ weft_status_t weft_store_server_close(weft_store_server_t *server, weft_op_t *op
         st = weft_fail(WEFT_ERR_CLOSED, "the server is being closed already");
     } else {
         st = close_it(rt, server, op);
-        if (st) /* nothing was started: it is as it was */
+        if (st) /* nothing was started: undo */
             wefti_handle_reopen(&server->handle);
     }
     weft_ext_leave(rt);
@@ -226,9 +226,7 @@ weft_status_t weft_store_server_get_stats(weft_store_server_t *server, weft_stor
     weft_ext_leave(rt);
     if (st)
         return st;
-    size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
-    all.size = n;
-    memcpy(stats_out, &all, n);
+    wefti_opts_write(stats_out, &all, sizeof all);
     return WEFT_OK;
 }
 
@@ -239,7 +237,7 @@ void wefti_store_server_shutdown(store_state_t *ss)
     if (s) {
         bool waits = s->closing;
         s->closing = true;
-        for (wefti_list_t *l; (l = wefti_list_first(&s->block_list));) /* before their owners, who would free them */
+        for (wefti_list_t *l; (l = wefti_list_first(&s->block_list));) /* before their owners end, who would free them */
             wefti_store_block_forget(wefti_container_of(l, store_held_t, link));
         clients_end(s);
         if (waits)

@@ -234,7 +234,7 @@ static void get_body(wefti_reader_t *r, uint16_t has, store_reply_t *p)
     if (has & HAS_SERVER)
         get_id(r, p->server);
     if (has & HAS_STATS) {
-        uint8_t n = wefti_get_u8(r); /* a newer server may have more, an older one less */
+        uint8_t n = wefti_get_u8(r); /* a newer server may send more, an older one less */
         for (uint8_t i = 0; i < n; i++) {
             uint64_t v = wefti_get_u64(r);
             if (i < STORE_STATS_N)
