@@ -19,7 +19,7 @@ PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "mem": 3, "conn": 4, 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
 MODULE = "src/fabric/ucx/"
-MODULE_SEES = {"fabric/fabric.h", "fabric/module.h"}
+MODULE_SEES = {"fabric/fabric.h", "fabric/module.h", "fabric/transfers.h"}
 MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots"}
 
 

@@ -229,7 +229,7 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
     }
     s->x = x;
     s->total = total;
-    s->from = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
+    s->from.iov = iov;
     s->state = WEFTI_SHM_ANNOUNCED;
     wefti_list_push_back(&lane->sends, &s->link);
 
@@ -292,7 +292,7 @@ weft_status_t wefti_shm_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t i
         memcpy(p->own_iov, iov, iov_n * sizeof *iov);
         iov = p->own_iov;
     }
-    p->to = (wefti_shm_cursor_t){iov, iov_n, 0, 0};
+    p->to.iov = iov;
     p->left = want;
     p->stream = want >= WEFTI_PAST_CACHE;
     p->x = x;
@@ -403,7 +403,7 @@ static weft_status_t on_data(wefti_shm_lane_t *lane, const uint8_t *bytes, uint3
         return WEFT_ERR_PROTOCOL;
     if (wefti_list_linked(&p->ctl.link)) /* our PULL has not left: these are bytes that nobody asked for, and p is on lane->out */
         return WEFT_ERR_PROTOCOL;
-    wefti_shm_scatter(&p->to, bytes + sizeof id, n);
+    wefti_cursor_scatter(&p->to, bytes + sizeof id, n);
     p->left -= n;
     if (!p->left)
         pull_done(p);
@@ -498,7 +498,7 @@ static unsigned work_streams(wefti_shm_lane_t *lane)
         if (!at)
             break;
         memcpy(at, &s->id, sizeof s->id);
-        wefti_shm_gather(&s->from, at + sizeof s->id, bytes);
+        wefti_cursor_gather(&s->from, at + sizeof s->id, bytes);
         wefti_shm_lane_commit(lane, sizeof s->id + bytes, WEFTI_SHM_DATA);
         s->left -= bytes;
         budget -= bytes;

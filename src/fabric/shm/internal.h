@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
+#include "fabric/cursor.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/shm.h"
 
@@ -169,18 +170,13 @@ typedef struct wefti_shm_ctl {
     uint32_t ends;     /* embedded in something that ends with it */
 } wefti_shm_ctl_t;
 
-typedef struct wefti_shm_cursor {
-    const weft_iov_t *iov;
-    size_t n, i, off;
-} wefti_shm_cursor_t;
-
 /* An announcement of ours: ANNOUNCED -> STREAMING (the peer asked for it through the ring) -> STREAMED; done from any of them. */
 enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
 typedef struct wefti_shm_send {
     wefti_list_t link;      /* lane->sends, lane->streams, or the transport's free ones */
     wefti_xfer_t *x;
     uint64_t id, total, left;
-    wefti_shm_cursor_t from;
+    wefti_cursor_t from;
     uint32_t state;
 } wefti_shm_send_t;
 
@@ -198,7 +194,7 @@ typedef struct wefti_shm_pull {
     wefti_shm_ctl_t ctl;
     wefti_xfer_t *x;
     uint64_t id, total, left;
-    wefti_shm_cursor_t to;
+    wefti_cursor_t to;
     weft_iov_t own_iov[4];
     wefti_shm_arena_t *arena;        /* held: the one that piece[at_here] is in, if it is in any */
     uint32_t state;
@@ -228,9 +224,6 @@ void wefti_shm_bulk_free_spares(wefti_shm_transport_t *r);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
-/* Copy between a cursor and plain bytes; n bytes must be left in the cursor. */
-void wefti_shm_scatter(wefti_shm_cursor_t *to, const uint8_t *bytes, size_t n);
-void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n);
 
 /* --- arena.c: memory that one side shares and the other maps -------------------------------------------------------------- */
 

@@ -22,10 +22,9 @@
 #include <unistd.h>
 
 #include "base/list.h"
-#include "base/map.h"
-#include "base/slots.h"
 #include "fabric/pulse.h"
 #include "fabric/tcp/tcp.h"
+#include "fabric/transfers.h"
 
 #define TP_KIND 4
 #define TP_REC_MAX 8448          /* bytes of the longest record: 8 KiB of payload, and what rooms put before it */
@@ -69,7 +68,6 @@ enum {
 typedef struct tp_transport tp_transport_t;
 typedef struct tp_lane tp_lane_t;
 typedef struct tp_pull tp_pull_t;
-typedef struct tp_send tp_send_t;
 
 typedef struct tp_frame {
     wefti_list_t link; /* transport's free ones, or a lane's queue */
@@ -149,8 +147,7 @@ struct tp_lane {
     wefti_list_t queue;     /* of tp_frame_t, waiting for the socket */
     wefti_list_t open_link; /* transport->open: something to send with the next progress */
     wefti_list_t stuck_link; /* transport->stuck: the socket was full */
-    wefti_list_t pumping;   /* of tp_send_t: payloads that go between records */
-    tp_send_t *chunk;       /* whose chunk is partly out, and so must go on first; NULL: none */
+    wefti_outgoing_t *chunk; /* whose chunk is partly out, and so must go on first; NULL: none */
     uint64_t chunk_head[2];
     uint32_t chunk_head_at, chunk_left, chunk_pad;
 
@@ -162,11 +159,7 @@ struct tp_lane {
     uint32_t quiet;         /* polls in a row that found nothing */
     uint32_t warm;          /* polls that found something, since it became hot or was slept on */
 
-    wefti_list_t announces; /* of tp_send_t, not being sent */
-    wefti_list_t offers;    /* of tp_pull_t, not yet pulled or refused */
-    wefti_list_t pulling;
-    wefti_map_t offer_ids;
-    unsigned untold;        /* transfers that are done and not told */
+    wefti_lane_transfers_t transfers; /* `sending`: those that go between records */
     unsigned events;
     wefti_list_t event_link;
     weft_status_t why;
@@ -189,36 +182,14 @@ struct tp_lane {
     /* bulk */
     tp_conn_t *bulk;
     bool no_bulk;           /* there is none, and will be none */
-    wefti_list_t bulk_out;  /* of tp_send_t to send over it */
+    wefti_list_t bulk_out;  /* of wefti_outgoing_t to send over it */
     unsigned bulk_in;       /* pulls that come over it */
 };
 
-/* One of our announcements. */
-struct tp_send {
-    wefti_list_t link;   /* lane->announces, ->pumping, ->bulk_out, then transport->sent */
-    tp_lane_t *lane;
-    wefti_xfer_t *x;
-    uint64_t id;
-    weft_status_t status;
-    bool pulled;
-    const weft_iov_t *iov;
-    size_t iov_at, piece_at;
-    uint64_t total, want, sent, slot;
-};
-
-/* One of the peer's. */
+/* One of the peer's announcements. */
 struct tp_pull {
-    wefti_pull_t base;
-    wefti_list_t link;   /* lane->offers or ->pulling, then transport->pulled */
-    tp_lane_t *lane;
-    wefti_xfer_t *x;
-    uint64_t id, total, want, got;
-    uint64_t slot;       /* in transport->pulls; 0: none */
-    weft_status_t status;
-    bool bulk;           /* is to come over the second connection */
-    weft_iov_t *iov;
-    size_t iov_at, piece_at;
-    weft_iov_t own_iov[4];
+    wefti_incoming_t in;
+    bool bulk; /* is to come over the second connection */
 };
 
 struct tp_transport {
@@ -231,7 +202,8 @@ struct tp_transport {
     uint32_t epoch;         /* counts progress calls */
     unsigned n_lanes, n_up, n_hot;
     tp_lane_t *hot[TP_HOT];
-    wefti_slots_t lanes, sends, pulls;
+    wefti_slots_t lanes;
+    wefti_transfers_t transfers;
 
     tp_conn_t listeners[TP_ADDRS];
     unsigned n_listeners, n_addrs;
@@ -246,13 +218,14 @@ struct tp_transport {
     wefti_list_t unacked;   /* conns in UP */
     uint64_t bound;         /* ns: a peer that acknowledges nothing for so long is lost */
 
-    wefti_list_t open, stuck, events, sent, pulled, bulk_busy, free_frames;
+    wefti_list_t open, stuck, events, bulk_busy, free_frames;
     unsigned n_free_frames;
     _Alignas(16) uint8_t in[TP_IN];
 };
 
 static inline tp_transport_t *tp_transport(wefti_transport_t *r) { return (tp_transport_t *)(void *)r; }
 static inline tp_lane_t *tp_lane(wefti_lane_t *l) { return (tp_lane_t *)(void *)l; }
+static inline tp_pull_t *tp_pull(wefti_incoming_t *p) { return (tp_pull_t *)(void *)p; }
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
 /* transport.c */
@@ -351,15 +324,10 @@ void wefti_tp_item(tp_lane_t *l, uint32_t kind, const uint8_t *bytes, uint32_t n
 /* A chunk of n bytes for this slot is coming; NULL: the lane has failed. */
 tp_pull_t *wefti_tp_chunk_begins(tp_lane_t *l, uint64_t slot, uint32_t n);
 /* n more bytes of a pull are where they belong; true: that was all, and it is over. */
-bool wefti_tp_pull_advance(tp_pull_t *p, size_t n);
-/* The pieces that are next, at most `most` bytes, into v[n..TP_PIECES); how many there are then. */
-int wefti_tp_pieces(const weft_iov_t *iov, size_t at, size_t skip, uint64_t most, struct iovec *v, int n);
-void wefti_tp_advance(const weft_iov_t *iov, size_t *at, size_t *skip, size_t n);
-/* All of its bytes have left: the rest is for the peer to say. */
-void wefti_tp_send_left(tp_send_t *s);
+bool wefti_tp_pull_came(tp_pull_t *p, size_t n);
+/* The lane closes: end all that is under way. Offers stay until they are told. */
 void wefti_tp_abandon(tp_lane_t *l);
-unsigned wefti_tp_tell_done(tp_transport_t *r);
-void wefti_tp_tell_withdrawn(tp_lane_t *l);
+extern const wefti_transfers_ops_t wefti_tp_transfers;
 
 /* bulk.c */
 void wefti_tp_bulk_want(tp_lane_t *l);

@@ -103,10 +103,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
     wefti_list_init(&l->queue);
     wefti_list_init(&l->open_link);
     wefti_list_init(&l->stuck_link);
-    wefti_list_init(&l->pumping);
-    wefti_list_init(&l->announces);
-    wefti_list_init(&l->offers);
-    wefti_list_init(&l->pulling);
+    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
     wefti_list_init(&l->event_link);
     wefti_list_init(&l->bulk_out);
     r->n_lanes++;
@@ -256,7 +253,7 @@ void wefti_tp_lane_end(tp_lane_t *l)
     else if (l->conn)
         wefti_tp_conn_drop(l->conn);
     l->fd = -1;
-    wefti_tp_tell_withdrawn(l);
+    wefti_tell_withdrawn(&l->transfers);
 }
 
 void wefti_tp_lane_free(tp_lane_t *l)
@@ -265,7 +262,7 @@ void wefti_tp_lane_free(tp_lane_t *l)
     r->n_lanes--;
     wefti_slots_remove(&r->lanes, l->id);
     wefti_list_remove(&l->event_link);
-    wefti_map_free(&l->offer_ids);
+    wefti_lane_transfers_free(&l->transfers);
     explicit_bzero(l->key, sizeof l->key);
     wefti_free(l);
 }

@@ -99,10 +99,10 @@ static bool only_full(tp_lane_t *l)
 /* Begin the next chunk of the payloads that were pulled; false: there is none. */
 static bool begin_chunk(tp_lane_t *l)
 {
-    wefti_list_t *it = wefti_list_first(&l->pumping);
+    wefti_list_t *it = wefti_list_first(&l->transfers.sending);
     if (!it || l->state != TP_LANE_UP)
         return false;
-    tp_send_t *s = wefti_container_of(it, tp_send_t, link);
+    wefti_outgoing_t *s = wefti_container_of(it, wefti_outgoing_t, link);
     uint32_t n = s->want - s->sent < TP_CHUNK ? (uint32_t)(s->want - s->sent) : TP_CHUNK;
     l->chunk_head[0] = (uint64_t)TP_DATA << 32 | n;
     l->chunk_head[1] = s->slot;
@@ -113,17 +113,13 @@ static bool begin_chunk(tp_lane_t *l)
     return true;
 }
 
-static int chunk_pieces(const tp_lane_t *l, struct iovec *v)
+static unsigned chunk_pieces(const tp_lane_t *l, struct iovec *v)
 {
     static uint8_t zeroes[8];
-    int n = 0;
+    unsigned n = 0;
     if (l->chunk_head_at < sizeof l->chunk_head)
         v[n++] = (struct iovec){(uint8_t *)(uintptr_t)l->chunk_head + l->chunk_head_at, sizeof l->chunk_head - l->chunk_head_at};
-    uint64_t all = 0;
-    int head = n;
-    n = wefti_tp_pieces(l->chunk->iov, l->chunk->iov_at, l->chunk->piece_at, l->chunk_left, v, n);
-    for (int i = head; i < n; i++)
-        all += v[i].iov_len;
+    uint64_t all = wefti_cursor_pieces(l->chunk->from, l->chunk_left, v, TP_PIECES, &n);
     if (all == l->chunk_left && l->chunk_pad && n < TP_PIECES)
         v[n++] = (struct iovec){zeroes, l->chunk_pad};
     return n;
@@ -131,13 +127,13 @@ static int chunk_pieces(const tp_lane_t *l, struct iovec *v)
 
 static void chunk_sent(tp_lane_t *l, size_t n)
 {
-    tp_send_t *s = l->chunk;
+    wefti_outgoing_t *s = l->chunk;
     size_t part = sizeof l->chunk_head - l->chunk_head_at;
     part = n < part ? n : part;
     l->chunk_head_at += (uint32_t)part;
     n -= part;
     part = n < l->chunk_left ? n : l->chunk_left;
-    wefti_tp_advance(s->iov, &s->iov_at, &s->piece_at, part);
+    wefti_cursor_advance(&s->from, part);
     s->sent += part;
     l->chunk_left -= (uint32_t)part;
     l->chunk_pad -= (uint32_t)(n - part);
@@ -145,14 +141,14 @@ static void chunk_sent(tp_lane_t *l, size_t n)
         return;
     l->chunk = NULL;
     if (s->sent == s->want)
-        wefti_tp_send_left(s);
+        wefti_outgoing_left(s);
 }
 
 /* --- flushing ------------------------------------------------------------------------------------------------------------------ */
 
-static int queue_pieces(const tp_lane_t *l, struct iovec *v)
+static unsigned queue_pieces(const tp_lane_t *l, struct iovec *v)
 {
-    int n = 0;
+    unsigned n = 0;
     wefti_list_each(it, &l->queue) {
         tp_frame_t *f = wefti_container_of(it, tp_frame_t, link);
         if (n == TP_PIECES)
@@ -190,7 +186,7 @@ void wefti_tp_flush(tp_lane_t *l)
         if (l->frame && !l->chunk && wefti_list_empty(&l->queue))
             enqueue(l, 0); /* and not before: while others wait, it goes on being filled */
         bool chunk = l->chunk || (wefti_list_empty(&l->queue) && begin_chunk(l));
-        msg.msg_iovlen = (size_t)(chunk ? chunk_pieces(l, v) : queue_pieces(l, v));
+        msg.msg_iovlen = chunk ? chunk_pieces(l, v) : queue_pieces(l, v);
         if (!msg.msg_iovlen)
             return;
         ssize_t n = sendmsg(l->fd, &msg, FLAGS);

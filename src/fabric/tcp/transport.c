@@ -252,7 +252,7 @@ static void tell_lane(tp_lane_t *l)
     if (l->state == TP_LANE_CLOSING)
         wefti_tp_lane_end(l);
     if (l->state == TP_LANE_ENDED) {
-        if (!l->untold) {
+        if (!l->transfers.untold) {
             void *user = l->base.user;
             wefti_tp_lane_free(l);
             up->lane_closed(user);
@@ -274,7 +274,7 @@ static void tell_lane(tp_lane_t *l)
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(tp_transport_t *r)
 {
-    unsigned n = wefti_tp_tell_done(r);
+    unsigned n = wefti_transfers_tell(&r->transfers);
     wefti_list_t now, *it;
     wefti_list_init(&now);
     wefti_list_splice(&now, &r->events);
@@ -287,7 +287,7 @@ static unsigned tell(tp_transport_t *r)
 
 static bool has_to_tell(const tp_transport_t *r)
 {
-    return !wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled);
+    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers);
 }
 
 /* --- progress ------------------------------------------------------------------------------------------------------------------ */
@@ -425,11 +425,10 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
     r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp"};
     r->epoll_fd = r->timer_fd = r->spare_fd = -1;
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
-    wefti_slots_init(&r->sends, UINT32_MAX - 1);
-    wefti_slots_init(&r->pulls, UINT32_MAX - 1);
+    wefti_transfers_init(&r->transfers, &wefti_tp_transfers);
     r->bound = config->heartbeat;
-    wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead,   &r->reserved,  &r->open,       &r->unacked,
-                             &r->stuck, &r->events,    &r->sent,    &r->pulled, &r->bulk_busy, &r->free_frames};
+    wefti_list_t *lists[] = {&r->dials,   &r->strangers, &r->lingers, &r->dead,      &r->reserved,   &r->open,
+                             &r->unacked, &r->stuck,     &r->events,  &r->bulk_busy, &r->free_frames};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
     *transport_out = &r->base;
@@ -458,8 +457,7 @@ void wefti_tcp_close(wefti_transport_t *transport)
     while ((it = wefti_list_pop(&r->free_frames)))
         wefti_free(wefti_container_of(it, tp_frame_t, link));
     wefti_slots_free(&r->lanes);
-    wefti_slots_free(&r->sends);
-    wefti_slots_free(&r->pulls);
+    wefti_transfers_free(&r->transfers);
     wefti_free(r->devices);
     wefti_free(r);
 }

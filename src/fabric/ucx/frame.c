@@ -182,7 +182,7 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
 {
     uint64_t value;
     if (kind == UX_REC_OFFER) {
-        wefti_ux_offer_arrived(l, bytes, n);
+        wefti_offer_arrived(&l->transfers, bytes, n, sizeof(ux_pull_t));
         return;
     }
     if (kind == UX_REC_PULL) {

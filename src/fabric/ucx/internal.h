@@ -27,9 +27,8 @@
 #include <ucp/api/ucp.h>
 
 #include "base/list.h"
-#include "base/map.h"
-#include "base/slots.h"
 #include "fabric/module.h"
+#include "fabric/transfers.h"
 
 #define UX_AM_ID 0
 #define UX_AM_CHUNK 1
@@ -111,7 +110,6 @@ struct ux_lane {
     uint32_t tx_seq, rx_seq;
     uint32_t epoch;         /* of transport, when the first record went out */
     unsigned in_flight;     /* frames UCX or the backlog has */
-    unsigned untold;        /* transfers that are done and not told */
     unsigned chunks;        /* UCX has */
     bool want_space;
     bool failed;            /* lane_failed is due or was called */
@@ -125,12 +123,8 @@ struct ux_lane {
     wefti_list_t open_link; /* transport->open: `frame` has records that wait for progress */
     wefti_list_t event_link;
     wefti_list_t backlog;   /* frames committed before there was an endpoint */
-    wefti_list_t announces; /* of ux_announce_t */
-    wefti_list_t pumping;   /* of ux_announce_t: chunks to send */
+    wefti_lane_transfers_t transfers;
     wefti_list_t pump_link; /* transport->pumps */
-    wefti_list_t offers;    /* of ux_pull_t, not yet pulled or refused */
-    wefti_list_t pulling;
-    wefti_map_t offer_ids;
     wefti_list_t keys;      /* of ux_key_t: what the peer may reach */
     wefti_list_t ones;      /* of ux_one_t that UCX has */
     wefti_list_t unflushed; /* of ux_one_t: puts after which no flush was posted */
@@ -142,37 +136,18 @@ struct ux_lane {
 };
 
 typedef struct ux_announce {
-    wefti_list_t link; /* lane->announces or ->pumping, then transport->sent */
-    ux_lane_t *lane;
-    wefti_xfer_t *x;
-    uint64_t id;
-    weft_status_t status;
-    bool refused;        /* that is what the completion means, the peer said */
-    /* chunks only */
-    bool chunked, pulled, taken;
-    unsigned chunks;     /* UCX has */
-    const weft_iov_t *iov;
-    size_t iov_n, iov_at, piece_at;
-    uint64_t total, want, sent, slot;
-    uint8_t head[];      /* UCX may read it until the send is done */
+    wefti_outgoing_t out;
+    bool refused;    /* the peer said that this is what UCX's completion means (rendezvous only) */
+    bool taken;      /* the peer has the bytes (chunks only) */
+    unsigned chunks; /* UCX has */
+    uint8_t head[];  /* UCX may read it until the send is done */
 } ux_announce_t;
 
 struct ux_pull {
-    wefti_pull_t base;
-    wefti_list_t link; /* lane->offers or ->pulling, or transport->pulled */
-    ux_lane_t *lane;
-    wefti_xfer_t *x;
-    void *desc;          /* UCX's; NULL once given back */
-    uint64_t id, total;
-    weft_status_t status;
-    bool in_callback;    /* UCX still looks at desc: leave giving it back to the callback's return value */
-    ucp_dt_iov_t *iov;
-    void *rest;          /* where the bytes nobody wants go */
-    /* chunks only */
-    bool chunked;
-    uint64_t slot;       /* in transport->pulls; 0: none */
-    size_t iov_n, iov_at, piece_at;
-    uint64_t want, got;
+    wefti_incoming_t in;
+    bool rendezvous;  /* by UCX's rendezvous, else in chunks */
+    bool in_callback; /* UCX still looks at desc: leave giving it back to the callback's return value */
+    void *desc;       /* UCX's; NULL once given back */
 };
 
 struct ux_transport {
@@ -190,7 +165,7 @@ struct ux_transport {
     ux_lane_t **lanes;      /* by index in the token */
     uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
     bool chunked;           /* payloads go in chunks of our own */
-    wefti_slots_t announces, pulls;
+    wefti_transfers_t transfers;
     wefti_list_t pumps;     /* lanes that could send chunks now */
     wefti_list_t free_chunks;
     wefti_map_t peers;      /* by id */
@@ -198,8 +173,6 @@ struct ux_transport {
     wefti_list_t events;    /* lanes with something to tell */
     wefti_list_t ep_events; /* endpoints without a lane to close */
     unsigned n_eps;
-    wefti_list_t sent;      /* ux_announce_t that are done */
-    wefti_list_t pulled;    /* ux_pull_t that are done */
     bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
     wefti_list_t ones;      /* ux_one_t that are done */
@@ -216,6 +189,8 @@ struct ux_transport {
 static inline const char *wefti_ux_tls(const ux_transport_t *r) { return r->tls[0] ? r->tls : "all of UCX's"; }
 static inline ux_transport_t *ux_transport(wefti_transport_t *r) { return (ux_transport_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
+static inline ux_announce_t *ux_announce(wefti_outgoing_t *o) { return (ux_announce_t *)(void *)o; }
+static inline ux_pull_t *ux_pull(wefti_incoming_t *p) { return (ux_pull_t *)(void *)p; }
 
 /* transport.c; what fabric/module.h has is said there */
 weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
@@ -264,11 +239,8 @@ static inline ux_lane_t *wefti_ux_lane_of(ux_transport_t *r, uint64_t token)
 }
 
 /* chunk.c */
-/* An announcement of x on the lane, in the table of those, with room for `head` bytes that UCX sends. */
-weft_status_t wefti_ux_announce_new(ux_lane_t *l, wefti_xfer_t *x, size_t head, ux_announce_t **announce_out);
-weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total, wefti_xfer_t *x);
+weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
-void wefti_ux_offer_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
 void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id);
 void wefti_ux_chunk_arrived(ux_transport_t *r, const void *head, size_t head_n, const void *data, size_t n);
@@ -314,13 +286,10 @@ weft_status_t wefti_ux_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n
 void wefti_ux_refuse(wefti_pull_t *p, bool taken);
 ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size_t head_n, void *desc, size_t total);
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id);
-void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status);
-void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status);
 /* Give every waiting offer back to UCX; they stay on lane->offers until told. */
 void wefti_ux_release_offers(ux_lane_t *l);
-void wefti_ux_tell_withdrawn(ux_lane_t *l);
-unsigned wefti_ux_tell_done(ux_transport_t *r);
-/* One of l->untold was told. */
-void wefti_ux_told(ux_lane_t *l);
+/* A transfer of the lane was told. */
+void wefti_ux_told(wefti_lane_t *lane);
+extern const wefti_transfers_ops_t wefti_ux_transfers;
 
 #endif

@@ -181,11 +181,8 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     wefti_list_init(&l->open_link);
     wefti_list_init(&l->event_link);
     wefti_list_init(&l->backlog);
-    wefti_list_init(&l->announces);
-    wefti_list_init(&l->pumping);
+    wefti_lane_transfers_init(&l->transfers, &r->transfers, &l->base);
     wefti_list_init(&l->pump_link);
-    wefti_list_init(&l->offers);
-    wefti_list_init(&l->pulling);
     wefti_list_init(&l->keys);
     wefti_list_init(&l->ones);
     wefti_list_init(&l->unflushed);
@@ -381,13 +378,14 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     wefti_ux_chunks_abandon(l);
     if (l->ep)
         wefti_ux_ep_close(l->ep);
-    wefti_ux_tell_withdrawn(l);
+    wefti_tell_withdrawn(&l->transfers);
 }
 
 bool wefti_ux_lane_drained(const ux_lane_t *l)
 {
-    return !l->ep && !l->in_flight && !l->chunks && !l->untold && wefti_list_empty(&l->announces) &&
-           wefti_list_empty(&l->pumping) && wefti_list_empty(&l->pulling) && wefti_list_empty(&l->offers) &&
+    const wefti_lane_transfers_t *t = &l->transfers;
+    return !l->ep && !l->in_flight && !l->chunks && !t->untold && wefti_list_empty(&t->announced) &&
+           wefti_list_empty(&t->sending) && wefti_list_empty(&t->pulling) && wefti_list_empty(&t->offers) &&
            wefti_list_empty(&l->ones);
 }
 
@@ -401,7 +399,7 @@ void wefti_ux_lane_free(ux_lane_t *l)
     r->base.live--;
     if (wefti_list_linked(&l->event_link))
         wefti_list_remove(&l->event_link);
-    wefti_map_free(&l->offer_ids);
+    wefti_lane_transfers_free(&l->transfers);
     wefti_free(l->peer_addr);
     wefti_free(l);
 }

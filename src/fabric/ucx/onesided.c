@@ -59,8 +59,8 @@ typedef struct ux_one {
     unsigned parts; /* that have not ended: one of ours while there are more to post, and what UCX has */
     weft_status_t status;
     uint8_t kind;
-    const weft_iov_t *iov; /* where it is */
-    size_t piece_at, left;
+    wefti_cursor_t pieces;
+    size_t left;
     uint64_t at; /* the peer's address */
 } ux_one_t;
 
@@ -218,7 +218,7 @@ static void part_end(ux_one_t *o, weft_status_t status)
     }
     wefti_list_remove(&o->link);
     wefti_list_push_back(&l->transport->ones, &o->link);
-    l->untold++; /* the lane must outlive what is told of it */
+    l->transfers.untold++; /* the lane must outlive what is told of it */
     if (l->state == UX_DRAINING)
         wefti_ux_event(l, UX_EV_DRAINED);
 }
@@ -259,16 +259,9 @@ static void part_post(ux_one_t *o, size_t most)
         .user_data = o,
     };
     o->parts++;
-    while (o->piece_at == o->iov->len) {
-        o->iov++;
-        o->piece_at = 0;
-    }
-    uint8_t *piece = (uint8_t *)o->iov->base + o->piece_at;
-    size_t n = o->iov->len - o->piece_at;
-    n = n < o->left ? n : o->left;
-    n = n < most ? n : most;
+    uint8_t *piece;
+    size_t n = wefti_cursor_next(&o->pieces, o->left < most ? o->left : most, &piece);
     uint64_t at = o->at;
-    o->piece_at += n;
     o->left -= n;
     o->at += n;
     if (o->kind == GET)
@@ -408,14 +401,14 @@ weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, co
                            wefti_xfer_t *x)
 {
     (void)iov_n; /* n ends it */
-    return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .iov = iov});
+    return post(lane, remote, offset, n, x, (ux_one_t){.kind = GET, .pieces.iov = iov});
 }
 
 weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
                               wefti_xfer_t *x)
 {
     (void)iov_n;
-    return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .iov = iov});
+    return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .pieces.iov = iov});
 }
 
 /* --- endings ----------------------------------------------------------------------------------------------------------------- */
@@ -441,7 +434,8 @@ unsigned wefti_ux_tell_ones(ux_transport_t *r)
         weft_status_t st = o->status;
         wefti_ux_key_close(o->remote);
         wefti_list_push_back(&r->free_ones, &o->link);
-        wefti_ux_told(l);
+        l->transfers.untold--;
+        wefti_ux_told(&l->base);
         x->done(x, st);
         n++;
     }

@@ -287,7 +287,7 @@ static void tell_lane(ux_lane_t *l)
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
 static unsigned tell(ux_transport_t *r)
 {
-    unsigned n = wefti_ux_tell_done(r) + wefti_ux_tell_ones(r);
+    unsigned n = wefti_transfers_tell(&r->transfers) + wefti_ux_tell_ones(r);
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->ep_events))) {
         wefti_ux_ep_close(wefti_container_of(it, ux_ep_t, link));
@@ -301,6 +301,12 @@ static unsigned tell(ux_transport_t *r)
         n++;
     }
     return n;
+}
+
+static bool has_to_tell(const ux_transport_t *r)
+{
+    return !wefti_list_empty(&r->events) || wefti_transfers_to_tell(&r->transfers) || !wefti_list_empty(&r->ep_events) ||
+           !wefti_list_empty(&r->ones);
 }
 
 static void flush_open(ux_transport_t *r)
@@ -323,9 +329,7 @@ unsigned wefti_ux_progress(wefti_transport_t *transport)
     if (!wefti_list_empty(&r->flushes))
         wefti_ux_flush_puts(r);
     unsigned n = ucp_worker_progress(r->worker);
-    if (__builtin_expect(!wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) ||
-                             !wefti_list_empty(&r->ep_events) || !wefti_list_empty(&r->ones),
-                         0))
+    if (__builtin_expect(has_to_tell(r), 0))
         n += tell(r);
     /* Answers that the upcalls above gave, together. */
     if (!wefti_list_empty(&r->open))
@@ -339,9 +343,7 @@ weft_status_t wefti_ux_arm(wefti_transport_t *transport)
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return WEFT_OK;
-    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
-        !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled) || !wefti_list_empty(&r->ep_events) ||
-        !wefti_list_empty(&r->ones) || !wefti_list_empty(&r->flushes))
+    if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->flushes) || has_to_tell(r))
         return WEFT_ERR_AGAIN;
     /* Anything but OK (BUSY above all) means that sleeping now could miss something. */
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
@@ -412,15 +414,12 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
     pthread_mutex_init(&r->mem_lock, NULL);
-    wefti_slots_init(&r->announces, UINT32_MAX - 1);
-    wefti_slots_init(&r->pulls, UINT32_MAX - 1);
+    wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
     wefti_list_init(&r->pumps);
     wefti_list_init(&r->free_chunks);
     wefti_list_init(&r->open);
     wefti_list_init(&r->events);
     wefti_list_init(&r->ep_events);
-    wefti_list_init(&r->sent);
-    wefti_list_init(&r->pulled);
     wefti_list_init(&r->flushes);
     wefti_list_init(&r->ones);
     wefti_list_init(&r->free_ones);
@@ -490,8 +489,7 @@ void wefti_ux_close(wefti_transport_t *transport)
     while ((it = wefti_list_pop(&r->free_chunks)))
         wefti_free(it); /* the link is a chunk's first member */
     wefti_ux_ones_free(r);
-    wefti_slots_free(&r->announces);
-    wefti_slots_free(&r->pulls);
+    wefti_transfers_free(&r->transfers);
     wefti_free(r->lanes);
     wefti_free(r->tls);
     wefti_free(r->devices);
