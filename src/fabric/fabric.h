@@ -8,8 +8,8 @@
  *   transports   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/tcp (our own), fabric/ucx
  *           (everything UCX can do). A connection over a transport is a lane. Which transport is used is chosen during the hello.
  *
- * fabric/real.c joins sock, shm, tcp and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
- * virtual time and one seed.
+ * fabric/real.c joins sock, shm, tcp and ucx into the fabric a runtime uses. tests/simnet is a second implementation, with virtual time and
+ * one seed.
  *
  * Threads:  everything here is called by the one thread that drives the runtime, upcalls included, except wake() and
  *           what is said to be for any thread.

@@ -6,7 +6,7 @@
 
 #include "test.h"
 
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 
 typedef struct side {
     wefti_fabric_t *f;

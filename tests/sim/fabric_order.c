@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 #include "seeds.h"
 
 #define HOSTS_MAX 4

@@ -413,7 +413,7 @@ static void set_up(uint64_t seed)
     f->pull_slow = CHANCE(50) ? 0 : 100000;
     f->pull_slow_ns = m.pull_ns = 20 * WEFT_MILLISECOND;
     if (!m.peace && CHANCE(50)) {
-        f->refuse = f->unreachable = f->dial_fails = f->post_fails = f->lane_new_fails = f->lane_connect_fails = 30000;
+        f->refuse = f->unreachable = f->dial_fails = f->acceptor_fails = f->lane_new_fails = f->lane_connect_fails = 30000;
         f->lane_breaks = 2000;
         f->wire_breaks = f->wire_send_fails = 10000;
         f->wire_tail_lost = 300000;

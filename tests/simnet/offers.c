@@ -1,8 +1,8 @@
-/* fabric/sim/offers.c - payloads that are announced, pulled, lent, refused, withdrawn.
+/* tests/simnet/offers.c - payloads that are announced, pulled, lent, refused, withdrawn.
  *
  * An offer has two sides that end independently. The receiver's: FLYING -> THERE -> PULLING -> OVER, or THERE -> OVER by
- * refuse(), or when its lane is closed: then it is withdrawn. The sender's: under way until an acknowledgement arrives or its lane
- * has let go.
+ * refuse(), or when its lane is closed: then it is withdrawn. The sender's: under way until an acknowledgement arrives or its
+ * lane has let go.
  *
  * A pull copies at once or in pieces as time passes, from the sender's own pieces, so that memory freed too early is read by a
  * sanitizer's witness. The payload is hashed when it is announced and again when it is let go: it may not change between. The
@@ -18,7 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 #define POISON 0xa5
 #define OFFER_COST 64

@@ -1,4 +1,4 @@
-/* fabric/sim/lanes.c - lanes of the simulated network: records, room, failure, closing.
+/* tests/simnet/lanes.c - lanes of the simulated network: records, room, failure, closing.
  *
  * A lane is NEW until lane_connect(), then JOINED; lane_close() makes it CLOSING, and progress lets go of its transfers one
  * by one, says lane_closed, and it is GONE. `broken` means that nothing sent on it arrives any more, `failed` that its user
@@ -15,7 +15,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 #define CAPS_MAGIC UINT32_C(0x5349574d)
 #define ADDR_MAGIC UINT32_C(0x4c414e45)

@@ -1,4 +1,4 @@
-/* fabric/sim/run.c - time, and who gets what when.
+/* tests/simnet/run.c - time, and who gets what when.
  *
  * A host runs only inside its progress(): there, one thing after the other is picked by the seed among all that are due and
  * may happen, and is handed to the user. A channel gives its packets in order; everything else may overtake everything else.
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 /* A host that is driven this often without time passing waits for something that will not come by driving. */
 #define IDLE_CALLS_MAX 2000000

@@ -1,12 +1,12 @@
-/* fabric/sim/regs.c - ranges registered with a simulated host.
+/* tests/simnet/regs.c - ranges registered with a simulated host.
  *
- * There is nothing to register with: what is done here is to look on. A range is registered until it is unregistered, once, at the host it was
- * registered at, and before that is closed; anything else is a violation. Called by whoever runs the world, from one thread.
+ * There is nothing to register with: this file only checks the caller. A range is unregistered once, at the host where it was
+ * registered, before that host is closed. Anything else is a violation. Called by whoever runs the world, from one thread.
  * tests/sim/fabric_checks.c shows the violations. */
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "fabric/sim/world.h"
+#include "simnet/world.h"
 
 struct sim_reg {
     sim_reg_t *next;

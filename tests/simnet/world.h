@@ -1,17 +1,15 @@
-/* fabric/sim/world.h - what the files of the simulator share. Nobody else includes it.
+/* tests/simnet/world.h - what the files of the simulator share. Nobody else includes it.
  *
  * Three kinds of thing wait for their time:
  *   packets   on a channel, in order: into a lane or a wire, from one host to another;
- * events    alone, in no order among each other: acknowledgements, `room`, steps of a pull, wires that open. They belong to
- * the host
+ *   events    alone, in no order among each other: acknowledgements, `room`, steps of a pull, wires that open. They belong to the host
  *             whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
- * closing   lanes that were closed and that progress takes down step by step, without time passing, because closing a runtime
- * drives
- *             it until it is down and nobody moves the clock meanwhile.
+ *   closing   lanes that were closed. Progress takes them down step by step, without time passing, because closing a runtime drives
+ *             it until it is down, and nobody moves the clock meanwhile.
  *
- * Objects stay until the world goes, in state GONE, so that a call on one that is gone is seen instead of guessed at.
- * The simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected
- * where the door has a status for it. */
+ * Objects stay until the world goes, in state GONE, so that a call on one that is gone is seen instead of guessed at. The
+ * simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected where the
+ * door has a status for it. */
 #ifndef WEFTI_SIM_WORLD_H
 #define WEFTI_SIM_WORLD_H
 
@@ -19,7 +17,7 @@
 
 #include "base/list.h"
 #include "fabric/pulse.h"
-#include "fabric/sim/sim.h"
+#include "simnet/simnet.h"
 
 typedef struct sim_host sim_host_t;
 typedef struct sim_lane sim_lane_t;
@@ -36,8 +34,8 @@ typedef struct sim_map sim_map_t;
     X(PAUSE,        "paused") \
     X(RESUME,       "resumed") \
     X(CUT,          "link from here to a: cut if b") \
-    X(POST,         "post opened on port a") \
-    X(POST_CLOSE,   "post closed on port a") \
+    X(ACCEPTOR,     "acceptor opened on port a") \
+    X(ACCEPTOR_CLOSE, "acceptor closed on port a") \
     X(DIAL,         "wire a dials port b") \
     X(SYN,          "wire a reached, status b") \
     X(ACCEPT,       "wire a accepted, the other end is b") \
@@ -162,7 +160,7 @@ struct sim_host {
     bool dead, paused, closed, armed, in_progress;
     wefti_rng_t secrets; /* for random() */
     wefti_list_t channels, events, closing;
-    wefti_list_t posts, wires, lanes; /* open ones */
+    wefti_list_t acceptors, wires, lanes; /* open ones */
     sim_reg_t *regs;                  /* all there ever were, newest first */
     unsigned registered;              /* of them, now */
     sim_map_t *maps;                  /* likewise */
@@ -196,7 +194,7 @@ struct sim_wire {
     wefti_list_t link;
     sim_host_t *host;
     sim_wire_t *peer;
-    wefti_acceptor_t *post; /* where it arrived */
+    wefti_acceptor_t *acceptor; /* where it arrived */
     sim_channel_t in;
     wefti_list_t early; /* sent before it was connected */
     wefti_uri_t to;
@@ -267,7 +265,7 @@ struct wefti_sim {
     bool payloads_change;
     wefti_sim_faults_t faults;
     wefti_list_t kernel; /* events */
-    wefti_list_t grave_posts, grave_wires, grave_lanes, offers;
+    wefti_list_t grave_acceptors, grave_wires, grave_lanes, offers;
     uint32_t next_wire, next_lane, next_offer;
     uint16_t next_port;
     sim_lane_t **lanes; /* by id - 1 */
@@ -315,8 +313,8 @@ static inline bool sim_linked(const sim_host_t *from, const sim_host_t *to) { re
 extern const wefti_fabric_ops_t wefti_sim_fabric_ops; /* in world.c, made of these */
 weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
                                   wefti_acceptor_t **acceptor_out);
-const char *wefti_sim_acceptor_uri(wefti_acceptor_t *post);
-void wefti_sim_acceptor_close(wefti_acceptor_t *post);
+const char *wefti_sim_acceptor_uri(wefti_acceptor_t *acceptor);
+void wefti_sim_acceptor_close(wefti_acceptor_t *acceptor);
 weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
                                   wefti_wire_t **wire_out);
 weft_status_t wefti_sim_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
