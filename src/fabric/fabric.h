@@ -53,9 +53,9 @@ struct wefti_xfer {
 
 typedef struct wefti_fabric_up {
     /* wires */
-    /* A wire arrived at a post. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
+    /* A wire arrived at an acceptor. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
     void (*wire_accepted)(void *acceptor_user, wefti_wire_t *wire, const char *from);
-    /* There is no descriptor left for a newcomer at this post. True: a wire was closed to make room for it. May be NULL. */
+    /* There is no descriptor left for a newcomer at this acceptor. True: a wire was closed to make space for it. May be NULL. */
     bool (*make_way)(void *acceptor_user);
     void (*wire_opened)(void *wire_user);                                  /* a dialled wire is connected */
     void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
@@ -70,7 +70,7 @@ typedef struct wefti_fabric_up {
     void (*announced)(void *lane_user, const void *rec, size_t n, uint64_t total, wefti_pull_t *p);
     /* The lane was closed: p (neither pulled nor refused) is gone when this returns. */
     void (*withdrawn)(wefti_pull_t *p);
-    void (*room)(void *lane_user);                                         /* reserve() or announce() that had no room may succeed now */
+    void (*space)(void *lane_user);                                         /* reserve() or announce() that had no space may succeed now */
     void (*lane_failed)(void *lane_user, weft_status_t why);               /* at most once; close() it */
     void (*lane_closed)(void *lane_user);                                  /* last word after close(): everything is done and released */
 } wefti_fabric_up_t;
@@ -79,7 +79,7 @@ typedef struct wefti_fabric_up {
 
 struct wefti_fabric {
     const struct wefti_fabric_ops *ops;
-    const wefti_fabric_up_t *up; /* set by conn before any post, wire or lane exists */
+    const wefti_fabric_up_t *up; /* set by conn before any acceptor, wire or lane exists */
     wefti_transport_t *transports[4];      /* in order of preference */
     unsigned n_transports;
 };
@@ -107,8 +107,8 @@ typedef struct wefti_fabric_ops {
      * them all, on one port. WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID with wefti_fail() detail. */
     weft_status_t (*acceptor_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_acceptor_t **acceptor_out);
     /* Bound addresses as URIs joined by commas. */
-    const char *(*acceptor_uri)(wefti_acceptor_t *post);
-    void (*acceptor_close)(wefti_acceptor_t *post);
+    const char *(*acceptor_uri)(wefti_acceptor_t *acceptor);
+    void (*acceptor_close)(wefti_acceptor_t *acceptor);
     /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. At once: INVALID, NOMEM, LIMIT. */
     weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
     /* Queue one message (at most WEFTI_WIRE_MAX). WEFT_ERR_NOMEM; a broken wire says so by wire_closed. */
@@ -208,7 +208,7 @@ typedef struct wefti_transport_ops {
      * progress, never from inside this call. The lane may not be used for anything after it. */
     void (*lane_close)(wefti_lane_t *lane);
 
-    /* Room for one record of n bytes (1 <= n <= frame_max), 8-byte aligned, or NULL when there is none now: `room` is called when it may
+    /* Space for one record of n bytes (1 <= n <= frame_max), 8-byte aligned, or NULL when there is none now: `space` is called when it may
      * be worth trying again. Exactly one commit() follows before anything else is done with the lane. */
     void *(*reserve)(wefti_lane_t *lane, size_t n);
     /* Send the reserved record, of which the first n bytes were written. A record that is alone goes out at once; those committed
@@ -217,7 +217,7 @@ typedef struct wefti_transport_ops {
 
     /* Announce a payload: the peer gets the record (n <= WEFTI_REC_MAX / 2) and `total`, and decides. The pieces stay untouched and the iov
      * array valid until x is done: WEFT_OK when the peer has the bytes, WEFT_ERR_CANCELLED after lane_close(),
-     * WEFT_ERR_REFUSED when refused. WEFT_ERR_AGAIN: no room now, as with reserve(). Never calls done from inside. */
+     * WEFT_ERR_REFUSED when refused. WEFT_ERR_AGAIN: no space now, as with reserve(). Never calls done from inside. */
     weft_status_t (*announce)(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                               wefti_xfer_t *x);
     /* Fetch the first `want` bytes of the payload (0 < want <= total) into the pieces. p is consumed. Done with WEFT_OK, or WEFT_ERR_PEER when the

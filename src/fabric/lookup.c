@@ -1,7 +1,7 @@
 /* fabric/lookup.c - names looked up without making anyone wait.
  *
  * getaddrinfo() may take a minute and cannot be cancelled, so threads that do nothing else call it: WORKERS of them at most in the process,
- * each from the first question that finds fewer until there is none left. Who asks (a wire of fabric/sock, or a room that talks to a
+ * each from the first question that finds fewer until there is none left. Who asks (a wire of fabric/sock, or one of the rooms above that talks to a
  * server which is none of ours) has a lookup; lookups of one name at one time share a query:
  *
  *     QUEUED --a worker takes it--> RUNNING --getaddrinfo() returns--> DONE
@@ -117,7 +117,7 @@ static void query_done(query_t *q, int rc, struct addrinfo *found)
     while ((it = wefti_list_pop(&q->lookups))) {
         uint64_t one = 1;
         ssize_t n = write(wefti_container_of(it, wefti_lookup_t, link)->fd, &one, sizeof one);
-        (void)n; /* an eventfd with room: cannot fail */
+        (void)n; /* an eventfd with space: cannot fail */
     }
     if (!q->holders)
         query_free(q);

@@ -54,7 +54,7 @@ static void up_closed(void *user)
 static const wefti_fabric_up_t up = {.record = up_record,
                                      .announced = up_announced,
                                      .withdrawn = up_withdrawn,
-                                     .room = up_room,
+                                     .space = up_room,
                                      .lane_failed = up_failed,
                                      .lane_closed = up_closed};
 

@@ -22,7 +22,7 @@ weft_status_t wefti_sim_mem_register(wefti_fabric_t *f, void *base, size_t n, vo
     if (h->closed || !base || !n)
         wefti_sim_violation(h->world, "host %s: %s registered", h->name, h->closed ? "closed, and a range" : "an empty range");
     if (st)
-        return wefti_fail(st, "the simulated host has no room for a registration");
+        return wefti_fail(st, "the simulated host has no space for a registration");
     sim_reg_t *r = wefti_sim_mem(sizeof *r);
     r->id = h->regs ? h->regs->id + 1 : 1;
     r->next = h->regs;

@@ -158,7 +158,7 @@ static void run_event(sim_event_t *ev)
         wefti_sim_wire_event(ev);
     else if (ev->kind == SIM_EV_TICK || ev->kind == SIM_EV_BEAT)
         wefti_sim_beat_event(ev);
-    else if (ev->kind == SIM_EV_ROOM || ev->kind == SIM_EV_LANE_FAIL)
+    else if (ev->kind == SIM_EV_SPACE || ev->kind == SIM_EV_LANE_FAIL)
         wefti_sim_lane_event(ev);
     else
         wefti_sim_offer_event(ev);

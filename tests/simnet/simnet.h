@@ -99,8 +99,8 @@ typedef struct wefti_sim_faults {
     uint32_t lane_new_fails;   /* NOMEM, LIMIT, SYSTEM */
     uint32_t lane_connect_fails; /* UNREACHABLE, NOMEM, SYSTEM */
     uint32_t lane_breaks;      /* per record or announcement */
-    uint32_t no_room;          /* reserve() gives NULL or announce() AGAIN though there is room */
-    uint32_t false_room;       /* `room` that nobody asked for, per record delivered */
+    uint32_t no_space;          /* reserve() gives NULL or announce() AGAIN though there is space */
+    uint32_t false_space;       /* `space` that nobody asked for, per record delivered */
     uint32_t pull_fails;       /* pull() fails at once with NOMEM */
     uint32_t pull_slow;        /* a pull takes up to pull_slow_ns */
     uint64_t pull_slow_ns;

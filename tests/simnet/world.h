@@ -2,7 +2,7 @@
  *
  * Three kinds of thing wait for their time:
  *   packets   on a channel, in order: into a lane or a wire, from one host to another;
- *   events    alone, in no order among each other: acknowledgements, `room`, steps of a pull, wires that open. They belong to the host
+ *   events    alone, in no order among each other: acknowledgements, `space`, steps of a pull, wires that open. They belong to the host
  *             whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
  *   closing   lanes that were closed. Progress takes them down step by step, without time passing, because closing a runtime drives
  *             it until it is down, and nobody moves the clock meanwhile.
@@ -51,8 +51,8 @@ typedef struct sim_map sim_map_t;
     X(LANE_CLOSED,  "lane a is down") \
     X(LANE_FAIL,    "lane a failed, status b") \
     X(LANE_BREAK,   "lane a breaks") \
-    X(FULL,         "lane a has no room for b bytes") \
-    X(ROOM,         "lane a has room") \
+    X(FULL,         "lane a has no space for b bytes") \
+    X(SPACE,         "lane a has space") \
     X(COMMIT,       "lane a sends a record of b bytes") \
     X(RECORD,       "lane a gets a record of b bytes") \
     X(ANNOUNCE,     "lane a announces offer b") \
@@ -117,7 +117,7 @@ typedef struct sim_channel {
 enum {
     SIM_EV_SYN, SIM_EV_ACCEPT, SIM_EV_OPENED, SIM_EV_WIRE_END, /* wires */
     SIM_EV_TICK, SIM_EV_BEAT,                                  /* heartbeats of wires: the kernel's, whoever runs */
-    SIM_EV_ROOM, SIM_EV_LANE_FAIL,                             /* lanes */
+    SIM_EV_SPACE, SIM_EV_LANE_FAIL,                             /* lanes */
     SIM_EV_PULL, SIM_EV_ACK                                    /* offers */
 };
 
@@ -229,7 +229,7 @@ struct sim_lane {
     bool early;           /* records arrive before we are joined */
     bool broken;          /* nothing sent arrives any more */
     bool failed;          /* lane_failed was called or is on its way */
-    bool want_space, room_coming;
+    bool want_space, space_coming;
 };
 
 /* An announcement, seen by both ends. */
@@ -353,7 +353,7 @@ bool wefti_sim_lane_step(sim_lane_t *lane); /* one step of a lane that is being 
 void wefti_sim_lane_break(sim_lane_t *lane, weft_status_t why);
 void wefti_sim_lanes_die(sim_host_t *h);
 void wefti_sim_lane_usable(sim_lane_t *lane, const char *what); /* a violation if it is not */
-bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost);        /* no room, and `room` will come */
+bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost);        /* no space, and `space` will come */
 void wefti_sim_lane_put(sim_lane_t *lane, sim_packet_t *pk, size_t cost);
 
 /* --- offers.c

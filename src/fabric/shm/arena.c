@@ -13,7 +13,7 @@
  * A receiver maps on demand, read-only, what /proc gives it under the number it was told, if that is the memfd it was told (by inode:
  * numbers are used again), is sealed, and is long enough. So nobody has to wait for anybody before a descriptor is closed. Mappings
  * belong to the peer's runtime, not to a lane; they are bounded per transport in number and bytes, and the least recently used one that
- * nobody holds makes room. One that is held (a copy under way, a payload lent) stays, whatever becomes of lane and peer.
+ * nobody holds makes space. One that is held (a copy under way, a payload lent) stays, whatever becomes of lane and peer.
  *
  * Ours:   share() adds to a table and unshare() takes away, from any thread, under a lock; what lanes have to hear of it waits in
  *         `gone` for the driver. Nothing here needs memory to take something back.
@@ -360,8 +360,8 @@ weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id)
 
 /* --- theirs: mappings --------------------------------------------------------------------------------------------------- */
 
-/* Room for one more of n bytes? Those that nobody holds give way, the least recently used first. */
-static bool make_room(wefti_shm_transport_t *r, uint64_t n)
+/* Space for one more of n bytes? Those that nobody holds give way, the least recently used first. */
+static bool make_space(wefti_shm_transport_t *r, uint64_t n)
 {
     if (n > r->max_mapped_bytes)
         return false;
@@ -385,7 +385,7 @@ static bool map(wefti_shm_transport_t *r, wefti_shm_arena_t *a)
         }
         return true;
     }
-    if (a->hopeless || !make_room(r, a->n))
+    if (a->hopeless || !make_space(r, a->n))
         return false;
     weft_status_t st = wefti_region_view(a->peer->pid, a->fd, a->ino, (size_t)a->n, false, &at);
     if (st) {

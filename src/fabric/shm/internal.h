@@ -158,9 +158,15 @@ weft_status_t wefti_shm_door_meet(wefti_shm_transport_t *r, const wefti_meeting_
 void wefti_shm_pass_sign(const wefti_shm_pass_t *pass, int side, const void *addr, size_t n, uint8_t *mac_out);
 bool wefti_shm_pass_good(const wefti_shm_pass_t *pass, const void *addr, size_t n, const uint8_t *mac);
 
+/* Objects that are kept to be used again. */
+typedef struct wefti_shm_spares {
+    wefti_list_t list;
+    uint32_t n;
+} wefti_shm_spares_t;
+
 /* --- transfers: bulk.c, copy.c ------------------------------------------------------------------------------------------ */
 
-/* A control record that could wait for room, and what ends when it is sent. */
+/* A control record that could wait for space, and what ends when it is sent. */
 enum { WEFTI_SHM_ENDS_NOTHING, WEFTI_SHM_ENDS_PULL, WEFTI_SHM_ENDS_TOLD };
 typedef struct wefti_shm_ctl {
     wefti_list_t link; /* lane->out */
@@ -215,12 +221,32 @@ weft_status_t wefti_shm_lend(wefti_pull_t *p, const void **ptr_out, void **lent_
 weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *rec);
 /* Move what can be moved: control records that waited, copies (at most *budget bytes), streams. Number of events. */
 unsigned wefti_shm_bulk_work(wefti_shm_lane_t *lane, uint64_t *budget);
-bool wefti_shm_bulk_waits_for_room(const wefti_shm_lane_t *lane);
+bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane);
 /* The peer is gone: end the pulls under way with WEFT_ERR_PEER. */
 void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane);
 /* The lane is closed: end everything. quietly: nobody is told. */
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
-void wefti_shm_bulk_free_spares(wefti_shm_transport_t *r);
+
+/* --- control.c ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct wefti_shm_ctl_record {
+    uint64_t id, arg;
+} wefti_shm_ctl_record_t;
+enum { WEFTI_SHM_ANSWER_OK = 0, WEFTI_SHM_ANSWER_REFUSED = 1, WEFTI_SHM_ANSWER_N = 2 };
+
+void *wefti_shm_spare_get(wefti_shm_spares_t *spares, size_t size);
+void wefti_shm_spare_put(wefti_shm_spares_t *spares, void *object);
+void wefti_shm_spares_free(wefti_shm_spares_t *spares);
+void wefti_shm_send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s);
+void wefti_shm_pull_free(wefti_shm_pull_t *p);
+/* Send it now, or when there is space. */
+void wefti_shm_ctl_send(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl, uint32_t type, uint64_t id, uint64_t arg);
+/* Send those that wait, as far as there is space; how many. */
+unsigned wefti_shm_ctl_flush(wefti_shm_lane_t *lane);
+/* It was sent, or will never be: end what ends with it. */
+void wefti_shm_ctl_sent(wefti_shm_lane_t *lane, wefti_shm_ctl_t *ctl);
+/* Answer a pull. It is freed, or waits for space: the caller has it no more. */
+void wefti_shm_pull_answer(wefti_shm_pull_t *p, uint64_t answer);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
@@ -259,7 +285,7 @@ weft_status_t wefti_shm_share_add(wefti_shm_transport_t *r, void *base, size_t n
 void wefti_shm_share_remove(wefti_shm_transport_t *r, uint64_t id);
 /* Ranges were unshared: queue ARENA_GONE on the lanes that were told of them. Writes to no ring. */
 unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r);
-/* Tell the peer of the arenas these pieces are in, as far as it was not and there is room. */
+/* Tell the peer of the arenas these pieces are in, as far as it was not and there is space. */
 void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n);
 void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told);
 /* ARENA and ARENA_GONE from the peer. */
@@ -299,14 +325,14 @@ struct wefti_shm_lane {
     uint32_t peer_index;  /* its bit in the peer's bell */
     bool hot;
     bool light;           /* both sides have barriers: see park.c */
-    bool starved;         /* reserve() or announce() failed: owes `room` */
+    bool starved;         /* reserve() or announce() failed: owes `space` */
     bool told;            /* lane_failed was called */
     weft_status_t why;
 
     wefti_list_t cool_link;  /* transport->cooling */
     wefti_list_t work_link;  /* transport->work */
     wefti_list_t close_link; /* transport->closing */
-    wefti_list_t out;        /* control records that wait for room */
+    wefti_list_t out;        /* control records that wait for space */
     wefti_list_t sends;      /* announced, or streamed: wait for DONE */
     wefti_list_t streams;    /* being streamed, in the order asked for */
     wefti_list_t waiting;    /* announcements nobody has pulled */
@@ -337,7 +363,7 @@ void wefti_shm_lane_close(wefti_lane_t *lane);
 void *wefti_shm_reserve(wefti_lane_t *lane, size_t n);
 void wefti_shm_commit(wefti_lane_t *lane, size_t n);
 
-/* Room for an internal record; NULL: none now, and the lane's bell rings when there is. */
+/* Space for an internal record; NULL: none now, and the lane's bell rings when there is. */
 void *wefti_shm_lane_reserve(wefti_shm_lane_t *lane, size_t n);
 /* Poll a lane that is UP: number of records, at most the budget. */
 unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane);
@@ -385,8 +411,7 @@ struct wefti_shm_transport {
     uint8_t door_key[WEFTI_SECRET_SIZE];
     uint32_t ring_bytes, frame_max;
     bool copy_ring;              /* never read the peer's memory */
-    wefti_list_t spare_sends, spare_pulls;
-    uint32_t n_spare_sends, n_spare_pulls;
+    wefti_shm_spares_t spare_sends, spare_pulls;
     uint64_t swept;              /* before a sleep: when, ns */
     char boot_id[36];
     bool has_boot_id;

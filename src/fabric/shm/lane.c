@@ -308,7 +308,7 @@ bool wefti_shm_lane_has_something(wefti_shm_lane_t *lane)
     if (lane->state != WEFTI_SHM_LANE_UP)
         return false;
     return !wefti_ring_empty(&lane->rx) || atomic_load_explicit(&page->closed, memory_order_relaxed) || lane->starved ||
-           wefti_shm_bulk_waits_for_room(lane);
+           wefti_shm_bulk_waits_for_space(lane);
 }
 
 unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
@@ -334,11 +334,11 @@ unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
         wefti_shm_lane_fail(lane, WEFT_ERR_PEER);
         return n + 1;
     }
-    if (wefti_shm_bulk_waits_for_room(lane))
+    if (wefti_shm_bulk_waits_for_space(lane))
         wefti_shm_work(lane);
-    if (lane->starved && wefti_ring_room_or_want(&lane->tx)) {
+    if (lane->starved && wefti_ring_space_or_want(&lane->tx)) {
         lane->starved = false;
-        r->transport.fabric->up->room(lane->lane.user);
+        r->transport.fabric->up->space(lane->lane.user);
         n++;
     } else if (WEFTI_UNLIKELY(lane->tx.bad)) {
         fail_liar(lane);

@@ -3,7 +3,7 @@
  * To sleep is to say so (`sleeping`), to park every lane, and to look once more at all that could have come meanwhile; a peer
  * publishes, rings, and then looks at `sleeping`. park.c and bell.c say why one of the two always sees the other.
  *
- * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for room is not on it: its bell will
+ * Work (copies, streams, failures to report) is a list of lanes; a lane that only waits for space is not on it: its bell will
  * ring. Lanes are freed at the beginning of a progress, where no loop and no upcall can hold one.
  *
  * Bells can be silenced by any peer, and those are not believed to leave them alone. So every SWEEP_CALLS, and before a sleep if the last
@@ -66,8 +66,8 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     wefti_list_init(&r->work);
     wefti_list_init(&r->closing);
     wefti_list_init(&r->cooling);
-    wefti_list_init(&r->spare_sends);
-    wefti_list_init(&r->spare_pulls);
+    wefti_list_init(&r->spare_sends.list);
+    wefti_list_init(&r->spare_pulls.list);
     wefti_list_init(&r->gone);
     wefti_list_init(&r->mapped);
     r->door.fd = -1;
@@ -91,7 +91,8 @@ void wefti_shm_close(wefti_transport_t *transport)
         wefti_shm_lane_close(&lane->lane);
         wefti_shm_lane_end(lane, true);
     }
-    wefti_shm_bulk_free_spares(r);
+    wefti_shm_spares_free(&r->spare_sends);
+    wefti_shm_spares_free(&r->spare_pulls);
     wefti_shm_arenas_close(r);
     wefti_bell_close(r);
     wefti_shm_door_close(r);

@@ -49,7 +49,7 @@ static void send_beat(sock_wire_t *w)
     static const uint8_t beat = SOCK_BEAT;
     if (w->out_n) /* in the middle of a message: its bytes are a sign of life as well */
         return;
-    /* No room means that the peer does not read, and a dead socket shows elsewhere. */
+    /* No space means that the peer does not read, and a dead socket shows elsewhere. */
     ssize_t n = send(w->fd, &beat, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)n;
 }
@@ -73,7 +73,7 @@ void wefti_beat_heard(sock_wire_t *w, size_t n)
  *
  * All of them, since one that is left would be heard at a later tick, when its sender may be dead. But no more than READS times
  * READ_MOST: one wire shall not hold the lock. A peer that is due once in a tick and sends more than that is not ended for it, since
- * it may have done nothing wrong: if this process was stopped for a day, so many wait. They are as many as the socket's buffer has room
+ * it may have done nothing wrong: if this process was stopped for a day, so many wait. They are as many as the socket's buffer has space
  * for, which is read in a few ticks. */
 static bool read_beats(sock_wire_t *w)
 {

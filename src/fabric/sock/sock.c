@@ -30,7 +30,7 @@ weft_status_t wefti_sock_open(wefti_fabric_t *f, int epoll_fd, wefti_sock_t **so
         return wefti_fail(wefti_errno_status(err), "no spare descriptor");
     }
     wefti_list_init(&s->wires);
-    wefti_list_init(&s->posts);
+    wefti_list_init(&s->acceptors);
     wefti_list_init(&s->todo);
     wefti_list_init(&s->dead);
     wefti_list_init(&s->dead_listeners);
@@ -170,7 +170,7 @@ void wefti_sock_close(wefti_sock_t *s)
     wefti_list_t *it;
     while ((it = wefti_list_first(&s->wires)))
         wefti_wire_kill(wefti_container_of(it, sock_wire_t, link));
-    while ((it = wefti_list_first(&s->posts)))
+    while ((it = wefti_list_first(&s->acceptors)))
         wefti_sock_acceptor_close(wefti_acceptor_of_link(it));
     sweep_dead(s);
     wefti_beats_drop(s);

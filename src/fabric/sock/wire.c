@@ -64,7 +64,7 @@ void wefti_wire_flush(sock_wire_t *w)
     wefti_beat_unlock(w);
 }
 
-static bool out_room(sock_wire_t *w, size_t n)
+static bool out_space(sock_wire_t *w, size_t n)
 {
     if (w->out_at + w->out_n + n <= w->out_cap)
         return true;
@@ -97,7 +97,7 @@ weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t
         wefti_wire_end(w, WEFT_ERR_PEER);
         return WEFT_OK;
     }
-    if (!out_room(w, SOCK_HEAD + n))
+    if (!out_space(w, SOCK_HEAD + n))
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a message of %zu bytes", n);
     uint32_t len = (uint32_t)n;
     uint8_t *at = w->out + w->out_at + w->out_n;

@@ -243,14 +243,14 @@ unsigned wefti_tp_bulk_run(tp_transport_t *r)
 void wefti_tp_bulk_event(tp_conn_t *c)
 {
     tp_lane_t *l = c->lane;
-    wefti_tp_watch(c, EPOLLIN); /* it may have been watched for room as well */
+    wefti_tp_watch(c, EPOLLIN); /* it may have been watched for space as well */
     if (!l->bulk_in && works(l))
         run_in(c); /* nothing is expected: it is the end, or a lie */
     else if (!works(l))
         wefti_tp_conn_drop(c); /* the lane has failed: an event for ever */
 }
 
-/* About to sleep: whoever has bytes to send must hear when there is room. */
+/* About to sleep: whoever has bytes to send must hear when there is space. */
 void wefti_tp_bulk_arm(tp_transport_t *r)
 {
     wefti_list_each(it, &r->bulk_busy) {

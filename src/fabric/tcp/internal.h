@@ -54,7 +54,7 @@ _Static_assert(TP_REC_MAX >= WEFTI_REC_MAX, "a lane takes what every lane takes"
 #define TP_GREET_BULK UINT64_C(0x324b4c5542544657) /* "WFTBULK2" */
 #define TP_ANSWER_OK UINT64_C(0x3359414b4f544657)  /* "WFTOKAY3" */
 
-/* Kinds of items. USER is the room's above. */
+/* Kinds of items. USER belongs to the rooms above. */
 enum {
     TP_USER = 0,
     TP_OFFER = 1,     /* sender: u64 id, u64 total, the record */
@@ -122,7 +122,7 @@ typedef enum tp_lane_state {
     TP_LANE_ENDED     /* all transfers are over; told and freed by progress */
 } tp_lane_state_t;
 
-enum { TP_EV_ROOM = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
+enum { TP_EV_SPACE = 1, TP_EV_FAILED = 2, TP_EV_CLOSE = 4 };
 
 typedef struct tp_peer_addr {
     struct in6_addr ip;
@@ -293,8 +293,8 @@ void wefti_tp_linger_event(tp_conn_t *c);
 /* out.c */
 void *wefti_tp_reserve(wefti_lane_t *lane, size_t n);
 void wefti_tp_commit(wefti_lane_t *lane, size_t n);
-/* Room for an item of any kind and its commit: as reserve and commit, which see. */
-uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force);
+/* Space for an item of any kind and its commit: as reserve and commit, which see. */
+uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force);
 void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n);
 /* One item of our own, at once if possible. */
 void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n);

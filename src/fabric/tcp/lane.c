@@ -171,7 +171,7 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
     wefti_tp_heat(l);
     wefti_tp_later(l);
     if (l->want_space)
-        wefti_tp_event(l, TP_EV_ROOM);
+        wefti_tp_event(l, TP_EV_SPACE);
 }
 
 /* --- closing ----------------------------------------------------------------------------------------------------------------- */

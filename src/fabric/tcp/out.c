@@ -2,7 +2,7 @@
  *
  * A lane has at most one open frame. The first record since the last progress leaves at once, with one send(); later ones are gathered and
  * leave when the frame is full or with the next progress. What the socket does not take waits in the queue, in order; TP_QUEUE frames of that
- * and reserve() says there is no room. Where the socket was full the lane is `stuck`: progress tries it again, and a sleep waits for room.
+ * and reserve() says there is no space. Where the socket was full the lane is `stuck`: progress tries it again, and a sleep waits for space.
  *
  * Payloads that were pulled go between records, one chunk of at most TP_CHUNK bytes at a time, straight from where they lie: a chunk begins
  * when no record waits, and once begun it goes on before anything else.
@@ -173,7 +173,7 @@ static void queue_sent(tp_lane_t *l, size_t n)
         wefti_tp_frame_free(l->transport, f);
     }
     if (l->want_space && l->queued < TP_QUEUE)
-        wefti_tp_event(l, TP_EV_ROOM);
+        wefti_tp_event(l, TP_EV_SPACE);
 }
 
 void wefti_tp_flush(tp_lane_t *l)
@@ -229,16 +229,16 @@ static void send_frame(tp_lane_t *l)
 
 /* --- records ------------------------------------------------------------------------------------------------------------------ */
 
-static void *no_room(tp_lane_t *l)
+static void *no_space(tp_lane_t *l)
 {
     l->want_space = true;
     if (l->queued < TP_QUEUE) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
-        wefti_tp_event(l, TP_EV_ROOM);
+        wefti_tp_event(l, TP_EV_SPACE);
     return NULL;
 }
 
 /* Where an item of n bytes goes; NULL when enough of this lane's waits (unless forced) or there is no memory. */
-uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force)
+uint8_t *wefti_tp_make_space(tp_lane_t *l, size_t n, bool force)
 {
     uint32_t need = TP_HEAD + tp_round8((uint32_t)n);
     if (__builtin_expect(l->frame && l->used + need > TP_FRAME, 0)) {
@@ -249,10 +249,10 @@ uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force)
     }
     if (!l->frame) {
         if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
-            return no_room(l);
+            return no_space(l);
         l->frame = wefti_tp_frame_get(l->transport);
         if (!l->frame)
-            return no_room(l);
+            return no_space(l);
         l->used = 0;
     }
     return l->frame->bytes + l->used + TP_HEAD;
@@ -274,8 +274,8 @@ void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 {
     tp_lane_t *l = tp_lane(lane);
     if (__builtin_expect(l->failed || l->mute, 0))
-        return NULL; /* for good: the failure is told instead of room */
-    return wefti_tp_make_room(l, n, false);
+        return NULL; /* for good: the failure is told instead of space */
+    return wefti_tp_make_space(l, n, false);
 }
 
 /* The first item since the last progress leaves now, the others together. */
@@ -304,7 +304,7 @@ void wefti_tp_control(tp_lane_t *l, uint32_t kind, const void *bytes, size_t n)
 {
     if (l->failed || l->mute || l->state >= TP_LANE_CLOSING)
         return;
-    uint8_t *at = wefti_tp_make_room(l, n, true);
+    uint8_t *at = wefti_tp_make_space(l, n, true);
     if (!at) {
         if (l->queued >= TP_QUEUE_FORCED)
             wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "it reads nothing of what it asks for");

@@ -265,9 +265,9 @@ static void tell_lane(tp_lane_t *l)
         up->lane_failed(l->base.user, l->why);
         return;
     }
-    if (events & TP_EV_ROOM && l->want_space && !l->failed) {
+    if (events & TP_EV_SPACE && l->want_space && !l->failed) {
         l->want_space = false;
-        up->room(l->base.user);
+        up->space(l->base.user);
     }
 }
 

@@ -22,7 +22,7 @@ weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, c
     (void)iov_n; /* `total` says where it ends */
     if (l->failed || l->mute)
         return WEFT_ERR_AGAIN;
-    uint8_t *at = wefti_tp_make_room(l, WEFTI_OFFER_HEAD + n, false);
+    uint8_t *at = wefti_tp_make_space(l, WEFTI_OFFER_HEAD + n, false);
     if (!at)
         return WEFT_ERR_AGAIN;
     wefti_outgoing_t *o;

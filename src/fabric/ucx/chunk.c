@@ -30,7 +30,7 @@ weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft
 {
     if (l->failed)
         return WEFT_ERR_AGAIN;
-    uint8_t *at = wefti_ux_make_room(l, WEFTI_OFFER_HEAD + n, false);
+    uint8_t *at = wefti_ux_make_space(l, WEFTI_OFFER_HEAD + n, false);
     if (!at)
         return WEFT_ERR_AGAIN;
     wefti_outgoing_t *o;

@@ -45,7 +45,7 @@
 #define UX_SPARE_MAX 1024       /* endpoints a peer may make us create ahead (see lane.c) */
 _Static_assert(UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD >= WEFTI_REC_MAX, "a lane takes what every lane takes");
 
-/* Kinds of records: 0 is the room's above, the others are ours, and carry a u64 unless they say otherwise. */
+/* Kinds of records: 0 belongs to the rooms above, the others are ours, and carry a u64 unless they say otherwise. */
 enum {
     UX_REC_USER = 0,
     UX_REC_HELLO = 1,     /* which of our endpoints this lane is: the first record of a leader */
@@ -97,7 +97,7 @@ typedef enum ux_state {
     UX_DRAINING  /* the endpoint is being forced down; UCX still owes completions */
 } ux_state_t;
 
-enum { UX_EV_ROOM = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
+enum { UX_EV_SPACE = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV_DRAINED = 16 };
 
 struct ux_lane {
     wefti_lane_t base;
@@ -270,11 +270,11 @@ void wefti_ux_commit(wefti_lane_t *lane, size_t n);
 /* Send what the open frame has. */
 void wefti_ux_flush(ux_lane_t *l);
 void wefti_ux_flush_backlog(ux_lane_t *l);
-/* Send a record of our own at once, in order, room or not. */
+/* Send a record of our own at once, in order, space or not. */
 void wefti_ux_control(ux_lane_t *l, uint32_t kind, uint64_t value);
 void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size_t n);
-/* Room for a record of any kind, and its commit: as reserve and commit, which see. */
-uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force);
+/* Space for a record of any kind, and its commit: as reserve and commit, which see. */
+uint8_t *wefti_ux_make_space(ux_lane_t *l, size_t n, bool force);
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
 void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
 void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f);

@@ -96,7 +96,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     if (status != UCS_OK)
         wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(status));
     else if (l->want_space)
-        wefti_ux_event(l, UX_EV_ROOM);
+        wefti_ux_event(l, UX_EV_SPACE);
 }
 
 /* A UCX that does not know an option goes without. What the user set in the environment stays. */
@@ -146,7 +146,7 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
     }
     configure(config, "KEEPALIVE_INTERVAL", "inf");
     configure(config, "FLUSH_WORKER_EPS", "n"); /* see settled() */
-    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits for room. */
+    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits for space. */
     configure(config, "PROTO_ENABLE", "n");
     /* A blocking connect() to a host that does not answer would stop every lane for minutes. */
     configure_transport(config, "TCP_", "CONN_NB", "y");
@@ -278,9 +278,9 @@ static void tell_lane(ux_lane_t *l)
         up->lane_failed(l->base.user, l->why);
         return;
     }
-    if (events & UX_EV_ROOM && l->want_space && !l->failed) {
+    if (events & UX_EV_SPACE && l->want_space && !l->failed) {
         l->want_space = false;
-        up->room(l->base.user);
+        up->space(l->base.user);
     }
 }
 

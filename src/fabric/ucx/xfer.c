@@ -257,7 +257,7 @@ static void pull_ends(wefti_incoming_t *p)
     desc_release(ux_pull(p));
     if (ux_pull(p)->rendezvous || p->status || l->failed || !l->ep || l->state >= UX_DRAINING)
         return;
-    uint8_t *at = wefti_ux_make_room(l, sizeof p->id, true);
+    uint8_t *at = wefti_ux_make_space(l, sizeof p->id, true);
     if (!at) {
         wefti_ux_fail(l, WEFT_ERR_NOMEM, "no memory for a control record");
         return;

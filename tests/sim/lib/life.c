@@ -408,8 +408,8 @@ static void set_up(uint64_t seed)
     m.slack_ns = 10 * WEFT_MILLISECOND;
     m.window = 16384 << BELOW(3);
     f = wefti_sim_faults(m.net.w);
-    f->no_room = CHANCE(50) ? 0 : 50000;
-    f->false_room = CHANCE(50) ? 0 : 50000;
+    f->no_space = CHANCE(50) ? 0 : 50000;
+    f->false_space = CHANCE(50) ? 0 : 50000;
     f->pull_slow = CHANCE(50) ? 0 : 100000;
     f->pull_slow_ns = m.pull_ns = 20 * WEFT_MILLISECOND;
     if (!m.peace && CHANCE(50)) {
