@@ -12,7 +12,8 @@ typedef struct wefti_cursor {
     size_t at, skip; /* skip bytes of iov[at] are done */
 } wefti_cursor_t;
 
-/* The bytes that follow in one piece, at most n, of which *at_out is the first; the cursor moves behind them. n bytes must be left. */
+/* The bytes that follow in one piece, at most n, of which *at_out is the first; the cursor moves behind them. n bytes must be
+ * left. */
 static inline size_t wefti_cursor_next(wefti_cursor_t *c, size_t n, uint8_t **at_out)
 {
     while (c->skip == c->iov[c->at].len) {

@@ -40,7 +40,7 @@ static void move(wefti_list_t *link, wefti_list_t *to)
     wefti_list_push_back(to, link);
 }
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_outgoing_new(wefti_lane_transfers_t *of, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x, size_t size,
                                  wefti_outgoing_t **out)
@@ -108,7 +108,7 @@ void wefti_outgoing_end_all(wefti_list_t *list, weft_status_t status)
         wefti_outgoing_end(wefti_container_of(it, wefti_outgoing_t, link), status);
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 static void incoming_free(wefti_incoming_t *p)
 {
@@ -206,7 +206,7 @@ void wefti_incoming_drop(wefti_incoming_t *p)
     incoming_free(p);
 }
 
-/* --- telling ---------------------------------------------------------------------------------------------------------------- */
+/* --- telling ------------------------------------------------------------------------------------------------------ */
 
 void wefti_tell_withdrawn(wefti_lane_transfers_t *of)
 {

@@ -1,13 +1,14 @@
-/* fabric/transfers.h - the book of payloads that are announced, pulled and refused, for transports that move them in messages: tcp and ucx.
+/* fabric/transfers.h - the book of payloads that are announced, pulled and refused, for transports that move them in messages:
+ * tcp and ucx.
  *
- *     outgoing   on lane->announced --PULL--> ->sending --all bytes have left--> ->announced --TAKEN--> transfers->sent --told--> freed
- *                 \-------------------------------REFUSED, or the end of the lane----------------------/
- *     incoming   on lane->offers --pull--> ->pulling --the last byte, or the end of the lane--> transfers->pulled --told--> freed
+ *     outgoing   on lane->announced --PULL--> ->sending --all bytes left--> ->announced --TAKEN--> all->sent --told--> freed
+ *                 \---------------------------REFUSED, or the end of the lane---------------------/
+ *     incoming   on lane->offers --pull--> ->pulling --the last byte, or the end of the lane--> all->pulled --told--> freed
  *                 \--refuse, or the end of the lane--> freed
  *
- * The transport moves the bytes and sends the records; it embeds these structs at the beginning of its own. Progress tells what has ended
- * (wefti_transfers_tell()). The code has no state but these structs, so that a module has a copy of it.
- * Promise: each transfer is done once, from progress, and the lane outlives what is told of it. tests/wire/fabric_lanes.c. */
+ * The transport moves the bytes and sends the records; it embeds these structs at the beginning of its own. Progress tells what
+ * has ended (wefti_transfers_tell()). The code has no state but these structs, so that a module has a copy of it. Promise: each
+ * transfer is done once, from progress, and the lane outlives what is told of it. tests/wire/fabric_lanes.c. */
 #ifndef WEFTI_TRANSFERS_H
 #define WEFTI_TRANSFERS_H
 
@@ -24,8 +25,8 @@ typedef struct wefti_lane_transfers wefti_lane_transfers_t;
 typedef struct wefti_transfers_ops {
     /* The lane is over: its peer broke the protocol, or there is no memory. */
     void (*fail)(wefti_lane_t *lane, weft_status_t why, const char *what);
-    /* An incoming transfer has ended (p->status) and is about to be told: send TAKEN, and let go of what the transport has of it. Not
-     * before: whoever pulled must know of the end before anything that the sender does upon it. */
+    /* An incoming transfer has ended (p->status) and is about to be told: send TAKEN, and let go of what the transport has of
+     * it. Not before: whoever pulled must know of the end before anything that the sender does upon it. */
     void (*pull_ends)(wefti_incoming_t *p);
     /* One of lane->untold was told. */
     void (*told)(wefti_lane_t *lane);
@@ -81,9 +82,10 @@ void wefti_transfers_free(wefti_transfers_t *all);
 void wefti_lane_transfers_init(wefti_lane_transfers_t *of, wefti_transfers_t *all, wefti_lane_t *lane);
 void wefti_lane_transfers_free(wefti_lane_transfers_t *of);
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
-/* Enter an announcement, in a struct of `size` bytes that begins with wefti_outgoing_t and is zero behind it. WEFT_ERR_NOMEM, _LIMIT. */
+/* Enter an announcement, in a struct of `size` bytes that begins with wefti_outgoing_t and is zero behind it. WEFT_ERR_NOMEM,
+ * _LIMIT. */
 weft_status_t wefti_outgoing_new(wefti_lane_transfers_t *of, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x, size_t size,
                                  wefti_outgoing_t **out);
 /* Write the offer of it: WEFTI_OFFER_HEAD + n bytes. */
@@ -98,9 +100,10 @@ void wefti_outgoing_left(wefti_outgoing_t *o);
 void wefti_outgoing_end(wefti_outgoing_t *o, weft_status_t status);
 void wefti_outgoing_end_all(wefti_list_t *list, weft_status_t status);
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
-/* Enter an offer, in a struct of `size` bytes that begins with wefti_incoming_t and is zero behind it. NULL: the lane has failed. */
+/* Enter an offer, in a struct of `size` bytes that begins with wefti_incoming_t and is zero behind it. NULL: the lane has
+ * failed. */
 wefti_incoming_t *wefti_incoming_new(wefti_lane_transfers_t *of, uint64_t id, uint64_t total, size_t size);
 /* The bytes of an offer have come: enter it and tell of it. */
 void wefti_offer_arrived(wefti_lane_transfers_t *of, const uint8_t *bytes, size_t n, size_t size);
@@ -121,7 +124,7 @@ void wefti_incoming_end(wefti_incoming_t *p, weft_status_t status);
 /* An offer that is refused: forget it. */
 void wefti_incoming_drop(wefti_incoming_t *p);
 
-/* --- telling ---------------------------------------------------------------------------------------------------------------- */
+/* --- telling ------------------------------------------------------------------------------------------------------ */
 
 /* The lane closes: tell that its offers are withdrawn. */
 void wefti_tell_withdrawn(wefti_lane_transfers_t *of);

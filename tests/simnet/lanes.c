@@ -41,8 +41,7 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what)
                             lane->host->name);
 }
 
-/* --- making
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- making ------------------------------------------------------------------------------------------------------- */
 
 static size_t transport_caps(wefti_transport_t *transport, int side, void *buf)
 {
@@ -136,8 +135,7 @@ static weft_status_t lane_connect(wefti_lane_t *base, const void *addr, size_t n
     return WEFT_OK;
 }
 
-/* --- sending
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- sending ------------------------------------------------------------------------------------------------------ */
 
 static void space_comes(sim_lane_t *lane, uint64_t in_ns)
 {
@@ -212,8 +210,7 @@ static void lane_commit(wefti_lane_t *base, size_t n)
     wefti_sim_lane_put(lane, pk, n + RECORD_COST);
 }
 
-/* --- arriving
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- arriving ----------------------------------------------------------------------------------------------------- */
 
 static void lane_fails(sim_lane_t *lane, weft_status_t why)
 {
@@ -265,8 +262,7 @@ void wefti_sim_lane_event(sim_event_t *ev)
     sim_up(h)->space(lane->base.user);
 }
 
-/* --- ending
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- ending ------------------------------------------------------------------------------------------------------- */
 
 static void fail_later(sim_lane_t *lane, weft_status_t why)
 {

@@ -101,7 +101,7 @@ static void copy(sim_offer_t *o, uint64_t n)
     }
 }
 
-/* --- shared ranges --------------------------------------------------------------------------------------------------------- */
+/* --- shared ranges ------------------------------------------------------------------------------------------------ */
 
 weft_status_t wefti_sim_share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out)
 {
@@ -185,8 +185,7 @@ static bool is_shared(sim_host_t *h, const weft_iov_t *iov, size_t iov_n)
     return found;
 }
 
-/* --- the sender
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- the sender --------------------------------------------------------------------------------------------------- */
 
 void wefti_sim_payloads_change(wefti_sim_t *w)
 {
@@ -256,8 +255,7 @@ static void acknowledge(sim_offer_t *o, weft_status_t status)
     ev->status = status;
 }
 
-/* --- the receiver
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- the receiver ------------------------------------------------------------------------------------------------- */
 
 void wefti_sim_offer_arrives(sim_lane_t *lane, sim_packet_t *pk)
 {

@@ -16,7 +16,7 @@
 #define IDLES_MAX 64
 #define IDLE_NS (100 * WEFT_MICROSECOND)
 
-/* --- packets and events --------------------------------------------------------------------------------------------------- */
+/* --- packets and events ------------------------------------------------------------------------------------------- */
 
 sim_packet_t *wefti_sim_packet(int kind, const void *bytes, size_t n)
 {
@@ -97,8 +97,7 @@ sim_event_t *wefti_sim_event(wefti_sim_t *w, sim_host_t *host, sim_host_t *via, 
     return ev;
 }
 
-/* --- what is due
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- what is due -------------------------------------------------------------------------------------------------- */
 
 /* May the first packet of this channel be handed over, once its time has come? */
 static bool channel_open(const sim_channel_t *c)
@@ -252,8 +251,7 @@ unsigned wefti_sim_progress(wefti_fabric_t *f, bool idle)
     return done;
 }
 
-/* --- time
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_now(const wefti_sim_t *w)
 {

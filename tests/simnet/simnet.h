@@ -18,7 +18,7 @@ typedef struct wefti_sim wefti_sim_t;
 #define WEFTI_SIM_HOSTS 16
 #define WEFTI_SIM_TRANSPORT 3
 
-/* --- the world --------------------------------------------------------------------------------------------------------- */
+/* --- the world ---------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_new(uint64_t seed, wefti_sim_t **world_out);
 /* Every fabric has been closed by then: one that has not is a violation. */
@@ -27,7 +27,7 @@ void wefti_sim_free(wefti_sim_t *w);
 /* A new host. It is reached as tcp://NAME:port; unix:// names are shared by all hosts. WEFT_ERR_LIMIT, WEFT_ERR_NOMEM. */
 weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **fabric_out);
 
-/* --- time -------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_now(const wefti_sim_t *w);
 /* When the network next has something for a host that runs (neither dead nor paused): now or earlier if it has something
@@ -45,7 +45,7 @@ bool wefti_sim_step(wefti_sim_t *w);
  * fn, time moves by itself then, and nobody else runs. */
 void wefti_sim_on_idle(wefti_sim_t *w, void (*fn)(void *user), void *user);
 
-/* --- what befalls hosts and links ----------------------------------------------------------------------------------------- */
+/* --- what befalls hosts and links --------------------------------------------------------------------------------- */
 
 /* The process dies: peers see its wires close after a while (if they can be reached), pulls from it fail, what it had sent
  * arrives only in part. Its fabric delivers nothing more, but lets go of everything that is closed on it, so that the runtime
@@ -118,7 +118,7 @@ enum {
 };
 void wefti_sim_fail_next(wefti_fabric_t *f, int at, weft_status_t status, unsigned times);
 
-/* --- the record of a run -------------------------------------------------------------------------------------------------- */
+/* --- the record of a run ------------------------------------------------------------------------------------------ */
 
 /* A hash over everything that happened so far: equal for equal runs. */
 uint64_t wefti_sim_hash(const wefti_sim_t *w);

@@ -22,8 +22,7 @@ sim_wire_t *wefti_sim_wire_of(wefti_wire_t *base, const char *what)
     return wire;
 }
 
-/* --- acceptors
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- acceptors ---------------------------------------------------------------------------------------------------- */
 
 static bool is_any(const char *host)
 {
@@ -111,8 +110,7 @@ void wefti_sim_acceptor_close(wefti_acceptor_t *acceptor)
     wefti_list_push_back(&acceptor->host->world->grave_acceptors, &acceptor->link);
 }
 
-/* --- wires
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- wires -------------------------------------------------------------------------------------------------------- */
 
 static void wire_setup(sim_wire_t *wire, sim_host_t *h, int state)
 {
@@ -228,8 +226,7 @@ void wefti_sim_wire_close(wefti_wire_t *base)
     wire_gone(wire);
 }
 
-/* --- what the kernel and progress do
- * ------------------------------------------------------------------------------------------ */
+/* --- what the kernel and progress do ------------------------------------------------------------------------------ */
 
 static void dial_ends(sim_wire_t *wire, sim_host_t *via, weft_status_t status)
 {

@@ -22,8 +22,7 @@ void *wefti_sim_mem(size_t n)
     return p;
 }
 
-/* --- chance
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- chance ------------------------------------------------------------------------------------------------------- */
 
 uint64_t wefti_sim_delay(sim_host_t *from, sim_host_t *to)
 {
@@ -51,7 +50,7 @@ weft_status_t wefti_sim_fault(sim_host_t *h, int at, uint32_t ppm, const weft_st
     return st;
 }
 
-/* --- what befalls hosts --------------------------------------------------------------------------------------------------- */
+/* --- what befalls hosts ------------------------------------------------------------------------------------------- */
 
 /* Its acknowledgements that were not out yet are lost with it. */
 static void lose_acks(sim_host_t *h)
@@ -163,7 +162,7 @@ void wefti_sim_count(wefti_fabric_t *f, wefti_sim_counts_t *counts_out)
     counts_out->mapped = h->mapped;
 }
 
-/* --- the fabric ----------------------------------------------------------------------------------------------------------- */
+/* --- the fabric --------------------------------------------------------------------------------------------------- */
 
 static void host_close(wefti_fabric_t *f)
 {
@@ -252,7 +251,7 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .unshare = wefti_sim_unshare,
 };
 
-/* --- making and freeing --------------------------------------------------------------------------------------------------- */
+/* --- making and freeing ------------------------------------------------------------------------------------------- */
 
 /* From a generator of its own: what else a seed means does not depend on it. */
 static void pair_memories(wefti_sim_t *w)

@@ -2,10 +2,10 @@
  *
  * Three kinds of thing wait for their time:
  *   packets   on a channel, in order: into a lane or a wire, from one host to another;
- *   events    alone, in no order among each other: acknowledgements, `space`, steps of a pull, wires that open. They belong to the host
- *             whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
- *   closing   lanes that were closed. Progress takes them down step by step, without time passing, because closing a runtime drives
- *             it until it is down, and nobody moves the clock meanwhile.
+ *   events    alone, in no order among each other: acknowledgements, `space`, steps of a pull, wires that open. They belong to
+ *             the host whose progress runs them, or to the kernel (host NULL), which runs whenever time passes;
+ *   closing   lanes that were closed. Progress takes them down step by step, without time passing, because closing a runtime
+ *             drives it until it is down, and nobody moves the clock meanwhile.
  *
  * Objects stay until the world goes, in state GONE, so that a call on one that is gone is seen instead of guessed at. The
  * simulator's own memory does not come from base/alloc.h: an allocation failure is an event of the run, to be injected where the
@@ -90,7 +90,7 @@ typedef struct sim_trace {
 #define SIM_TRACE_KEPT 256 /* more for a replay: -DSIM_TRACE_KEPT=100000 */
 #endif
 
-/* --- things under way ---------------------------------------------------------------------------------------------------- */
+/* --- things under way --------------------------------------------------------------------------------------------- */
 
 enum { SIM_PK_RECORD, SIM_PK_OFFER, SIM_PK_BREAK, SIM_PK_MESSAGE, SIM_PK_END };
 
@@ -133,7 +133,7 @@ typedef struct sim_event {
     uint8_t kind;
 } sim_event_t;
 
-/* --- objects -------------------------------------------------------------------------------------------------------------- */
+/* --- objects ------------------------------------------------------------------------------------------------------ */
 
 /* A range of memory that peers may map, as far as they believe. */
 typedef struct sim_share {
@@ -280,8 +280,7 @@ struct wefti_sim {
     void (*on_violation)(uint64_t seed, const char *what);
 };
 
-/* --- world.c and run.c
- * ------------------------------------------------------------------------------------------------------- */
+/* --- world.c and run.c -------------------------------------------------------------------------------------------- */
 
 void *wefti_sim_mem(size_t n); /* zeroed, never NULL */
 uint64_t wefti_sim_delay(sim_host_t *from, sim_host_t *to);
@@ -307,8 +306,7 @@ static inline sim_host_t *sim_host_of(const wefti_fabric_t *f) { return (sim_hos
 static inline const wefti_fabric_up_t *sim_up(const sim_host_t *h) { return h->base.up; }
 static inline bool sim_linked(const sim_host_t *from, const sim_host_t *to) { return !from->world->cut[from->index][to->index]; }
 
-/* --- wires.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- wires.c ------------------------------------------------------------------------------------------------------ */
 
 extern const wefti_fabric_ops_t wefti_sim_fabric_ops; /* in world.c, made of these */
 weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
@@ -329,22 +327,20 @@ void wefti_sim_wire_event(sim_event_t *ev);
 void wefti_sim_wire_packet(sim_wire_t *wire, sim_packet_t *pk);
 void wefti_sim_wires_die(sim_host_t *h);
 
-/* --- regs.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- regs.c ------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out);
 void wefti_sim_mem_unregister(wefti_fabric_t *f, void *reg);
 void wefti_sim_regs_free(sim_host_t *h);
 
-/* --- maps.c -------------------------------------------------------------------------------------------------------------- */
+/* --- maps.c ------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_sim_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
 weft_status_t wefti_sim_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
 void wefti_sim_unmap(void *ptr, size_t n);
 void wefti_sim_maps_free(sim_host_t *h);
 
-/* --- lanes.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- lanes.c ------------------------------------------------------------------------------------------------------ */
 
 extern const wefti_transport_ops_t wefti_sim_transport_ops;
 void wefti_sim_lane_event(sim_event_t *ev);
@@ -356,8 +352,7 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what); /* a violation i
 bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost);        /* no space, and `space` will come */
 void wefti_sim_lane_put(sim_lane_t *lane, sim_packet_t *pk, size_t cost);
 
-/* --- offers.c
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- offers.c ----------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
                                  uint64_t total, wefti_xfer_t *x);

@@ -9,8 +9,8 @@
  * through the ring. refuse: DONE {id, taken or refused}. So each announcement gets exactly one answer. lend: like an
  * announcement that waits.
  *
- * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state, breaks the
- * protocol. control.c sends the answers.
+ * The sender's ids are slots with a generation, per lane: an id that is not under way, or an answer that does not fit its state,
+ * breaks the protocol. control.c sends the answers.
  *
  * Only progress moves these states, except that pull, refuse and announce start them. tests/wire/fabric_lanes.c and
  * tests/wire/fabric_shm.c hold us to "each transfer is done exactly once". */
@@ -32,7 +32,7 @@ _Static_assert(sizeof(wefti_shm_piece_t) == sizeof(weft_iov_t), "the sender's io
 _Static_assert(sizeof(rts_record_t) + WEFTI_SHM_PIECES * sizeof(wefti_shm_piece_t) + WEFTI_REC_MAX / 2 <= WEFTI_REC_MAX,
                "an announcement fits the smallest frame");
 
-/* --- the sender's calls ------------------------------------------------------------------------------------------------- */
+/* --- the sender's calls ------------------------------------------------------------------------------------------- */
 
 /* What the peer knows of our arenas is brought up to date before it reads an address: false if there is no space to do so. */
 static bool arenas_told(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
@@ -104,7 +104,7 @@ static void send_done(wefti_shm_lane_t *lane, wefti_shm_send_t *s, weft_status_t
     x->done(x, status);
 }
 
-/* --- the receiver's calls ----------------------------------------------------------------------------------------------- */
+/* --- the receiver's calls ----------------------------------------------------------------------------------------- */
 
 /* Does all that is wanted lie in one arena? Then it is held for the whole of the pull. */
 static bool in_one_arena(wefti_shm_pull_t *p, uint64_t want)
@@ -193,7 +193,7 @@ static void pull_done(wefti_shm_pull_t *p)
     x->done(x, WEFT_OK);
 }
 
-/* --- records from the peer ---------------------------------------------------------------------------------------------- */
+/* --- records from the peer ---------------------------------------------------------------------------------------- */
 
 static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n)
 {
@@ -295,7 +295,7 @@ weft_status_t wefti_shm_control(wefti_shm_lane_t *lane, const wefti_ring_rec_t *
     }
 }
 
-/* --- work --------------------------------------------------------------------------------------------------------------- */
+/* --- work --------------------------------------------------------------------------------------------------------- */
 
 static wefti_shm_pull_t *first_copying(wefti_shm_lane_t *lane)
 {
@@ -376,7 +376,7 @@ bool wefti_shm_bulk_waits_for_space(const wefti_shm_lane_t *lane)
     return !wefti_list_empty(&lane->out) || !wefti_list_empty(&lane->streams);
 }
 
-/* --- endings ------------------------------------------------------------------------------------------------------------ */
+/* --- endings ------------------------------------------------------------------------------------------------------ */
 
 static void end_pulls(wefti_shm_lane_t *lane, weft_status_t status, bool quietly)
 {

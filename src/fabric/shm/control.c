@@ -1,13 +1,14 @@
 /* fabric/shm/control.c - control records, which wait where the ring has no space, and the transfers that end with them.
  *
- * A control record lies in an object that exists anyway (a pull, an arena that was told), so that an answer never needs memory. Those that
- * find no space wait in lane->out, in order. Transfers that have ended are kept to be used again, WEFTI_SHM_SPARES of each kind. */
+ * A control record lies in an object that exists anyway (a pull, an arena that was told), so that an answer never needs memory.
+ * Those that find no space wait in lane->out, in order. Transfers that have ended are kept to be used again, WEFTI_SHM_SPARES of
+ * each kind. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "fabric/shm/internal.h"
 
-/* --- objects ------------------------------------------------------------------------------------------------------------ */
+/* --- objects ------------------------------------------------------------------------------------------------------ */
 
 /* One that was kept, or a new one, zeroed. */
 void *wefti_shm_spare_get(wefti_shm_spares_t *spares, size_t size)
@@ -62,7 +63,7 @@ void wefti_shm_pull_free(wefti_shm_pull_t *p)
     wefti_shm_spare_put(&wefti_shm_transport_of(p->lane)->spare_pulls, p);
 }
 
-/* --- control records ---------------------------------------------------------------------------------------------------- */
+/* --- control records ---------------------------------------------------------------------------------------------- */
 
 static bool ctl_put(wefti_shm_lane_t *lane, const wefti_shm_ctl_t *ctl)
 {

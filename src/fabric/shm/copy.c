@@ -1,16 +1,16 @@
 /* fabric/shm/copy.c - bytes from the sender's memory into the receiver's pieces.
  *
  * The receiver reads with process_vm_readv, a bounded number of bytes at a time, so that other lanes and heartbeats live
- * meanwhile. The last call of a payload also reads the word that names the sender's runtime, after the payload: a process
- * that died and whose number was given to another, or that became another program, does not have it. So bytes of a stranger
- * are never reported as good, at no cost. A sender that takes its buffer back by closing the lane sets `closed` first; we
- * look at it after the last byte.
+ * meanwhile. The last call of a payload also reads the word that names the sender's runtime, after the payload: a process that
+ * died and whose number was given to another, or that became another program, does not have it. So bytes of another process are
+ * never reported as good, and the check costs nothing. A sender that takes its buffer back by closing the lane sets `closed`
+ * first; we look at it after the last byte.
  *
  * The sender's list of pieces is read like everything else: lengths are clamped to what is left, and each look at more of the
- * list costs budget, so that a list of nothing but empty pieces cannot hold us up.
+ * list costs budget, so that a list of empty pieces cannot keep us busy for ever.
  *
- * Pieces that lie in an arena we can map (arena.c) are copied from there: no system call, and the bytes are those of that memory
- * whoever has died meanwhile. Large ones go past the cache (20 GB/s, on a machine where process_vm_readv makes 8).
+ * Pieces that lie in an arena we can map (arena.c) are copied from there: there is no system call, and the bytes stay even if
+ * the sender dies meanwhile. Large ones go past the cache (20 GB/s, on a machine where process_vm_readv makes 8).
  *
  * tests/wire/fabric_share.c and tests/wire/fabric_shm_faults.c (killed and stopped senders, senders that close midway, many
  * pieces) hold us to it. */

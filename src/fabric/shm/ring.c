@@ -2,8 +2,7 @@
  *
  * Promise: whatever the other side writes, nothing here reads or writes outside the ring, and no loop is longer than one
  * step. Space is never missed: the producer stores want_at and then reads `consumed`, the consumer stores `consumed` and then
- * reads want_at, all sequentially consistent, so at least one of them sees the other. tests/unit/shm_ring.c holds us to both.
- * */
+ * reads want_at, all sequentially consistent, so at least one of them sees the other. tests/unit/shm_ring.c holds us to both. */
 #include "fabric/shm/ring.h"
 
 void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size)

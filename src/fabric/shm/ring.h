@@ -99,7 +99,7 @@ static inline void wefti_ring_prefetch_write(const void *p)
 #endif
 }
 
-/* --- producer ----------------------------------------------------------------------------------------------------------- */
+/* --- producer ----------------------------------------------------------------------------------------------------- */
 
 void wefti_ring_tx_init(wefti_ring_tx_t *tx, void *region, uint64_t size);
 void *wefti_ring_reserve_slow(wefti_ring_tx_t *tx, uint64_t n);
@@ -108,7 +108,8 @@ void *wefti_ring_reserve_or_want(wefti_ring_tx_t *tx, uint64_t n);
 /* Is there space for any record? If not, ask the consumer to say when there is, as above. */
 bool wefti_ring_space_or_want(wefti_ring_tx_t *tx);
 
-/* Space for a record of n bytes (n <= WEFTI_RING_LONGEST(size)), 8-byte aligned; NULL: none now. Nothing is visible before the commit. */
+/* Space for a record of n bytes (n <= WEFTI_RING_LONGEST(size)), 8-byte aligned; NULL: none now. Nothing is visible before the
+ * commit. */
 static inline void *wefti_ring_reserve(wefti_ring_tx_t *tx, uint64_t n)
 {
     uint64_t need = wefti_ring_span(n), at = tx->tail & (tx->size - 1);
@@ -135,7 +136,7 @@ static inline void wefti_ring_commit(wefti_ring_tx_t *tx, uint64_t n, uint32_t t
     wefti_ring_prefetch_write(tx->base + ((next + WEFTI_RING_AHEAD) & (tx->size - 1)));
 }
 
-/* --- consumer ----------------------------------------------------------------------------------------------------------- */
+/* --- consumer ----------------------------------------------------------------------------------------------------- */
 
 void wefti_ring_rx_init(wefti_ring_rx_t *rx, void *region, uint64_t size, uint32_t max);
 /* The head word is not that of a plain record: `head` is all that was read of it. */

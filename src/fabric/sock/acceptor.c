@@ -1,13 +1,14 @@
 /* fabric/sock/acceptor.c - listening and accepting.
  *
- * An acceptor has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no descriptors left,
- * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second. A timer ends the pause: in
- * a program that only listens, and sleeps on the descriptor of the runtime, nothing else may ever happen. It is opened with the first acceptor, since
- * there is no descriptor for it when it is needed.
+ * An acceptor has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no
+ * descriptors left, not even the spare one, a listener in epoll would be ready all the time, so it is taken out for a tenth of a
+ * second. A timer ends the pause: in a program that only listens and sleeps, there may be no other event. The timer is opened
+ * with the first acceptor, since there is no descriptor for it when it is needed.
  *
- * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on the spare
- * descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
- * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins, a_listener_that_paused_wakes_who_sleeps. */
+ * With no descriptors left conn is asked to let go of a wire that has proved nothing. If it has none, a newcomer is accepted on
+ * the spare descriptor and closed at once: it learns that it was turned away, and the queue empties. tests/fault/conn_flood.c,
+ * tests/wire/fabric_sock.c: descriptors_exhausted_turn_newcomers_away_and_nothing_spins,
+ * a_listener_that_paused_wakes_who_sleeps. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -46,7 +47,7 @@ wefti_acceptor_t *wefti_acceptor_of_link(wefti_list_t *link)
     return wefti_container_of(link, wefti_acceptor_t, link);
 }
 
-/* --- accepting -------------------------------------------------------------------------------------------------------------- */
+/* --- accepting ---------------------------------------------------------------------------------------------------- */
 
 static void pause_over(wefti_watch_t *watch, uint32_t events)
 {
@@ -178,7 +179,7 @@ static void listener_event(wefti_watch_t *watch, uint32_t events)
     }
 }
 
-/* --- binding ---------------------------------------------------------------------------------------------------------------- */
+/* --- binding ------------------------------------------------------------------------------------------------------ */
 
 static weft_status_t bind_failed(const sock_addr_t *a, int err)
 {
@@ -284,7 +285,8 @@ static weft_status_t device_addrs(const char *device, sock_addrs_t *out)
             continue;
         if (it->ifa_addr->sa_family != AF_INET && it->ifa_addr->sa_family != AF_INET6)
             continue;
-        /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for it. */
+        /* A link-local address means nothing in a URI without its scope, and cannot be bound while the kernel still probes for
+         * it. */
         const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)it->ifa_addr;
         if (it->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
             continue;

@@ -94,7 +94,7 @@ struct wefti_sock {
     wefti_list_t dead, dead_listeners; /* to free after the batch */
     uint64_t paused_until;  /* 0: no listener is paused (acceptor.c) */
     wefti_watch_t pause_watch;
-    int pause_fd;           /* a timer that says so to who sleeps; -1: there was no acceptor yet */
+    int pause_fd;           /* a timer that ends a sleep when the pause is over; -1: there was no acceptor yet */
     bool beats;             /* it holds the thread of beat.c */
     uint8_t scratch[SOCK_HEAD + WEFTI_WIRE_MAX];
 };

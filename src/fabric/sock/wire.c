@@ -1,11 +1,11 @@
 /* fabric/sock/wire.c - messages on a connected wire.
  *
- * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. Between two messages there may be heartbeats, a byte each
- * (beat.c). The first byte that cannot be either ends the wire: a port scan or a browser gets nothing from us and costs one line at level
- * info.
+ * On the socket: u32 "WFT1", u32 length (at most WEFTI_WIRE_MAX), the bytes. Between two messages there may be heartbeats, a
+ * byte each (beat.c). The first byte that cannot be either ends the wire: a port scan or a browser gets nothing from us and
+ * costs one line at level info.
  *
- * Reads go into one buffer of the whole; only a message that has arrived in part takes memory of its own wire, so that ten thousand
- * silent wires cost nothing. Writes that the socket does not take wait here, up to SOCK_OUT_MAX. */
+ * Reads go into one buffer of the whole; only a message that has arrived in part takes memory of its own wire, so that ten
+ * thousand silent wires cost nothing. Writes that the socket does not take wait here, up to SOCK_OUT_MAX. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,7 +27,7 @@ void wefti_wire_socket_options(int fd, int family)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 static void flush_locked(sock_wire_t *w)
 {
@@ -130,7 +130,7 @@ void wefti_sock_wire_close(wefti_wire_t *wire)
     wefti_wire_kill(w);
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 static void not_ours(sock_wire_t *w, const char *what)
 {

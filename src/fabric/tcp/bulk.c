@@ -1,17 +1,17 @@
 /* fabric/tcp/bulk.c - the second connection, for large payloads.
  *
- * A gigabyte between two records would make the second one wait. So the first payload of TP_BULK_MIN bytes or more opens a second connection
- * beside the lane's, on which large ones go from the sender's memory to the receiver's with nothing between but the kernel:
- * u64 slot, u64 length, the bytes.
+ * A gigabyte between two records would delay the second one. So the first payload of TP_BULK_MIN bytes or more opens a second
+ * connection beside the lane's, on which large ones go from the sender's memory to the receiver's with nothing between but the
+ * kernel: u64 slot, u64 length, the bytes.
  *
  *     (none) --first large pull, by whoever dialled the lane--> DIALING --> GREETING --> UP
  *     (none) --a stranger greets as the peer of this lane--> UP
- *     (none) --it cannot be had, or ended with nothing under way--> no_bulk: payloads go between records for the rest of the lane's life
+ *     (none) --it cannot be had, or ended with nothing under way--> no_bulk: payloads go between records from then on
  *
- * Payloads wait for it while it is being made. Whoever finds that there is none says so (NO_BULK). If it ends in the middle of a payload the
- * peer is gone, and the lane fails once what came over its first connection has been told.
- * Nothing waits for this socket: while a payload moves, progress tries it; else epoll watches it.
- * tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c: a_large_payload_goes_over_a_connection_of_its_own. */
+ * Payloads wait for it while it is being made. Whoever finds that there is none says so (NO_BULK). If it ends in the middle of a
+ * payload the peer is gone, and the lane fails once what came over its first connection has been told. While a payload moves,
+ * progress tries this socket; otherwise epoll watches it. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c:
+ * a_large_payload_goes_over_a_connection_of_its_own. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -30,7 +30,7 @@ static bool works(const tp_lane_t *l)
     return l->state == TP_LANE_UP && !l->failed;
 }
 
-/* --- getting there ---------------------------------------------------------------------------------------------------------------- */
+/* --- getting there ------------------------------------------------------------------------------------------------ */
 
 /* There is none: what waits for it goes between records. */
 void wefti_tp_bulk_none(tp_lane_t *l, bool tell)
@@ -106,7 +106,7 @@ void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c)
     wefti_tp_bulk_up(c);
 }
 
-/* --- payloads ----------------------------------------------------------------------------------------------------------------- */
+/* --- payloads ----------------------------------------------------------------------------------------------------- */
 
 /* It has ended. */
 static void bulk_lost(tp_conn_t *c, weft_status_t why, const char *what)
@@ -210,7 +210,7 @@ static unsigned run_in(tp_conn_t *c)
     return 1;
 }
 
-/* --- driving it ---------------------------------------------------------------------------------------------------------------------- */
+/* --- driving it --------------------------------------------------------------------------------------------------- */
 
 /* Something moves or is about to. */
 void wefti_tp_bulk_busy(tp_lane_t *l)
@@ -245,9 +245,9 @@ void wefti_tp_bulk_event(tp_conn_t *c)
     tp_lane_t *l = c->lane;
     wefti_tp_watch(c, EPOLLIN); /* it may have been watched for space as well */
     if (!l->bulk_in && works(l))
-        run_in(c); /* nothing is expected: it is the end, or a lie */
+        run_in(c); /* nothing is expected: it is the end, or the peer breaks the protocol */
     else if (!works(l))
-        wefti_tp_conn_drop(c); /* the lane has failed: an event for ever */
+        wefti_tp_conn_drop(c); /* the lane has failed: it would be ready on every look */
 }
 
 /* About to sleep: whoever has bytes to send must hear when there is space. */

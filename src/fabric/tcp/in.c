@@ -1,13 +1,14 @@
 /* fabric/tcp/in.c - what comes from a lane's socket: the one place that reads what a peer wrote.
  *
- * One recv() takes whatever is there into the transport's buffer, and every whole item of it is told at once. The beginning of an item whose end has
- * not come waits in the lane's `carry`, and goes before the next bytes; so a silent lane has no buffer of its own. The bytes of a payload's chunk
- * are received straight into the receiver's pieces as far as they had not come with the items before it.
+ * One recv() takes whatever is there into the transport's buffer, and every whole item of it is told at once. The beginning of
+ * an item whose end has not come waits in the lane's `carry`, and goes before the next bytes; so a silent lane has no buffer of
+ * its own. The bytes of a payload's chunk are received straight into the receiver's pieces as far as they had not come with the
+ * items before it.
  *
  * Items are multiples of 8 bytes, and the buffer begins with one: so what the rooms above are given is aligned.
  *
- * Promise: no length is used before it is checked, and nothing is read of a lane after it failed or was closed. What cannot be fails the
- * lane with WEFT_ERR_PROTOCOL. tests/wire/fabric_tcp_hostile.c, tests/fuzz/tcp_items.c. */
+ * Promise: no length is used before it is checked, and nothing is read of a lane after it failed or was closed. Bytes that make
+ * no sense fail the lane with WEFT_ERR_PROTOCOL. tests/wire/fabric_tcp_hostile.c, tests/fuzz/tcp_items.c. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -11,9 +11,9 @@
  *   bulk.c    the second connection, for large payloads
  *   acks.c    connections whose peer acknowledges nothing any more
  *
- * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the receiver and
- * proves whose it is, and an answer that proves the same; then it carries items, each a multiple of 8 bytes: u32 length, u32 kind, the
- * bytes, zeroes. */
+ * docs/design/wire.md has the bytes. In short: a connection begins with a challenge, a greeting that names a lane of the
+ * receiver and proves whose it is, and an answer that proves the same; then it carries items, each a multiple of 8 bytes: u32
+ * length, u32 kind, the bytes, zeroes. */
 #ifndef WEFTI_TCP_INTERNAL_H
 #define WEFTI_TCP_INTERNAL_H
 
@@ -75,8 +75,8 @@ typedef struct tp_frame {
     _Alignas(16) uint8_t bytes[TP_FRAME];
 } tp_frame_t;
 
-/* WAIT -> DIALING -> CALLING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has closed,
- * until the peer has too. */
+/* WAIT -> DIALING -> CALLING -> GREETING -> UP for who dials; STRANGER -> (HELD ->) UP for who accepts; LINGER after a lane has
+ * closed, until the peer has too. */
 typedef enum tp_conn_state {
     TP_WAIT,      /* dials when its time has come */
     TP_DIALING,
@@ -245,7 +245,6 @@ void wefti_tp_stranger_spoke(tp_conn_t *c);
 /* One that greeted this lane before it knew its peer; NULL: none that is its peer's. */
 tp_conn_t *wefti_tp_early_bird(tp_lane_t *l);
 void wefti_tp_resume(tp_transport_t *r); /* listeners that were out of epoll */
-weft_status_t wefti_tp_errno(int err);
 socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out);
 
 /* greet.c */
@@ -278,8 +277,8 @@ void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);
 
 /* lane.c */
-weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                wefti_lane_t **lane_out);
+weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_tp_lane_close(wefti_lane_t *lane);
 void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c);
@@ -315,8 +314,8 @@ size_t wefti_tp_read(tp_lane_t *l);
 void wefti_tp_parse(tp_lane_t *l, const uint8_t *bytes, size_t n);
 
 /* xfer.c */
-weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                wefti_xfer_t *x);
+weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_tp_refuse(wefti_pull_t *pull, bool taken);
 /* An item of a kind other than USER and DATA. */

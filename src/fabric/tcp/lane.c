@@ -2,15 +2,16 @@
  *
  *     NEW --connect--> JOINING --connection--> UP --close--> CLOSING --progress--> ENDED --progress--> (lane_closed, freed)
  *
- * Only the calls of fabric.h and progress move it; close may come in any state. In CLOSING what was committed before still leaves, for CLOSE_NS
- * at most. Then every transfer ends, and the connection is left to itself: it says that nothing more comes, and reads on until the peer has
- * closed too (LINGER, LINGER_NS at most), since a socket closed with unread bytes in it would take back what the peer has not read yet.
+ * Only the calls of fabric.h and progress move it; close may come in any state. In CLOSING what was committed before still
+ * leaves, for CLOSE_NS at most. Then every transfer ends, and the connection is left to itself: it says that nothing more comes,
+ * and reads on until the peer has closed too (LINGER, LINGER_NS at most), since a socket closed with unread bytes in it would
+ * take back what the peer has not read yet.
  *
- * A lane without a connection keeps a descriptor for it (reserve_fd): where there is none left, it is lane_new() that says so, and not a
- * peer that waits for nothing.
+ * A lane without a connection keeps a descriptor for it (reserve_fd): where there is none left, it is lane_new() that says so,
+ * and not a peer that waits for nothing.
  *
- * Promise: every transfer is done once, then lane_closed comes, and the peer's lane fails with WEFT_ERR_PEER after it has had all records.
- * tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
+ * Promise: every transfer is done once, then lane_closed comes, and the peer's lane fails with WEFT_ERR_PEER after it has had
+ * all records. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -51,7 +52,8 @@ static weft_status_t start(tp_transport_t *r)
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
     weft_status_t st;
     if (r->spare_fd < 0 || r->timer_fd < 0 || epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->timer_fd, &ev))
-        st = wefti_fail(wefti_tp_errno(errno), "no descriptors for connections over TCP: %s", strerror(errno));
+        st =
+            wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptors for connections over TCP: %s", strerror(errno));
     else
         st = wefti_tp_listen(r);
     if (!st)
@@ -89,7 +91,7 @@ weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meetin
         goto err_free;
     l->reserve_fd = fcntl(r->epoll_fd, F_DUPFD_CLOEXEC, 0);
     if (l->reserve_fd < 0) {
-        st = wefti_fail(wefti_tp_errno(errno), "no descriptor for a lane: %s", strerror(errno));
+        st = wefti_fail(wefti_errno_limit(errno, WEFT_ERR_SYSTEM), "no descriptor for a lane: %s", strerror(errno));
         goto err_slot;
     }
     transport->fabric->ops->random(transport->fabric, l->token, sizeof l->token);
@@ -174,7 +176,7 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
         wefti_tp_event(l, TP_EV_SPACE);
 }
 
-/* --- closing ----------------------------------------------------------------------------------------------------------------- */
+/* --- closing ------------------------------------------------------------------------------------------------------ */
 
 void wefti_tp_lane_close(wefti_lane_t *lane)
 {

@@ -1,14 +1,15 @@
 /* fabric/tcp/out.c - records and chunks of payloads to the socket.
  *
- * A lane has at most one open frame. The first record since the last progress leaves at once, with one send(); later ones are gathered and
- * leave when the frame is full or with the next progress. What the socket does not take waits in the queue, in order; TP_QUEUE frames of that
- * and reserve() says there is no space. Where the socket was full the lane is `stuck`: progress tries it again, and a sleep waits for space.
+ * A lane has at most one open frame. The first record since the last progress leaves at once, with one send(); later ones are
+ * gathered and leave when the frame is full or with the next progress. What the socket does not take waits in the queue, in
+ * order; TP_QUEUE frames of that and reserve() says there is no space. Where the socket was full the lane is `stuck`: progress
+ * tries it again, and a sleep waits for space.
  *
- * Payloads that were pulled go between records, one chunk of at most TP_CHUNK bytes at a time, straight from where they lie: a chunk begins
- * when no record waits, and once begun it goes on before anything else.
+ * Payloads that were pulled go between records, one chunk of at most TP_CHUNK bytes at a time, straight from where they lie: a
+ * chunk begins when no record waits, and once begun it goes on before anything else.
  *
- * A socket that takes nothing any more makes the lane `mute`: what it has to say is dropped, and reading goes on, since the peer's last words
- * may still be there; its end is the lane's. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
+ * A lane whose socket has failed is `mute`: what it has to send is dropped. Reading goes on, since the peer's last records may
+ * still be there; the lane ends when they end. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp.c. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -94,7 +95,7 @@ static bool only_full(tp_lane_t *l)
     return false;
 }
 
-/* --- chunks ----------------------------------------------------------------------------------------------------------------- */
+/* --- chunks ------------------------------------------------------------------------------------------------------- */
 
 /* Begin the next chunk of the payloads that were pulled; false: there is none. */
 static bool begin_chunk(tp_lane_t *l)
@@ -144,7 +145,7 @@ static void chunk_sent(tp_lane_t *l, size_t n)
         wefti_outgoing_left(s);
 }
 
-/* --- flushing ------------------------------------------------------------------------------------------------------------------ */
+/* --- flushing ----------------------------------------------------------------------------------------------------- */
 
 static unsigned queue_pieces(const tp_lane_t *l, struct iovec *v)
 {
@@ -227,7 +228,7 @@ static void send_frame(tp_lane_t *l)
     }
 }
 
-/* --- records ------------------------------------------------------------------------------------------------------------------ */
+/* --- records ------------------------------------------------------------------------------------------------------ */
 
 static void *no_space(tp_lane_t *l)
 {

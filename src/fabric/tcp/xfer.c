@@ -1,19 +1,19 @@
 /* fabric/tcp/xfer.c - announcements, pulls, refusals.
  *
- * Sender:    OFFER goes out as an item. PULL begins the bytes: between records (out.c), or over the second connection (bulk.c) if they are many.
- *            TAKEN ends it, and not before the last byte has left; REFUSED ends what was not pulled.
- * Receiver:  an offer is pulled under a slot; its bytes must come in order and are laid where they belong as they come. The last one is answered
- *            with TAKEN.
+ * Sender:    OFFER goes out as an item. PULL starts the bytes: between records (out.c), or over the second connection (bulk.c)
+ *            if they are many. TAKEN ends it, and may not come before the last byte has left. REFUSED ends what was not pulled.
+ * Receiver:  an offer is pulled under a slot. Its bytes must come in order, and are put where they belong as they come. TAKEN
+ *            answers the last one.
  *
- * The buffers of a pull are touched by reading only, those of an announcement by sending only; so either can end at any moment. Each answer
- * comes once: one that names nothing of this lane's, or comes at the wrong time, fails the lane.
- * Promise: each transfer is done once, from progress. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp_hostile.c. */
+ * The buffers of a pull are touched by reading only, those of an announcement by sending only; so either can end at any moment.
+ * Each answer comes once: one that names nothing of this lane's, or comes at the wrong time, fails the lane. Promise: each
+ * transfer is done once, from progress. tests/wire/fabric_lanes.c, tests/wire/fabric_tcp_hostile.c. */
 #include <string.h>
 
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
                                 uint64_t total, wefti_xfer_t *x)
@@ -67,7 +67,7 @@ static void answer_arrived(tp_lane_t *l, uint64_t id, uint32_t kind)
     wefti_outgoing_end(o, kind == TP_TAKEN ? WEFT_OK : WEFT_ERR_REFUSED);
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 /* It does not come over the second connection, or no more. */
 static void not_bulk(tp_lane_t *l, tp_pull_t *p)
@@ -161,7 +161,7 @@ void wefti_tp_item(tp_lane_t *l, uint32_t kind, const uint8_t *bytes, uint32_t n
     }
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------------------------ */
+/* --- the end ------------------------------------------------------------------------------------------------------ */
 
 void wefti_tp_abandon(tp_lane_t *l)
 {

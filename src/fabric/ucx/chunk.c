@@ -1,13 +1,16 @@
 /* fabric/ucx/chunk.c - payloads in chunks of our own.
  *
- * Where TCP is all there is, UCX's rendezvous is not used: when a peer dies while UCX (1.13.1) sends it bytes in place, UCX may end
- * the request twice, and then aborts the process. So UCX is opened without that way of sending (transport.c), and we cut payloads ourselves
- * into messages that UCX hands to the socket at once, straight from the user's memory, copying only what the socket does not take.
- * An endpoint with error handling has no better way over TCP in UCX either. (The transport of fabric/tcp has, and is what "tcp" means.)
+ * Where TCP is all there is, UCX's rendezvous is not used: when a peer dies while UCX (1.13.1) sends it bytes in place, UCX may
+ * end the request twice, and then aborts the process. So UCX is opened without that way of sending (transport.c), and we cut
+ * payloads ourselves into messages that UCX hands to the socket at once, straight from the user's memory, copying only what the
+ * socket does not take. An endpoint with error handling has no better way over TCP in UCX either. (The transport of fabric/tcp
+ * has, and is what "tcp" means.)
  *
- * Sender:    OFFER goes out as a record. PULL begins the chunks: at most UX_CHUNKS of a lane are UCX's at a time, the announcements of a
- *            lane go one after the other. TAKEN ends it, once UCX has given the last chunk back; REFUSED ends what was not pulled.
- * Receiver:  an offer is pulled under a slot; chunks must come in order, and are copied as they come. The last one is answered with TAKEN.
+ * Sender:    OFFER goes out as a record. PULL starts the chunks. UCX has at most UX_CHUNKS of a lane at a time, and the
+ *            announcements of a lane go one after the other. TAKEN ends it, once UCX has given the last chunk back. REFUSED ends
+ *            what was not pulled.
+ * Receiver:  an offer is pulled under a slot. Chunks must come in order, and are copied as they come. TAKEN answers the last
+ *            one.
  *
  * The buffers of a pull are touched by nobody but chunk_arrived, so a pull can end at any moment; those of an announcement are
  * UCX's while a->chunks is not 0. tests/wire/fabric_lanes.c holds this to fabric.h's promises. */
@@ -24,7 +27,7 @@ typedef struct chunk {
     uint64_t head[3];
 } chunk_t;
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_ux_offer(ux_lane_t *l, const void *rec, size_t n, const weft_iov_t *iov, uint64_t total, wefti_xfer_t *x)
 {
@@ -190,7 +193,7 @@ void wefti_ux_chunks_abandon(ux_lane_t *l)
     }
 }
 
-/* --- in ---------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
 {

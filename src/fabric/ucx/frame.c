@@ -1,11 +1,11 @@
 /* fabric/ucx/frame.c - records out and in.
  *
  * A lane has at most one open frame. The first record since the last progress leaves at once, as a frame of its own; later ones
- * are gathered and leave when the frame is full or with the next progress. A frame that UCX could not send on the spot is UCX's until its
- * callback; UX_IN_FLIGHT of those and reserve() says there is no space.
+ * are gathered and leave when the frame is full or with the next progress. A frame that UCX could not send on the spot is UCX's
+ * until its callback; UX_IN_FLIGHT of those and reserve() says there is no space.
  *
- * In: a frame's token names its lane, its sequence number must be the next one. Lengths are checked before they are used, and the
- * frame is dropped at the first record after which the lane is closing. */
+ * In: a frame's token names its lane, its sequence number must be the next one. Lengths are checked before they are used, and
+ * the frame is dropped at the first record after which the lane is closing. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -39,7 +39,7 @@ void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f)
     wefti_list_push_front(&r->free_frames, &f->link);
 }
 
-/* --- out ------------------------------------------------------------------------------------------------------------------ */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 /* Hand one whole frame to UCX; true if it is ours again. */
 static bool send_frame(ux_lane_t *l, ux_frame_t *f)
@@ -176,7 +176,7 @@ void wefti_ux_control(ux_lane_t *l, uint32_t kind, uint64_t value)
     wefti_ux_control_bytes(l, kind, &value, sizeof value);
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint32_t n)
 {

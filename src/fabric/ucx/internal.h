@@ -10,15 +10,17 @@
  *   mem.c     ranges registered ahead of time, from any thread
  *   process.c its signal handlers, its log, its need for file descriptors
  *
- * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self transport
- * would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an endpoint
- * failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any call.
+ * Upcalls: `record` and `announced` run inside UCX's active-message callback, which UCX calls from its progress only (the self
+ * transport would call it from inside a send, and is therefore not allowed). Everything else that UCX says (a send is done, an
+ * endpoint failed) is put on a list and told by wefti_ux_tell() at the end of progress, since UCX may say it from inside any
+ * call.
  *
  * On the wire: every frame is one active message without header,
  *     u64 token of the receiving lane, u32 sequence number, u32 zero, then records: u32 length, u32 kind, bytes, padding to 8
  * Every announcement by rendezvous is one active message whose header is
  *     u64 token, u32 sequence number, u32 length, u64 id, the record
- * and counts in the same sequence. A chunk of payload is an active message of its own kind, outside the sequence, with the header
+ * and counts in the same sequence. A chunk of payload is an active message of its own kind, outside the sequence, with the
+ * header
  *     u64 token, u64 slot of the pull, u64 offset */
 #ifndef WEFTI_UX_H
 #define WEFTI_UX_H
@@ -83,7 +85,7 @@ struct ux_ep {
     ux_lane_t *lane;     /* NULL: spare */
     ux_peer_t *peer;
     ucp_ep_h ucp;
-    uint32_t number;     /* the how-manieth to this peer */
+    uint32_t number;     /* it is the n-th to this peer, from 0 */
     bool failed;         /* UCX said so */
     bool closing;
     wefti_list_t link;   /* peer's spare, then transport->ep_events */
@@ -159,7 +161,6 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_address_t *address;
     size_t address_n;
-    size_t max_head;
     int fd;
     uint32_t epoch;         /* counts progress calls */
     ux_lane_t **lanes;      /* by index in the token */
@@ -220,8 +221,8 @@ enum { UX_FDS_WORKER = 32, UX_FDS_LANE = 8, UX_SPARE_FDS_MAX = 32 };
 weft_status_t wefti_ux_spare_fds(unsigned need);
 
 /* lane.c */
-weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                wefti_lane_t **lane_out);
+weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                size_t *n_out, wefti_lane_t **lane_out);
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_ux_lane_close(wefti_lane_t *lane);
 void wefti_ux_lane_begin_close(ux_lane_t *l);
@@ -255,8 +256,10 @@ void wefti_ux_key_free(void *key, wefti_xfer_t *x);
 void wefti_ux_keys_end(ux_lane_t *l);
 weft_status_t wefti_ux_key_open(wefti_lane_t *lane, const void *bytes, size_t len, void **remote_out);
 void wefti_ux_key_close(void *remote);
-weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
-weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
+weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                           wefti_xfer_t *x);
+weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n,
+                              wefti_xfer_t *x);
 /* Go on with what the lanes have to post. */
 void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */
@@ -280,8 +283,8 @@ void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
 void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f);
 
 /* xfer.c */
-weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
-                                wefti_xfer_t *x);
+weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n,
+                                uint64_t total, wefti_xfer_t *x);
 weft_status_t wefti_ux_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_ux_refuse(wefti_pull_t *p, bool taken);
 ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size_t head_n, void *desc, size_t total);

@@ -1,23 +1,25 @@
 /* fabric/ucx/onesided.c - access to the peer's memory without the peer, where the fabric is marked as trusted.
  *
- * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by UCX's get
- * and put. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet says at the
- * address it says, in any range, key or no key. So this exists only on transports whose configuration says "trusted".
+ * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by
+ * UCX's get and put. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet
+ * says at the address it says, in any range, key or no key. So this exists only on transports whose configuration says
+ * "trusted".
  *
- * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the endpoint, since
- * UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last part has ended, with the
- * first error there was, and is told at the end of progress.
+ * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the
+ * endpoint, since UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last
+ * part has ended, with the first error there was, and is told at the end of progress.
  *
  *     on lane->ones --the last part--> transport->ones --told--> free
  *
- * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of progress. Where UCX
- * emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in lane->waiting, because UCX 1.13 aborts the
- * OWNER's process where it has to answer a request of a peer whose loss it has found while sending something else. So a user that is killed in
- * the middle of an access can take the owner with it; one packet at a time makes that rare, and nothing above UCX can make it impossible.
- * It is slow, too: lane->emulates tells the rooms above not to use it unless someone insists.
+ * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of
+ * progress. Where UCX emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in
+ * lane->waiting, because UCX 1.13 aborts the OWNER's process where it has to answer a request of a peer whose loss it has found
+ * while sending something else. So when a user is killed in the middle of an access, the owner may be aborted too. One packet at
+ * a time makes that rare; nothing above UCX can make it impossible. It is slow, too: lane->emulates tells the rooms above not to
+ * use it unless someone insists.
  *
- * UCX's atomics are not used. Where it emulates them, 1.13 crashes when their endpoint ends in the middle; and where the hardware has them,
- * they are not atomic to the processor.
+ * UCX's atomics are not used. Where it emulates them, 1.13 crashes when their endpoint ends in the middle; and where the
+ * hardware has them, they are not atomic to the processor.
  *
  * Promise: each operation is done once, after UCX has let go of its buffers; lane_close() ends them all.
  * tests/wire/fabric_onesided.c holds us to it. */
@@ -75,7 +77,7 @@ static ux_lane_t *ux_usable(wefti_lane_t *lane)
     return l->state == UX_UP && !l->failed ? l : NULL;
 }
 
-/* --- keys ----------------------------------------------------------------------------------------------------------------- */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
 {
@@ -197,7 +199,7 @@ void wefti_ux_key_close(void *remote)
     wefti_free(m);
 }
 
-/* --- parts ------------------------------------------------------------------------------------------------------------------ */
+/* --- parts -------------------------------------------------------------------------------------------------------- */
 
 static void lane_has_work(ux_lane_t *l)
 {
@@ -309,7 +311,7 @@ static void flush(ux_lane_t *l, wefti_list_t *puts)
         flush_end(f, l, UCS_PTR_STATUS(p));
 }
 
-/* --- posting ----------------------------------------------------------------------------------------------------------------- */
+/* --- posting ------------------------------------------------------------------------------------------------------ */
 
 /* One packet at a time: the next of the first that waits, when UCX has nothing of it. */
 static void step(ux_lane_t *l)
@@ -411,7 +413,7 @@ weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset,
     return post(lane, remote, offset, n, x, (ux_one_t){.kind = PUT, .pieces.iov = iov});
 }
 
-/* --- endings ----------------------------------------------------------------------------------------------------------------- */
+/* --- endings ------------------------------------------------------------------------------------------------------ */
 
 void wefti_ux_ones_abandon(ux_lane_t *l)
 {

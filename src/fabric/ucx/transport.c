@@ -1,11 +1,11 @@
 /* fabric/ucx/transport.c - UCX's context and worker, and everything the transport has to tell.
  *
- * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one host
- * never opens UCX, which takes milliseconds and threads.
+ * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one
+ * host never opens UCX, which takes milliseconds and threads.
  *
- * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process. Only
- * where the variable "trusted" says that this is wanted it has RMA too (onesided.c).
- * UCX's own keepalive is off: it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
+ * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this
+ * process. Only where the variable "trusted" says that this is wanted it has RMA too (onesided.c). UCX's own keepalive is off:
+ * it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
  *
  * What UCX says outside an active message is put on one of three lists (events, sent, pulled) and told at the end of progress,
  * when no call of UCX is on the stack. tests/wire/fabric_lanes.c and fabric_ucx.c hold the transport to fabric.h's promises. */
@@ -62,7 +62,7 @@ void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what)
     wefti_ux_event(l, UX_EV_FAILED);
 }
 
-/* --- opening UCX -------------------------------------------------------------------------------------------------------- */
+/* --- opening UCX -------------------------------------------------------------------------------------------------- */
 
 static ucs_status_t am_arrived(void *arg, const void *head, size_t head_n, void *data, size_t n, const ucp_am_recv_param_t *param)
 {
@@ -131,8 +131,8 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
     if (st != UCS_OK)
         return wefti_fail(wefti_ux_status(st), "UCX does not read its configuration: %s", ucs_status_string(st));
-    /* Where nothing was chosen the user's UCX_TLS goes before ours. UCX's shared memory is not asked for, since ours is better, nor is its
-     * loopback, which delivers inside the sending call. */
+    /* Where nothing was chosen the user's UCX_TLS goes before ours. UCX's shared memory is not asked for, since ours is better,
+     * nor is its loopback, which delivers inside the sending call. */
     if (!r->tls[0])
         configure(config, "TLS", "^shm,self");
     else
@@ -146,7 +146,8 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
     }
     configure(config, "KEEPALIVE_INTERVAL", "inf");
     configure(config, "FLUSH_WORKER_EPS", "n"); /* see settled() */
-    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits for space. */
+    /* The newer ones, which 1.16 takes by itself, end the process where an endpoint is closed by force while a rendezvous waits
+     * for space. */
     configure(config, "PROTO_ENABLE", "n");
     /* A blocking connect() to a host that does not answer would stop every lane for minutes. */
     configure_transport(config, "TCP_", "CONN_NB", "y");
@@ -254,7 +255,7 @@ err_context:
     return status;
 }
 
-/* --- telling -------------------------------------------------------------------------------------------------------------- */
+/* --- telling ------------------------------------------------------------------------------------------------------ */
 
 static void tell_lane(ux_lane_t *l)
 {
@@ -355,7 +356,7 @@ int wefti_ux_fd(const wefti_transport_t *transport)
     return r->fd;
 }
 
-/* --- the transport ---------------------------------------------------------------------------------------------------------------- */
+/* --- the transport ------------------------------------------------------------------------------------------------ */
 
 static size_t caps(wefti_transport_t *transport, int side, void *buf)
 {
@@ -397,12 +398,10 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     ux_transport_t *r = wefti_calloc(1, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    const wefti_transport_ops_t *ops = params->trusted ? &ucx_trusted_ops : &ucx_ops;
+    r->base = (wefti_transport_t){.ops = ops, .fabric = f, .kind = 2, .name = "ucx"};
     r->trusted = params->trusted;
     r->rendezvous = params->rendezvous;
-    r->base.ops = r->trusted ? &ucx_trusted_ops : &ucx_ops;
-    r->base.fabric = f;
-    r->base.kind = 2;
-    r->base.name = "ucx";
     r->fd = -1;
     r->pid = getpid();
     r->tls = wefti_strdup(params->tls);
@@ -415,21 +414,17 @@ weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params,
     }
     pthread_mutex_init(&r->mem_lock, NULL);
     wefti_transfers_init(&r->transfers, &wefti_ux_transfers);
-    wefti_list_init(&r->pumps);
-    wefti_list_init(&r->free_chunks);
-    wefti_list_init(&r->open);
-    wefti_list_init(&r->events);
-    wefti_list_init(&r->ep_events);
-    wefti_list_init(&r->flushes);
-    wefti_list_init(&r->ones);
-    wefti_list_init(&r->free_ones);
-    wefti_list_init(&r->free_frames);
+    wefti_list_t *lists[] = {&r->pumps,   &r->free_chunks, &r->open,      &r->events,     &r->ep_events,
+                             &r->flushes, &r->ones,        &r->free_ones, &r->free_frames};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        wefti_list_init(lists[i]);
     *transport_out = &r->base;
     return WEFT_OK;
 }
 
-/* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection of its own,
- * and where a worker ends while such an answer waits for that connection, an assertion of UCX's ends the process (1.13). */
+/* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection
+ * of its own, and where a worker ends while such an answer waits for that connection, an assertion of UCX's ends the process
+ * (1.13). */
 static bool settled(ux_transport_t *r, uint64_t end)
 {
     const ucp_request_param_t none = {0};

@@ -1,10 +1,10 @@
 /* fabric/ucx/xfer.c - announcements out and in, their payloads over UCX's rendezvous (chunk.c has the other way).
  *
- * Sender:    announce() gives UCX the pieces in one rendezvous active message. UCX's completion ends it, whatever its reason; what that
- *            completion means, the peer has said in a record sent before it (REFUSED, BYE), or else it means delivered. UCX keeps the
- *            order between the two: both travel on the endpoint's one active-message lane.
- * Receiver:  UCX's descriptor is kept as an offer until pull(), refuse(), or the end of the lane. UCX cannot
- *            receive less than the whole: pull() of less lets the rest fall into one small buffer, again and again.
+ * Sender:    announce() gives UCX the pieces in one rendezvous active message. UCX's completion ends it. If the peer has sent
+ *            REFUSED or BYE before, the completion means that; otherwise it means delivered. UCX keeps the order of the two:
+ *            both travel on the endpoint's one active-message lane.
+ * Receiver:  UCX's descriptor is kept as an offer until pull(), refuse(), or the end of the lane. UCX cannot receive less than
+ *            the whole: a pull() of less lets the rest fall into one small buffer, again and again.
  *
  * Promise: each transfer is done once, from progress. tests/wire/fabric_lanes.c, tests/wire/fabric_ucx.c. */
 #include <string.h>
@@ -19,7 +19,7 @@
 _Static_assert(sizeof(weft_iov_t) == sizeof(ucp_dt_iov_t) && offsetof(weft_iov_t, len) == offsetof(ucp_dt_iov_t, length),
                "iov layout");
 
-/* --- out -------------------------------------------------------------------------------------------------------------------- */
+/* --- out ---------------------------------------------------------------------------------------------------------- */
 
 static void announce_end(ux_announce_t *a, ucs_status_t status)
 {
@@ -98,7 +98,7 @@ void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id)
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a refusal of what is being pulled");
 }
 
-/* --- in --------------------------------------------------------------------------------------------------------------------- */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 /* Give the descriptor back: UCX then completes the sender's request. */
 static void desc_release(ux_pull_t *p)
@@ -244,7 +244,7 @@ void wefti_ux_release_offers(ux_lane_t *l)
         desc_release(wefti_container_of(it, ux_pull_t, in.link));
 }
 
-/* --- telling ----------------------------------------------------------------------------------------------------------------- */
+/* --- telling ------------------------------------------------------------------------------------------------------ */
 
 static void fail(wefti_lane_t *lane, weft_status_t why, const char *what)
 {
