@@ -28,7 +28,7 @@ static int alloc_fails(size_t n)
 
 static const wefti_module_host_t host = {
     .log_level = &wefti_log_level,
-    .log_line = wefti_log_line,
+    .log_line = weft_log,
     .fail = wefti_fail,
     .alloc_fails = alloc_fails,
 };

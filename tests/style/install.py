@@ -77,6 +77,57 @@ def install_puts_everything_in_place():
         find(os.path.basename(page))
 
 
+def expected():
+    """Every file that an installation has, below its prefix. lib may be lib64, or have a folder of the machine's in it."""
+    lib = os.path.relpath(os.path.dirname(find("libweft.so")), prefix)
+    names = {"bin/weft", "share/bash-completion/completions/weft", "share/zsh/site-functions/_weft"}
+    for name in ("weft", "weft-elements"):
+        names |= {f"{lib}/lib{name}{end}" for end in (".so", ".so.0", ".so.0.1.0", ".a")} | {f"{lib}/pkgconfig/{name}.pc"}
+    if glob.glob(os.path.join(checks.BUILD, "**", "libweft_ucx.so"), recursive=True):  # a build may leave UCX out
+        names.add(f"{lib}/weft/libweft_ucx.so")
+    names |= {f"{lib}/cmake/weft/{n}" for n in os.listdir(os.path.dirname(find("weft-config.cmake")))
+              if re.fullmatch(r"weft-(config|config-version|(shared|elements)(-[a-z]+)?)\.cmake", n)}
+    names |= set(checks.files(checks.SOURCE, "include/weft", ".h", ".hpp"))
+    names |= {f"share/man/man{p[-1]}/{os.path.basename(p)}" for p in checks.files(checks.SOURCE, "docs/man", ".1", ".3", ".7")}
+    return names
+
+
+def nothing_else_is_installed():
+    there = {os.path.relpath(os.path.join(folder, name), prefix) for folder, _, names in os.walk(prefix) for name in names}
+    assert there == expected(), f"too many: {sorted(there - expected())}\nmissing: {sorted(expected() - there)}"
+    with open(find("completions/weft"), encoding="utf-8") as f:
+        assert "complete -o default -F _weft weft" in f.read()
+
+
+def what_make_installs_can_be_used_and_removed():
+    place = os.path.join(room, "place")
+    ours, others = os.path.join(place, "opt"), os.path.join(place, "opt", "share", "others")
+    os.makedirs(others)
+    env = {**environment(), "BUILD": checks.BUILD, "PREFIX": ours, "DESTDIR": ""}
+    script = os.path.join(checks.SOURCE, "scripts", "install")
+    for _ in range(2):  # twice is as good as once
+        said = checks.must([script], env=env)
+        assert "-Wl,-rpath," in said and "PKG_CONFIG_PATH" in said, said
+    there = {os.path.relpath(os.path.join(folder, name), ours) for folder, _, names in os.walk(ours) for name in names}
+    assert there == expected(), there ^ expected()
+    lib = os.path.join(ours, os.path.relpath(os.path.dirname(find("libweft.so")), prefix))
+    checks.write_tree(room, {"small.c": CONSUMER})
+    flags = checks.must(["pkg-config", "--cflags", "--libs", "weft"], env={**env, "PKG_CONFIG_PATH": os.path.join(lib, "pkgconfig")}).split()
+    program = os.path.join(room, "small")
+    checks.must([checks.CC, os.path.join(room, "small.c"), "-o", program, *flags, f"-Wl,-rpath,{lib}"])
+    checks.must([program], env=env)
+    checks.write_tree(ours, {"include/weft/mine.h": ""})
+    checks.must([script, "--uninstall"], env=env)
+    left = [os.path.relpath(os.path.join(folder, name), ours) for folder, folders, names in os.walk(ours) for name in names + folders]
+    assert sorted(left) == ["include", "include/weft", "include/weft/mine.h", "share", "share/others"], left
+    again = checks.run([script, "--uninstall"], env=env)
+    assert again.returncode == 1 and "was not installed" in again.stdout, again.stdout
+    env["PREFIX"] = os.path.join(place, "new", "prefix")
+    checks.must([script], env=env)
+    checks.must([script, "--uninstall"], env=env)
+    assert not os.path.exists(os.path.join(place, "new")), "a prefix that was not there before"
+
+
 def pkg_config(static):
     args = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "weft"]
     flags = checks.must(args, env=environment()).split()
@@ -158,6 +209,7 @@ def every_example_builds_against_it_and_runs():
 
 
 with checks.scratch() as room:
-    checks.main(install_puts_everything_in_place, the_library_and_the_command_need_libc_and_libsodium_alone,
-                the_module_is_found_after_the_tree_was_moved, pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
+    checks.main(install_puts_everything_in_place, nothing_else_is_installed, what_make_installs_can_be_used_and_removed,
+                the_library_and_the_command_need_libc_and_libsodium_alone, the_module_is_found_after_the_tree_was_moved,
+                pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
                 pkg_config_gives_the_shared_library_to_cpp, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)

@@ -13,10 +13,10 @@
 
 static const wefti_module_host_t *host;
 
-/* Above every level: each line comes to wefti_log_line() below, which knows the library's. */
+/* Above every level: each line comes to weft_log() below, which knows the library's. */
 _Atomic int wefti_log_level = WEFTI_LOG_UNREAD;
 
-void wefti_log_line(weft_log_level_t level, const char *fmt, ...)
+void weft_log(weft_log_level_t level, const char *fmt, ...)
 {
     if ((int)level > atomic_load_explicit(host->log_level, memory_order_relaxed))
         return;
@@ -30,7 +30,7 @@ void wefti_log_line(weft_log_level_t level, const char *fmt, ...)
     errno = saved_errno;
 }
 
-weft_status_t wefti_fail(weft_status_t status, const char *fmt, ...)
+weft_status_t weft_fail(weft_status_t status, const char *fmt, ...)
 {
     int saved_errno = errno;
     char text[1024];
