@@ -567,7 +567,7 @@ static void set_up(void)
 static void run_faults(void)
 {
     wefti_sim_faults_t *f = wefti_sim_faults(w.net.w);
-    f->no_room = CHANCE(50) ? 0 : 50000; /* more, and heartbeats do not come through */
+    f->no_space = CHANCE(50) ? 0 : 50000; /* more, and heartbeats do not come through */
     f->pull_slow = CHANCE(50) ? (uint32_t)BELOW(300000) : 0;
     f->pull_slow_ns = BELOW(10 * WEFT_MILLISECOND);
     if (w.peace)

@@ -27,7 +27,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 TOOLBOX = ("base/json.h", "base/nearest.h", "base/utf8.h")
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
 MODULE = "src/fabric/ucx/"
-MODULE_SEES = {"fabric/fabric.h", "fabric/module.h"}
+MODULE_SEES = {"fabric/fabric.h", "fabric/module.h", "fabric/transfers.h"}
 MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots"}
 
 
@@ -203,7 +203,7 @@ BAD = {
     "a private header of a lower room": ("src/msg/bad.c", '#include "conn/ep.h"\n'),
     "a fabric behind its door": ("src/core/bad.c", '#include "fabric/shm/shm.h"\n'),
     "siblings meet": ("src/am/bad.c", '#include "msg/msg.h"\n'),
-    "fabrics meet": ("src/fabric/sim/bad.c", '#include "fabric/shm/shm.h"\n'),
+    "fabrics meet": ("src/fabric/tcp/bad.c", '#include "fabric/shm/shm.h"\n'),
     "the fabric's door leads to one fabric": ("src/fabric/fabric.h", '#include "fabric/shm/shm.h"\n'),
     "the fabric goes around a door": ("src/fabric/real.c", '#include "fabric/shm/private.h"\n'),
     "the library includes a module": ("src/fabric/real.c", '#include "fabric/ucx/internal.h"\n'),
@@ -226,6 +226,7 @@ BAD = {
     "an element sees a private header of the store": ("src/element/bad.c", '#include "store/state.h"\n'),
     "a header of libweft needs the elements": ("include/weft/conn.h", "#include <weft/store.h>\n"),
     "the umbrella of the elements inside": ("src/store/bad.c", "#include <weft/elements.h>\n"),
+    "the library includes the simulated network": ("src/open.c", '#include "simnet/simnet.h"\n'),
     "an unknown room": ("src/attic/bad.c", '#include "base/list.h"\n'),
     "the umbrella inside": ("src/conn/bad.c", "#include <weft/weft.h>\n"),
     "a tool sees the inside": ("tools/bad.c", '#include "base/list.h"\n'),
