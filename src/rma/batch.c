@@ -4,12 +4,12 @@
  * what of it is still under way. A flush waits in its remote until every access with a lower number has ended.
  *
  * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c holds us to it. */
-#include "rma/state.h"
+#include "rma/mapped.h"
 
 #define BATCH_MAX 65536u
 #define FENCED ((weft_status_t)1) /* of an item that has not begun: there was a fence before it */
 
-/* --- batches ---------------------------------------------------------------------------------------------------------------------- */
+/* --- batches ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct rma_post {
     weft_rma_item_t *items;
@@ -79,8 +79,10 @@ static bool at_once(weft_rma_item_t *it)
     bool read = it->what == WEFT_RMA_DO_READ;
     if (it->len)
         memcpy(read ? it->buf : r->bytes + it->offset, read ? r->bytes + it->offset : it->buf, it->len);
-    wefti_count_up(read ? &r->count.reads : &r->count.writes, 1);
-    wefti_count_up(read ? &r->count.bytes_read : &r->count.bytes_written, it->len);
+    if (read)
+        rma_count_read(&r->count, it->len);
+    else
+        rma_count_write(&r->count, it->len);
     wefti_count_up(&r->fast, 1);
     it->status = rma_leave(r);
     return true;
@@ -216,7 +218,7 @@ err_coming:
     return st;
 }
 
-/* --- flushes ---------------------------------------------------------------------------------------------------------------------- */
+/* --- flushes ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct rma_flush {
     weft_remote_t *remote;
@@ -268,14 +270,9 @@ weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
     if (!r || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a flush needs a remote and an operation");
     weft_runtime_t *rt = r->rt;
-    weft_status_t st = wefti_op_prepare(rt, op, &flush_kind);
+    weft_status_t st = wefti_rma_prepare(r, op, &flush_kind);
     if (st)
         return st;
-    st = wefti_rma_coming(r);
-    if (st) {
-        wefti_op_unprepare(op);
-        return st;
-    }
     *wefti_op_scratch(op, rma_flush_t) = (rma_flush_t){.remote = r};
     op->from = r->owner;
     op->len = 0;

@@ -45,7 +45,7 @@ static ending_t *ending(weft_op_t *op)
 
 static const wefti_op_kind_t revoke_kind, free_kind;
 
-/* --- the end of accesses ------------------------------------------------------------------------------------------------------ */
+/* --- the end of accesses ----------------------------------------------------------------------------------------------- */
 
 static void make_stale(weft_region_t *region, uint64_t generation)
 {
@@ -98,7 +98,7 @@ static uint64_t oldest_payload(const weft_region_t *region)
     return oldest;
 }
 
-/* --- work that takes long: one piece per round ---------------------------------------------------------------------------------- */
+/* --- work that takes long: one piece per round ------------------------------------------------------------------------- */
 
 static void next_piece(rma_state_t *rs);
 
@@ -311,7 +311,7 @@ void wefti_rma_works_init(rma_state_t *rs)
     rs->work.fn = on_work;
 }
 
-/* --- revoking and freeing ------------------------------------------------------------------------------------------------------ */
+/* --- revoking and freeing ---------------------------------------------------------------------------------------------- */
 
 /* On the driver. A call that came from elsewhere is here. */
 static weft_status_t end_start(weft_op_t *op)

@@ -17,7 +17,7 @@
  * endpoint that is down leaves no grant that others could wait for in vain. tests/unit/rma_grant.c holds us to it. */
 #include "rma/state.h"
 
-/* --- good --------------------------------------------------------------------------------------------------------------------- */
+/* --- good -------------------------------------------------------------------------------------------------------------- */
 
 static void expired(wefti_timer_t *t)
 {
@@ -114,7 +114,7 @@ weft_status_t wefti_rma_grant_check(rma_grant_t *g, uint32_t rights, uint64_t of
     return WEFT_OK;
 }
 
-/* --- stale, dropped, gone -------------------------------------------------------------------------------------------------------- */
+/* --- stale, dropped, gone ---------------------------------------------------------------------------------------------- */
 
 void wefti_rma_grant_stale(rma_grant_t *g)
 {

@@ -47,7 +47,7 @@ void wefti_rma_key_end(rma_state_t *rs)
     sodium_memzero(rs->secret, sizeof rs->secret);
 }
 
-/* --- codec ----------------------------------------------------------------------------------------------------------------- */
+/* --- codec ------------------------------------------------------------------------------------------------------------- */
 
 static size_t encode(const rma_state_t *rs, const rma_claim_t *c, const char *owner, uint8_t out[WEFT_REGION_KEY_MAX])
 {
@@ -125,7 +125,7 @@ weft_status_t wefti_rma_key_open(const rma_state_t *rs, const void *key, size_t 
     return WEFT_OK;
 }
 
-/* --- the calls ------------------------------------------------------------------------------------------------------------- */
+/* --- the calls --------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t make(const weft_region_t *region, const weft_region_key_opts_t *o, bool empty, uint8_t *key, size_t *n_out)
 {

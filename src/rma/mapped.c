@@ -12,7 +12,7 @@
  *
  * Promise: nothing is touched after the slot's stamp was changed and busy was seen to be 0. tests/fault/rma_peer_lost.c holds us to it. A slot
  * that stays busy delays its own remote alone: tests/wire/rma_flow.c. */
-#include "rma/state.h"
+#include "rma/mapped.h"
 
 uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
 #define STEP_COST 1024u /* of an access, beside its bytes */
@@ -23,7 +23,7 @@ uint64_t wefti_rma_step_bytes = UINT64_C(1) << 20;
 #define EAGER (2 * WEFT_MILLISECOND) /* so long there is a look a round, before they become rare: a copy takes less */
 #define LATE (20 * LOOK)             /* a look so much behind the last one: we were stopped, and so was whoever is inside */
 
-/* --- one step ------------------------------------------------------------------------------------------------------------------ */
+/* --- one step ---------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t touch(rma_acc_t *acc, uint64_t n)
 {
@@ -72,7 +72,7 @@ static void stepped(rma_acc_t *acc, weft_status_t st)
     wefti_rma_end(acc, st);
 }
 
-/* --- slots that are busy ------------------------------------------------------------------------------------------------------- */
+/* --- slots that are busy ----------------------------------------------------------------------------------------------- */
 
 static void next_round(rma_state_t *rs);
 
@@ -172,7 +172,7 @@ static void hold(weft_remote_t *r)
         ask_owner(r);
 }
 
-/* --- turns --------------------------------------------------------------------------------------------------------------------- */
+/* --- turns ------------------------------------------------------------------------------------------------------------- */
 
 /* One step for the first in line, and what is short for those behind it. */
 static void turn(rma_state_t *rs)

@@ -40,7 +40,7 @@ static bool trusted(const weft_ep_t *ep)
            !weft_ep_get_info(ep, &info) && info.authenticated;
 }
 
-/* --- the owner's side ---------------------------------------------------------------------------------------------------------- */
+/* --- the owner's side -------------------------------------------------------------------------------------------------- */
 
 size_t wefti_rma_native_grant(rma_grant_t *g, void *key)
 {
@@ -122,7 +122,7 @@ bool wefti_rma_native_hold(weft_region_t *region)
     return any;
 }
 
-/* --- the user's side: attaching --------------------------------------------------------------------------------------------------- */
+/* --- the user's side: attaching ---------------------------------------------------------------------------------------- */
 
 bool wefti_rma_native_wanted(const weft_remote_t *r, const weft_ep_t *ep)
 {
@@ -182,7 +182,7 @@ void wefti_rma_native_quiet(weft_remote_t *r)
         wefti_ep_cannot(r->ep, "no memory to say that a region is no longer used");
 }
 
-/* --- the user's side: an access ----------------------------------------------------------------------------------------------------- */
+/* --- the user's side: an access ---------------------------------------------------------------------------------------- */
 
 bool wefti_rma_native_can(const rma_acc_t *acc)
 {

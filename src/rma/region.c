@@ -11,7 +11,7 @@
 
 #include "rma/state.h"
 
-/* --- the tables: any thread, under rs->lock ---------------------------------------------------------------------------------- */
+/* --- the tables: any thread, under rs->lock ---------------------------------------------------------------------------- */
 
 void wefti_rma_regions_init(rma_state_t *rs)
 {
@@ -120,7 +120,7 @@ weft_status_t wefti_rma_named(rma_state_t *rs, const char *name, size_t n, rma_c
     return r ? WEFT_OK : wefti_fail(WEFT_ERR_NOTFOUND, "no region has that name of %zu bytes", n);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------ */
+/* --- memory ------------------------------------------------------------------------------------------------------------ */
 
 /* Zero, and pages only where it is touched. */
 static weft_status_t map_private(uint64_t max_len, uint8_t **base_out)
@@ -199,7 +199,7 @@ static void memory_free(weft_region_t *r)
         munmap(r->base, (size_t)r->max_len);
 }
 
-/* --- making one -------------------------------------------------------------------------------------------------------------- */
+/* --- making one -------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t check(weft_region_opts_t *o)
 {
@@ -296,7 +296,7 @@ void wefti_region_until(weft_region_t *region, uint64_t when)
     region->until = when;
 }
 
-/* --- the rest of the calls ----------------------------------------------------------------------------------------------------- */
+/* --- the rest of the calls --------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_rma_region_enter(const weft_region_t *region)
 {
@@ -368,11 +368,7 @@ weft_status_t weft_region_get_info(const weft_region_t *region, weft_region_info
     info.generation = atomic_load(&region->generation);
     info.attached = __atomic_load_n(&region->attached, __ATOMIC_RELAXED);
     info.mapped = __atomic_load_n(&region->mapped, __ATOMIC_RELAXED);
-    info.reads = __atomic_load_n(&region->count.reads, __ATOMIC_RELAXED);
-    info.writes = __atomic_load_n(&region->count.writes, __ATOMIC_RELAXED);
-    info.atomics = __atomic_load_n(&region->count.atomics, __ATOMIC_RELAXED);
-    info.bytes_read = __atomic_load_n(&region->count.bytes_read, __ATOMIC_RELAXED);
-    info.bytes_written = __atomic_load_n(&region->count.bytes_written, __ATOMIC_RELAXED);
+    rma_counts_copy(&info, &region->count);
     info.refused = __atomic_load_n(&region->refused, __ATOMIC_RELAXED);
     wefti_rma_region_leave(region);
     info.size = info_out->size < sizeof info ? info_out->size : sizeof info;

@@ -18,7 +18,7 @@ const char *weft_rma_path_name(weft_rma_path_t path)
     return (unsigned)path < sizeof names / sizeof names[0] ? names[path] : "?";
 }
 
-/* --- letting go ------------------------------------------------------------------------------------------------------------------- */
+/* --- letting go -------------------------------------------------------------------------------------------------------- */
 
 /* A DROP that found no room on the lane. */
 typedef struct owed_drop {
@@ -213,7 +213,7 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
     }
 }
 
-/* --- attaching ------------------------------------------------------------------------------------------------------------------- */
+/* --- attaching --------------------------------------------------------------------------------------------------------- */
 
 /* Map what the map_handle is for. false: use the lane. */
 static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const uint8_t *map_handle, size_t map_handle_n)
@@ -393,11 +393,7 @@ weft_status_t weft_remote_get_info(const weft_remote_t *remote, weft_remote_info
     info.state = (weft_status_t)atomic_load_explicit(&r->state, memory_order_relaxed);
     if (!info.state && r->slot && atomic_load_explicit(&r->slot->stamp, memory_order_relaxed) != r->stamp)
         info.state = WEFT_ERR_STALE;
-    info.reads = __atomic_load_n(&r->count.reads, __ATOMIC_RELAXED);
-    info.writes = __atomic_load_n(&r->count.writes, __ATOMIC_RELAXED);
-    info.atomics = __atomic_load_n(&r->count.atomics, __ATOMIC_RELAXED);
-    info.bytes_read = __atomic_load_n(&r->count.bytes_read, __ATOMIC_RELAXED);
-    info.bytes_written = __atomic_load_n(&r->count.bytes_written, __ATOMIC_RELAXED);
+    rma_counts_copy(&info, &r->count);
     wefti_handle_leave(&r->handle);
     size_t size = out->size;
     memcpy(out, &info, size < sizeof info ? size : sizeof info);

@@ -6,7 +6,7 @@
  *
  * Promise: no byte outside of a grant is read or written, whatever the records say. tests/fault/rma_hostile.c and the fuzzer of records hold us
  * to it. */
-#include "rma/state.h"
+#include "rma/mapped.h"
 
 /* A payload that moves into or out of a region. */
 typedef struct serve {
@@ -28,7 +28,7 @@ typedef struct owed {
     _Alignas(8) uint8_t rec[];
 } owed_t;
 
-/* --- answers ------------------------------------------------------------------------------------------------------------------- */
+/* --- answers ----------------------------------------------------------------------------------------------------------- */
 
 /* Keep an answer of n bytes, or a read, for later. NULL: the peer asked for more than it may, or there is no memory; the endpoint fails. */
 static owed_t *owe(weft_ep_t *ep, size_t n, serve_t *read)
@@ -78,7 +78,7 @@ static void reply_status(weft_ep_t *ep, uint64_t id, weft_status_t st)
     reply(ep, &rec, sizeof rec);
 }
 
-/* --- payloads out: long reads --------------------------------------------------------------------------------------------------- */
+/* --- payloads out: long reads ------------------------------------------------------------------------------------------ */
 
 static serve_t *serve_new(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t len, uint64_t id)
 {
@@ -154,7 +154,7 @@ static void read_long(weft_ep_t *ep, rma_grant_t *grant, uint8_t *at, uint64_t l
     }
 }
 
-/* --- small requests ---------------------------------------------------------------------------------------------------------------- */
+/* --- small requests ---------------------------------------------------------------------------------------------------- */
 
 static rma_grant_t *grant_of(weft_ep_t *ep, uint64_t id)
 {
@@ -213,8 +213,7 @@ static void on_read(weft_ep_t *ep, const rma_request_t *req)
         reply_status(ep, req->id, st);
         return;
     }
-    wefti_count_up(&grant->region->count.reads, 1);
-    wefti_count_up(&grant->region->count.bytes_read, req->len);
+    rma_count_read(&grant->region->count, req->len);
     if (sizeof(rma_reply_t) + req->len <= rma_ep(ep)->record_max)
         read_short(ep, grant, at, req->len, req->id);
     else
@@ -237,8 +236,7 @@ static void on_write(weft_ep_t *ep, const rma_request_t *req, const wefti_wild_t
     if (!st && req->len)
         st = wefti_mem_move(grant->region->device, at, wefti_wild_bare(bytes), req->len);
     if (!st) {
-        wefti_count_up(&grant->region->count.writes, 1);
-        wefti_count_up(&grant->region->count.bytes_written, req->len);
+        rma_count_write(&grant->region->count, req->len);
         if (req->what & F_TELL)
             notify(ep, grant, grant->offset + req->offset, req->len, value);
     }
@@ -291,7 +289,7 @@ static void on_notify(weft_ep_t *ep, const rma_atomic_t *rec)
     reply_status(ep, rec->req.id, st);
 }
 
-/* --- attaching --------------------------------------------------------------------------------------------------------------------- */
+/* --- attaching --------------------------------------------------------------------------------------------------------- */
 
 static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_t *bytes)
 {
@@ -338,7 +336,7 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_
     reply(ep, &rec, sizeof rec.a + map_handle_n);
 }
 
-/* --- records in ------------------------------------------------------------------------------------------------------------------- */
+/* --- records in -------------------------------------------------------------------------------------------------------- */
 
 static bool sound(const rma_request_t *req)
 {
@@ -405,7 +403,7 @@ nonsense:
     wefti_rma_nonsense(ep);
 }
 
-/* --- payloads in: long writes ------------------------------------------------------------------------------------------------------- */
+/* --- payloads in: long writes ------------------------------------------------------------------------------------------ */
 
 static void write_done(wefti_xfer_t *x, weft_status_t status)
 {
@@ -414,8 +412,7 @@ static void write_done(wefti_xfer_t *x, weft_status_t status)
     if (!status && s->notify && s->grant->stale)
         status = WEFT_ERR_STALE; /* its owner is not told any more */
     if (!status && s->grant->region) {
-        wefti_count_up(&s->grant->region->count.writes, 1);
-        wefti_count_up(&s->grant->region->count.bytes_written, s->at.len);
+        rma_count_write(&s->grant->region->count, s->at.len);
         if (s->notify)
             notify(ep, s->grant, s->offset, s->at.len, s->value);
     }
@@ -456,7 +453,7 @@ void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *bytes, size_t n, wef
     }
 }
 
-/* --- later -------------------------------------------------------------------------------------------------------------------------- */
+/* --- later ------------------------------------------------------------------------------------------------------------- */
 
 void wefti_rma_replies_flush(weft_ep_t *ep)
 {

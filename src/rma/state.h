@@ -19,109 +19,9 @@
 #include "base/status.h"
 #include "conn/conn.h"
 #include "rma/rma.h"
+#include "rma/wire.h"
 
-/* --- on the lane ------------------------------------------------------------------------------------------------------- */
-
-/* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in any order. */
-enum {
-    REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a region's key or (F_NAME) a name: answered by ATTACHED or DONE */
-    REC_ATTACHED,                     /* rma_attached_t, a map_handle for the mapping */
-    REC_DROP,                         /* rma_drop_t: no answer */
-    REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
-    REC_WRITE,                        /* rma_request_t, with F_TELL the value (8 bytes), the bytes: answered by DONE */
-    REC_WRITE_BIG,                    /* rma_big_t; the bytes are announced: answered by DONE */
-    REC_ATOMIC,                       /* rma_atomic_t: answered by VALUE or DONE */
-    REC_NOTIFY,                       /* rma_atomic_t, operand the value: the bytes are there already: answered by DONE */
-    REC_DONE,                         /* rma_reply_t: it came to `status` */
-    REC_DATA,                         /* rma_reply_t, the bytes */
-    REC_VALUE,                        /* rma_reply_t, 8 bytes: the word before */
-    REC_PAYLOAD,                      /* rma_payload_t: the bytes of a read are announced */
-    REC_REVOKED                       /* rma_drop_t: the grant is stale. Who has a fabric key for it answers with DROP, when its accesses ended */
-};
-
-enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */,
-       F_NATIVE = 8 /* ATTACH: the sender could use a fabric key */ };
-
-typedef struct rma_request {
-    uint8_t kind, what;       /* what: F_TELL, or weft_rma_atomic_t */
-    uint16_t zero;
-    uint32_t width;           /* of an atomic; else 0 */
-    uint64_t id, grant, offset, len;
-} rma_request_t;
-
-typedef struct rma_atomic {
-    rma_request_t req;
-    uint64_t operand, compare;
-} rma_atomic_t;
-
-typedef struct rma_big {
-    uint8_t kind, what;
-    uint16_t zero;
-    uint32_t zero2;
-    uint64_t payload;         /* filled in by wefti_out_announce() */
-    uint64_t id, grant, offset, value;
-} rma_big_t;
-
-typedef struct rma_payload {
-    uint8_t kind, zero[7];
-    uint64_t payload;
-    uint64_t id;
-} rma_payload_t;
-
-typedef struct rma_reply {
-    uint8_t kind, zero;
-    int16_t status;           /* weft_status_t */
-    uint32_t zero2;
-    uint64_t id;
-} rma_reply_t;
-
-typedef struct rma_attach {
-    uint8_t kind, flags;
-    uint16_t zero;
-    uint32_t len;             /* of what follows */
-    uint64_t id;
-} rma_attach_t;
-
-typedef struct rma_attached {
-    rma_reply_t reply;
-    uint64_t grant, len, generation;
-    uint32_t rights, slot;    /* slot: of the control page */
-    uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
-    uint64_t map_bytes;       /* of the memfd, the control page included */
-    uint64_t map_offset;      /* of the part's first byte in it */
-} rma_attached_t;             /* a map_handle follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
-
-typedef struct rma_drop {
-    uint8_t kind, zero[7];
-    uint64_t grant;
-} rma_drop_t;
-
-/* What a peer may ask without having been answered, both sides count with it: so much the owner holds at most for a lane without room. */
-#define RMA_REQUESTS 1024u
-#define RMA_SERVING (4 * RMA_REQUESTS) /* payloads: the peer may know of the end of one before we do */
-#define RMA_REPLY_BYTES (2u << 20)
-#define RMA_INLINE 8192u       /* of a read: what may come back in a record, and counts against RMA_REPLY_BYTES */
-#define RMA_GRANTS 4096u       /* remotes of one endpoint */
-
-/* --- a mapped region ------------------------------------------------------------------------------------------------------- */
-
-/* The first page of the memfd of a region that can be mapped. A slot belongs to one grant. An access sets busy (exchange: a full barrier, and a
- * lock among the threads of its process), looks whether stamp is still its grant's, touches the memory, and clears busy. The owner takes a
- * grant back by storing 0 to stamp and waiting for busy to be 0. A slot whose peer was lost while busy is never used again. */
-typedef struct rma_slot {
-    _Alignas(64) _Atomic uint32_t busy; /* the peer's */
-    uint32_t zero;
-    _Atomic uint64_t stamp;             /* the owner's */
-} rma_slot_t;
-
-#define RMA_CONTROL 4096u
-#define RMA_SLOTS (RMA_CONTROL / sizeof(rma_slot_t) - 1)
-typedef struct rma_control {
-    uint64_t magic;                     /* RMA_MAGIC */
-    _Alignas(64) rma_slot_t slots[RMA_SLOTS];
-} rma_control_t;
-#define RMA_MAGIC UINT64_C(0x31616d7274666577) /* "weftrma1" */
-_Static_assert(sizeof(rma_control_t) == RMA_CONTROL, "the control page is a page");
+/* --- the memory of a region that peers may map (share.c) --------------------------------------------------------------- */
 
 /* The memfd of a region: control page, then max_len bytes. share.c. Owner's side; all NULL and fd -1 where there is none. */
 typedef struct rma_share {
@@ -150,6 +50,25 @@ void wefti_rma_slot_give(rma_share_t *s, int32_t slot);                   /* its
 typedef struct rma_counts {
     uint64_t reads, writes, atomics, bytes_read, bytes_written;
 } rma_counts_t;
+static inline void rma_count_read(rma_counts_t *c, uint64_t n)
+{
+    wefti_count_up(&c->reads, 1);
+    wefti_count_up(&c->bytes_read, n);
+}
+static inline void rma_count_write(rma_counts_t *c, uint64_t n)
+{
+    wefti_count_up(&c->writes, 1);
+    wefti_count_up(&c->bytes_written, n);
+}
+/* Copy them to an info struct that has fields of the same names. Any thread. */
+#define rma_counts_copy(info, c) \
+    do { \
+        (info)->reads = __atomic_load_n(&(c)->reads, __ATOMIC_RELAXED); \
+        (info)->writes = __atomic_load_n(&(c)->writes, __ATOMIC_RELAXED); \
+        (info)->atomics = __atomic_load_n(&(c)->atomics, __ATOMIC_RELAXED); \
+        (info)->bytes_read = __atomic_load_n(&(c)->bytes_read, __ATOMIC_RELAXED); \
+        (info)->bytes_written = __atomic_load_n(&(c)->bytes_written, __ATOMIC_RELAXED); \
+    } while (0)
 
 typedef struct rma_state {
     weft_runtime_t *rt;
@@ -178,7 +97,7 @@ typedef struct rma_state {
 
 static inline rma_state_t *rma_state(const weft_runtime_t *rt) { return (rma_state_t *)rt->room_state[WEFTI_ROOM_RMA]; }
 
-/* --- the owner's side: regions and grants ------------------------------------------------------------------------------------ */
+/* --- the owner's side: regions and grants ------------------------------------------------------------------------------ */
 
 typedef struct rma_grant rma_grant_t;
 
@@ -335,7 +254,7 @@ static inline bool wefti_rma_put(weft_ep_t *ep, const void *rec, size_t n)
     return true;
 }
 
-/* --- the other side: remotes and accesses ------------------------------------------------------------------------------------ */
+/* --- the other side: remotes and accesses ------------------------------------------------------------------------------ */
 
 /* It outlives its runtime, if the program has it then: the mapping stays, and all calls say WEFT_ERR_CLOSED. */
 struct weft_remote {
@@ -454,11 +373,13 @@ static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch
 static inline rma_acc_t *rma_acc(weft_op_t *op) { return wefti_op_scratch(op, rma_acc_t); }
 static inline bool rma_writes(const rma_acc_t *acc) { return acc->what == ACC_WRITE || acc->what == ACC_ATOMIC; }
 
-/* --- post.c: what the program may ask, and the way of a small mapped access -------------------------------------------------------- */
+/* --- post.c: what the program may ask, and the way of a small mapped access -------------------------------------------- */
 
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len); /* _RANGE, _RIGHTS */
+/* Prepare an operation on a remote, which is counted in r->coming from then on. WEFT_ERR_CLOSED: it was dropped; as wefti_op_prepare(). */
+weft_status_t wefti_rma_prepare(weft_remote_t *r, weft_op_t *op, const wefti_op_kind_t *kind);
 
-/* --- access.c: an access over the checked path ------------------------------------------------------------------------------------ */
+/* --- access.c: an access over the checked path ------------------------------------------------------------------------- */
 
 /* Begin one that is filled in: it is live from then on, and may have ended when this returns. An error means nothing began. */
 weft_status_t wefti_rma_begin(rma_acc_t *acc);
@@ -475,7 +396,7 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
 void wefti_rma_payload(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
 void wefti_rma_nonsense(weft_ep_t *ep);                             /* the peer broke the protocol */
 
-/* --- mapped.c ------------------------------------------------------------------------------------------------------------------ */
+/* --- mapped.c ---------------------------------------------------------------------------------------------------------- */
 
 #define RMA_AT_ONCE (1u << 20)     /* up to this a mapped access is one step, complete when its post returns */
 
@@ -485,46 +406,7 @@ void wefti_rma_steps_down(weft_remote_t *r, weft_status_t why);
 void wefti_rma_steps_init(rma_state_t *rs);
 extern uint64_t wefti_rma_step_bytes;                               /* of one step; tests set it */
 
-/* Enter the mapped memory: WEFT_OK (leave it soon), WEFT_ERR_AGAIN (another thread is there), WEFT_ERR_STALE. Any thread. */
-static inline weft_status_t rma_enter(weft_remote_t *r)
-{
-    if (__builtin_expect(atomic_exchange(&r->slot->busy, 1), 0))
-        return WEFT_ERR_AGAIN;
-    if (__builtin_expect(atomic_load_explicit(&r->slot->stamp, memory_order_acquire) == r->stamp, 1))
-        return WEFT_OK;
-    atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
-    return WEFT_ERR_STALE;
-}
-/* Leave it. WEFT_ERR_STALE: it was taken from us while we were inside (this process was stopped, and the owner did not wait): what we did was
- * to memory that is nobody's any more. */
-static inline weft_status_t rma_leave(weft_remote_t *r)
-{
-    bool ours = atomic_load_explicit(&r->slot->stamp, memory_order_relaxed) == r->stamp;
-    atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
-    return __builtin_expect(ours, 1) ? WEFT_OK : WEFT_ERR_STALE;
-}
-
-/* One atomic on memory the processor can touch; the word before. */
-static inline uint64_t rma_atomic_apply(void *at, unsigned which, unsigned width, uint64_t operand, uint64_t compare)
-{
-#define RMA_APPLY(type) do { \
-        type *word = (type *)at, value = (type)operand, expect = (type)compare; \
-        switch (which) { \
-        case WEFT_RMA_ADD: return __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_SWAP: return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_AND: return __atomic_fetch_and(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_OR: return __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST); \
-        case WEFT_RMA_XOR: return __atomic_fetch_xor(word, value, __ATOMIC_SEQ_CST); \
-        default: (void)__atomic_compare_exchange_n(word, &expect, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); return expect; \
-        } \
-    } while (0)
-    if (width == 8)
-        RMA_APPLY(uint64_t);
-    RMA_APPLY(uint32_t);
-#undef RMA_APPLY
-}
-
-/* --- native.c -------------------------------------------------------------------------------------------------------------------- */
+/* --- native.c ---------------------------------------------------------------------------------------------------------- */
 
 size_t wefti_rma_native_grant(rma_grant_t *grant, void *key);       /* a fabric key for it, at most WEFTI_KEY_MAX bytes; how many. 0: none */
 void wefti_rma_native_stale(rma_grant_t *grant);                    /* tell its peer */
@@ -540,7 +422,7 @@ bool wefti_rma_native_can(const rma_acc_t *acc);
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc); /* give it to the fabric: it is loose then. WEFT_ERR_AGAIN: not now */
 void wefti_rma_native_cancel(rma_acc_t *acc, weft_status_t why);
 
-/* --- batch.c, remote.c ------------------------------------------------------------------------------------------------------------ */
+/* --- batch.c, remote.c ------------------------------------------------------------------------------------------------- */
 
 void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status);
 void wefti_rma_flushes(weft_remote_t *r);                           /* complete those that waited for what has ended */
@@ -567,7 +449,7 @@ bool wefti_rma_drop_send(weft_ep_t *ep, uint64_t grant);            /* false: no
 void wefti_rma_drops_flush(weft_ep_t *ep);
 void wefti_rma_drops_free(weft_ep_t *ep);
 
-/* --- serve.c: what peers ask of us -------------------------------------------------------------------------------------------------- */
+/* --- serve.c: what peers ask of us ------------------------------------------------------------------------------------- */
 
 void wefti_rma_serve(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
 void wefti_rma_serve_big(weft_ep_t *ep, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
