@@ -1,9 +1,9 @@
-/* rma/batch.c - many accesses in one post, and waiting for those before.
+/* rma/batch.c - many accesses in one post, and waiting for earlier ones.
  *
- * A batch is an array of accesses whose ends are counted. Those that a mapped region can take at once need none of that. Cancelling a batch cancels
- * what of it is still under way. A flush waits in its remote until every access with a lower number has ended.
+ * A batch is an array of accesses whose ends are counted; items that a mapped region takes at once do without. Cancelling a batch
+ * cancels those of its accesses that are still under way. A flush waits in its remote until every earlier access has ended.
  *
- * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c holds us to it. */
+ * Promise: a batch completes once, after its last item; a flush after everything before it. tests/sim/rma_exactly_once.c. */
 #include "rma/mapped.h"
 
 #define BATCH_MAX 65536u
@@ -47,13 +47,13 @@ void wefti_rma_batch_ended(rma_acc_t *acc, weft_status_t status)
     one_less(b);
 }
 
-/* Items one after the other are mostly of one remote: what is done for the remote is done once for all of them. */
+/* Neighbours are mostly of one remote: what concerns the remote is done once for all of them. */
 static inline bool first_of_remote(const weft_rma_item_t *items, size_t i)
 {
     return !i || items[i].remote != items[i - 1].remote;
 }
 
-/* It has begun, or has no chance to. */
+/* It has begun, or never will. */
 static inline void item_came(const weft_rma_item_t *items, size_t n, size_t i)
 {
     if (i + 1 == n || items[i + 1].remote != items[i].remote)
@@ -163,7 +163,7 @@ static void batch_cancel(weft_op_t *op, weft_status_t why)
     rma_batch_t *b = p->batch;
     if (!p->why)
         p->why = why;
-    b->left++; /* it must not go away under our feet */
+    b->left++; /* so that it is not freed meanwhile */
     for (size_t i = b->first; i < b->n; i++)
         if (b->acc[i - b->first].remote)
             wefti_rma_cancel(&b->acc[i - b->first], why);

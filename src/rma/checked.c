@@ -7,8 +7,9 @@
  *
  * Nobody passes the pending list of an endpoint.
  *
- * Order. The owner carries small requests out as they come. A large access is loose: its bytes move while later requests are carried
- * out. So an access waits for a loose one before it if both touch the same bytes, if a fence is between them, or if both notify.
+ * Order. The owner carries small requests out as they come. A large access is loose: its bytes move while later requests are
+ * carried out. So an access waits for a loose one before it if both touch the same bytes, if a fence is between them, or if
+ * both notify.
  *
  * Cancelling. A pending access ends at once, and so does one that is asked for; its answer is then dropped. One whose bytes are
  * moving ends when the fabric does not use its buffer any more. */

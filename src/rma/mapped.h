@@ -14,8 +14,8 @@ static inline weft_status_t rma_enter(weft_remote_t *r)
     atomic_store_explicit(&r->slot->busy, 0, memory_order_release);
     return WEFT_ERR_STALE;
 }
-/* Leave it. WEFT_ERR_STALE: it was taken from us while we were inside (this process was stopped, and the owner did not wait): what we did was
- * to memory that is nobody's any more. */
+/* Leave it. WEFT_ERR_STALE: it was taken from us while we were inside (this process was stopped, and the owner did not wait):
+ * what we did was to memory that is nobody's any more. */
 static inline weft_status_t rma_leave(weft_remote_t *r)
 {
     bool ours = atomic_load_explicit(&r->slot->stamp, memory_order_relaxed) == r->stamp;

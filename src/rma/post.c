@@ -1,8 +1,8 @@
-/* rma/post.c - what the program asks for: checked here, then carried out at once or handed to the driver.
+/* rma/post.c - posting accesses: they are checked, then carried out at once or handed to the driver.
  *
- * A small access to mapped memory is carried out by the thread that asks, without the driver: the slot's busy word is a lock among the
- * threads of this process and tells the owner that somebody is there. Whatever is not that plain takes the long way: through the driver,
- * in its turn. */
+ * The calling thread itself carries a small access to mapped memory out, without the driver: the slot's busy word is a lock among
+ * the threads of this process, and tells the owner that somebody is inside. Every other access goes through the driver, in
+ * order. */
 #include "rma/mapped.h"
 
 weft_status_t wefti_rma_fits(const weft_remote_t *r, uint32_t rights, uint64_t offset, uint64_t len)
@@ -73,7 +73,7 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
 
 /* --- at once ----------------------------------------------------------------------------------------------------------- */
 
-/* Could it be done here and now? */
+/* Can it be done here and now? */
 static inline bool plain(const weft_remote_t *r, weft_op_t *op, uint32_t rights, uint64_t offset, uint64_t len)
 {
     return r->slot && len <= RMA_AT_ONCE && !atomic_load_explicit(&r->n_live, memory_order_relaxed) &&
@@ -104,7 +104,7 @@ static inline void copy(void *dst, const void *src, size_t n)
 
 /* --- posts ------------------------------------------------------------------------------------------------------------- */
 
-/* What is common to reads and writes of one buffer. */
+/* Post a read or a write of one buffer. */
 static weft_status_t transfer(weft_remote_t *r, int what, uint64_t offset, const void *buf, size_t len, bool notify,
                               uint64_t value, weft_op_t *op)
 {

@@ -1,7 +1,7 @@
-/* rma/region.c - regions: memory of ours that others may use, from weft_region_new() on; ending.c has their end.
+/* rma/region.c - regions: memory of ours that others may use. ending.c has their end.
  *
- * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a key, a name) is looked up
- * there.
+ * Any thread makes regions. Each is in two tables, by its id and by its name, until it is freed: what peers bring (a key, a
+ * name) is looked up there.
  *
  * Promise: what is in the tables is there and not being freed; what a peer could see of a region is never seen in another.
  * tests/unit/rma_region.c, rma_grant.c. */
@@ -153,9 +153,9 @@ static weft_status_t memory_new(weft_region_t *r, const weft_region_opts_t *o)
     return st;
 }
 
-/* Kept memory is private to this process. A peer in the middle of an access goes on writing to what it has mapped, though, and so does one that
- * was stopped there, much later: the old memory is left to them, about n bytes with each call. Only then, for what the program writes to the
- * bytes that are being moved may be lost. WEFT_ERR_AGAIN: there is more. */
+/* Kept memory is private to this process. A peer in the middle of an access goes on writing to what it has mapped, though, and
+ * so does one that was stopped there, much later: the old memory is left to them, about n bytes with each call. Only then, for
+ * what the program writes to the bytes that are being moved may be lost. WEFT_ERR_AGAIN: there is more. */
 static weft_status_t leave_to_peers(weft_region_t *r, uint64_t n)
 {
     rma_share_t *s = &r->share;

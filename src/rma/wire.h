@@ -9,10 +9,11 @@
 
 /* --- on the lane ------------------------------------------------------------------------------------------------------- */
 
-/* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in any order. */
+/* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in
+ * any order. */
 enum {
     REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a region's key or (F_NAME) a name: answered by ATTACHED or DONE */
-    REC_ATTACHED,                     /* rma_attached_t, a map_handle for the mapping */
+    REC_ATTACHED,                     /* rma_attached_t, a map handle for the mapping */
     REC_DROP,                         /* rma_drop_t: no answer */
     REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
     REC_WRITE,                        /* rma_request_t, with F_TELL the value (8 bytes), the bytes: answered by DONE */
@@ -23,7 +24,7 @@ enum {
     REC_DATA,                         /* rma_reply_t, the bytes */
     REC_VALUE,                        /* rma_reply_t, 8 bytes: the word before */
     REC_PAYLOAD,                      /* rma_payload_t: the bytes of a read are announced */
-    REC_REVOKED                       /* rma_drop_t: the grant is stale. Who has a fabric key for it answers with DROP, when its accesses ended */
+    REC_REVOKED                       /* rma_drop_t: the grant is stale. Answered by DROP if it has a fabric key */
 };
 
 enum { F_NAME = 1, F_MAP = 2 /* ATTACH: the sender could map it */, F_TELL = 4 /* WRITE, WRITE_BIG */,
@@ -76,14 +77,14 @@ typedef struct rma_attached {
     uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
     uint64_t map_bytes;       /* of the memfd, the control page included */
     uint64_t map_offset;      /* of the part's first byte in it */
-} rma_attached_t;             /* a map_handle follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
+} rma_attached_t;             /* a map handle follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
 
 typedef struct rma_drop {
     uint8_t kind, zero[7];
     uint64_t grant;
 } rma_drop_t;
 
-/* What a peer may ask without having been answered, both sides count with it: so much the owner holds at most for a lane without room. */
+/* How much a peer may ask without having been answered. Both sides count with it: the owner holds no more for a full lane. */
 #define RMA_REQUESTS 1024u
 #define RMA_SERVING (4 * RMA_REQUESTS) /* payloads: the peer may know of the end of one before we do */
 #define RMA_REPLY_BYTES (2u << 20)
@@ -92,9 +93,10 @@ typedef struct rma_drop {
 
 /* --- a mapped region --------------------------------------------------------------------------------------------------- */
 
-/* The first page of the memfd of a region that can be mapped. A slot belongs to one grant. An access sets busy (exchange: a full barrier, and a
- * lock among the threads of its process), looks whether stamp is still its grant's, touches the memory, and clears busy. The owner takes a
- * grant back by storing 0 to stamp and waiting for busy to be 0. A slot whose peer was lost while busy is never used again. */
+/* The first page of the memfd of a region that can be mapped. A slot belongs to one grant. An access sets busy (by an exchange,
+ * which is a full barrier, and a lock among the threads of its process), checks that stamp is still its grant's, touches the
+ * memory, and clears busy. The owner revokes a grant by storing 0 to stamp and waiting until busy is 0. A slot whose peer was
+ * lost while busy is never used again. */
 typedef struct rma_slot {
     _Alignas(64) _Atomic uint32_t busy; /* the peer's */
     uint32_t zero;
