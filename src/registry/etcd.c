@@ -59,11 +59,6 @@ static weft_status_t is_down(etcd_t *e, weft_status_t st, const char *path, cons
     return wefti_etcd_trouble(e, st, path, why);
 }
 
-static bool is_about_size(const char *message)
-{
-    return strstr(message, "larger than max") != NULL;
-}
-
 /* The status of an answer that is a refusal. */
 static weft_status_t refusal(etcd_t *e, const char *path, const reg_http_reply_t *got, const etcd_reply_t *r, bool readable)
 {
@@ -72,7 +67,7 @@ static weft_status_t refusal(etcd_t *e, const char *path, const reg_http_reply_t
         return WEFT_ERR_NOTFOUND;
     if (readable && r->code == CODE_OUT_OF_RANGE)
         return WEFT_ERR_STALE;
-    if (readable && r->code == CODE_EXHAUSTED && is_about_size(r->message))
+    if (readable && r->code == CODE_EXHAUSTED && strstr(r->message, "larger than max"))
         return WEFT_ERR_TRUNCATED;
     bool denied = readable && (r->code == CODE_DENIED || r->code == CODE_UNAUTHENTICATED);
     snprintf(why, sizeof why, "%s %s (%ld%s%s)", e->hosts[e->at], denied ? "may not be used" : "refuses", got->code,
@@ -341,6 +336,13 @@ typedef struct gathered {
     size_t bytes;
 } gathered_t;
 
+static void trim(gathered_t *g, size_t n, size_t bytes)
+{
+    while (g->found->n > n)
+        wefti_reg_entry_unref(g->found->at[--g->found->n]);
+    g->bytes = bytes;
+}
+
 static weft_status_t gather(const etcd_kv_t *kv, void *user)
 {
     gathered_t *g = (gathered_t *)user;
@@ -350,12 +352,6 @@ static weft_status_t gather(const etcd_kv_t *kv, void *user)
     if (g->found->n >= ETCD_ENTRIES_MAX || g->bytes > ETCD_ALL_MAX)
         return WEFT_ERR_LIMIT;
     return wefti_reg_found_add(g->found, wefti_reg_entry_ref(kv->entry));
-}
-
-static void trim(reg_found_t *f, size_t n)
-{
-    while (f->n > n)
-        wefti_reg_entry_unref(f->at[--f->n]);
 }
 
 weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_out)
@@ -375,14 +371,12 @@ weft_status_t wefti_etcd_all(etcd_t *e, reg_found_t *found, int64_t *revision_ou
         size_t n = wefti_etcd_range(e->body, r.start, r.start_len, limit, revision);
         weft_status_t st = wefti_etcd_ask(e, path, n, end - now, gather, &g, &next, NULL);
         if (st == WEFT_ERR_TRUNCATED && limit > 1) {
-            trim(found, had);
-            g.bytes = had_bytes;
+            trim(&g, had, had_bytes);
             limit /= 8;
             continue;
         }
         if (st == WEFT_ERR_STALE && again++ < TRIES) { /* etcd has compacted the revision that we read */
-            trim(found, 0);
-            g.bytes = 0;
+            trim(&g, 0, 0);
             revision = 0;
             r.start_len = sizeof ETCD_PREFIX - 1;
             memcpy(r.start, ETCD_PREFIX, r.start_len);
