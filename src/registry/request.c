@@ -150,7 +150,7 @@ void wefti_reg_request_done(reg_request_t *q)
     if (!own)
         request_free(q);
     if (op) {
-        op->len = n;
+        op->count = n;
         wefti_op_complete_why(op, st, detail);
     }
     if (own)

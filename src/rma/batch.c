@@ -27,7 +27,7 @@ static void finish(weft_op_t *op, const weft_rma_item_t *items, size_t n, weft_s
         if (items[i].status && !first)
             first = items[i].status;
     }
-    op->len = ok;
+    op->count = ok;
     wefti_op_complete(op, ok < n && why ? why : first);
 }
 

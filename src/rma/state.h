@@ -110,7 +110,7 @@ struct weft_region {
     uint8_t *base;                /* share.data, or the program's */
     _Atomic uint64_t len;
     uint64_t max_len;
-    uint64_t until;               /* fabric time from which nothing is let in; 0: none. The driver's */
+    _Atomic uint64_t until;       /* fabric time from which nothing is let in; 0: none */
     uint32_t rights, name_rights;
     const weft_mem_kind_t *device; /* NULL: the processor can touch it */
     char *name;                   /* NULL: none */

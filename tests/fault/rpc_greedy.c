@@ -5,7 +5,7 @@
  * ctest: timeout=300 */
 #define TEST_SECONDS 280
 #include "lib/peer.h"
-#include "rpc/state.h"
+#include "rpc/client.h"
 #include "test.h"
 #include <weft/weft.h>
 

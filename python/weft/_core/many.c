@@ -1,9 +1,9 @@
 /* _core/many.c - many messages as one operation: posted in one call, complete when the last of them is.
  *
- * Each has an operation of the library's in one block that belongs to the Op, which completes by hand when none is left. The first
- * failure in their order is the status of all, and its sentence is what is raised: the Op's own operation is never posted, so the
- * library knows no sentence for it. A failure to post one ends the posting: those before it are cancelled, and what is raised is
- * that failure, once they have let go of their buffers.
+ * Each has an operation of the library's in one block that belongs to the Op, which completes by hand when none is left. The
+ * first failure in their order is the status of all, and its sentence is what is raised: the Op's own operation is never posted,
+ * so the library knows no sentence for it. A failure to post one ends the posting: those before it are cancelled, and what is
+ * raised is that failure, once they have let go of their buffers.
  *
  * tests/python/test_messages.py holds us to it. */
 #include "core.h"
@@ -51,7 +51,6 @@ static weftpy_many_t *many_of(weft_op_t *op)
 
 void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)made;
     weftpy_many_t *many = many_of(op);
     for (size_t i = 0; i < many->n && !many->status; i++)
         if (many->of[i].op.status) {
@@ -66,8 +65,6 @@ void weftpy_many_failed(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 
 static PyObject *lens(weftpy_runtime_t *run, weft_op_t *op, PyObject *made)
 {
-    (void)run;
-    (void)made;
     weftpy_many_t *many = many_of(op);
     PyObject *list = PyList_New((Py_ssize_t)many->n);
     for (size_t i = 0; list && i < many->n; i++) {
