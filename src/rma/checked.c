@@ -84,31 +84,26 @@ static weft_status_t put_attach(weft_ep_t *ep, const rma_acc_t *acc)
 
 static weft_status_t put_record(weft_ep_t *ep, rma_acc_t *acc)
 {
-    rma_atomic_t rec = {.req = {.id = acc->id, .grant = acc->remote->grant, .offset = acc->offset, .len = acc->len}};
-    size_t n = sizeof rec;
-    switch (acc->what) {
-    case ACC_READ:
-        rec.req.kind = REC_READ;
-        n = sizeof rec.req;
-        break;
-    case ACC_WRITE:
-        rec.req.kind = REC_WRITE;
-        rec.req.what = acc->notify ? F_TELL : 0;
-        return put_write(ep->lane, acc, &rec.req);
-    case ACC_ATTACH:
+    rma_request_t req = {.id = acc->id, .grant = acc->remote->grant, .offset = acc->offset, .len = acc->len};
+    if (acc->what == ACC_READ) {
+        req.kind = REC_READ;
+        return wefti_rma_put(ep, &req, sizeof req) ? WEFT_OK : WEFT_ERR_AGAIN;
+    }
+    if (acc->what == ACC_WRITE) {
+        req.kind = REC_WRITE;
+        req.what = acc->notify ? F_TELL : 0;
+        return put_write(ep->lane, acc, &req);
+    }
+    if (acc->what == ACC_ATTACH)
         return put_attach(ep, acc);
-    case ACC_ATOMIC:
-        rec.req.kind = REC_ATOMIC;
+    rma_atomic_t rec = {.req = req, .operand = acc->operand};
+    rec.req.kind = acc->what == ACC_ATOMIC ? REC_ATOMIC : REC_NOTIFY;
+    if (acc->what == ACC_ATOMIC) {
         rec.req.what = acc->which;
         rec.req.width = acc->width;
-        rec.operand = acc->operand;
         rec.compare = acc->compare;
-        break;
-    default:
-        rec.req.kind = REC_NOTIFY;
-        rec.operand = acc->operand;
     }
-    return wefti_rma_put(ep, &rec, n) ? WEFT_OK : WEFT_ERR_AGAIN;
+    return wefti_rma_put(ep, &rec, sizeof rec) ? WEFT_OK : WEFT_ERR_AGAIN;
 }
 
 static rma_big_acc_t *big_new(rma_acc_t *acc)
@@ -425,7 +420,7 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         if (reply.kind == REC_DATA)
             st = wefti_rma_scatter(acc, 0, (const uint8_t *)wefti_wild_bare(wefti_wild_skip(rec, sizeof reply)), acc->len);
         if (reply.kind == REC_VALUE)
-            wefti_wild_take(&wefti_op_of_scratch(acc)->tag, wefti_wild_skip(rec, sizeof reply), 8);
+            wefti_wild_take(&wefti_op_of_scratch(acc)->value, wefti_wild_skip(rec, sizeof reply), 8);
         done(ep, acc, st);
     }
     if (ep->lane && !wefti_list_empty(&rma_ep(ep)->pending))

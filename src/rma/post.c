@@ -200,7 +200,7 @@ weft_status_t weft_rma_atomic(weft_remote_t *r, weft_rma_atomic_t which, uint64_
     /* the part a region's key names may begin anywhere */
     if (__builtin_expect(plain(r, op, WEFT_RMA_ATOMIC, offset, width) && !((uintptr_t)(r->bytes + offset) % width), 1) &&
         rma_enter(r) == WEFT_OK) {
-        op->tag = rma_atomic_apply(r->bytes + offset, which, (unsigned)width, operand, compare);
+        op->value = rma_atomic_apply(r->bytes + offset, which, (unsigned)width, operand, compare);
         wefti_count_up(&r->count.atomics, 1);
         done(r, op, width);
         return WEFT_OK;
