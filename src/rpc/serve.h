@@ -7,8 +7,8 @@
  *                     \________________ cancelled ________________/
  *
  * The thread that sets `answered` first answers. `over`: the reply is on its way, or nobody wants it. The request is freed when
- * it is over, the program has released it, and nothing of ours refers to it. Everything without a word about threads is the
- * driver's. */
+ * it is over, the program has released it, and nothing of ours refers to it. Everything that does not name a thread is
+ * the driver's. */
 #ifndef WEFTI_RPC_SERVE_H
 #define WEFTI_RPC_SERVE_H
 

@@ -1,5 +1,5 @@
 /* tests/sim/rpc_once.c - calls between two servers and up to three clients: plain, idempotent and `once`, large ones,
- * streams, functions that answer now, later, ill or never; and everything that can befall them.
+ * streams, functions that answer now, later, ill or never; and everything that can happen to them.
  *
  * Every call has a number, and what its function did is written down where it runs. Checked: a plain call and one made with
  * `once` run at most once, wherever they were sent; an idempotent one at most as often as it was sent; what ended NOT_RUN
