@@ -223,7 +223,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     add("--window", type=count, help="operations that may be incomplete at one time")
     add("--mode", choices=["asyncio", "uvloop", "blocking", "thread"], default="asyncio",
         help="blocking: whoever waits drives; thread: a thread of the runtime does")
-    add("--tls", metavar="LIST", help="transports: all, shm, tcp")
+    add("--transports", "--tls", dest="tls", metavar="LIST", help="transports: all, shm, tcp")
     add("--seconds", type=positive, default=1.0, help="about how long to measure each point (1)")
     add("--iters", type=count, default=0, help="exactly how many messages instead, after --warmup (a tenth)")
     add("--warmup", type=count)
@@ -263,7 +263,7 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 def start(args: argparse.Namespace, core: int | None) -> tuple[subprocess.Popen[str], str]:
     """A server of our own."""
-    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode] + (["--tls", args.tls] if args.tls else [])
+    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode] + (["--transports", args.tls] if args.tls else [])
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     if core is not None:
