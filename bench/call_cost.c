@@ -10,7 +10,8 @@
  *
  * Each is the least of many short rounds: what disturbs only adds. The first two call the room's own functions, which is why this is linked with the
  * library's insides. One line of JSON. tests/tools/tools_call_cost.py runs it. */
-#include "rpc/state.h"
+#include "rpc/client.h"
+#include "rpc/serve.h"
 
 #include "peers/peer.h"
 

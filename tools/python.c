@@ -1,8 +1,9 @@
-/* tools/python.c - which Python runs what the commands start in it.
+/* tools/python.c - finds the Python interpreter that a command starts.
  *
- * A path is taken as it is. A name is looked for beside this command where that is a virtual environment, since the packages were installed there
- * with it, and then in PATH. The result is a whole path that still names a virtual environment's own link: that is how an interpreter knows which
- * environment it is of. tests/tools/tools_run_check.py, tools_element_serve.py and tests/python/test_wheel.py hold it. */
+ * A path is taken as it is. A name is looked for beside this command where that is a virtual environment, since the packages
+ * were installed there with it, and then in PATH. The result is an absolute path. It may be the link in a virtual environment:
+ * that is how an interpreter knows its environment. tests/tools/tools_run_check.py, tools_element_serve.py and
+ * tests/python/test_wheel.py check it. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -56,7 +57,7 @@ char *tool_find_python(const char *name)
     copy = rest = strdup(path ? path : "/usr/bin:/bin");
     while (copy && !found && (part = strsep(&rest, ":"))) {
         char *file = joined(part, name);
-        if (file && *part == '/' && !access(file, X_OK)) /* a folder of PATH that depends on where we are is not believed */
+        if (file && *part == '/' && !access(file, X_OK)) /* relative folders of PATH are not used */
             found = file;
         else
             free(file);

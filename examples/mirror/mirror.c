@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 #define SERVERS 3

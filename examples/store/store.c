@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <weft/store.h>
+#include <weft/elements.h>
 #include <weft/weft.h>
 
 #define LEASE (500 * WEFT_MILLISECOND)

@@ -72,7 +72,7 @@ WEFT_API const char *weft_listener_uri(const weft_listener_t *listener);
 /* The port of the first TCP address, 0 if there is none. */
 WEFT_API uint16_t weft_listener_port(const weft_listener_t *listener);
 
-/* Take the next endpoint: completes with its id in op->from, and the endpoint in op->buf as a weft_ep_t * (not to be
+/* Take the next endpoint: completes with its id in op->from, and the endpoint, weft_op_ep(op) (not to be
  * passed to weft_buf_free). Only for listeners without an accept callback. Several may be posted: a batch. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept(weft_listener_t *listener, weft_op_t *op);
 /* The endpoint of an operation that is complete; NULL if it failed. */
@@ -138,7 +138,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const
                                                        weft_ep_t **ep_out);
 
 /* Close gracefully: no new operations; sends already posted are finished and everything sent reaches the peer; then op completes
- * with WEFT_OK and op->len = how many of our messages the peer holds that its program has not yet received. Receives still
+ * with WEFT_OK and op->count = how many of our messages the peer holds that its program has not yet received. Receives still
  * posted on it complete with WEFT_ERR_CLOSED at once. Closing before the peer has answered gives the connection up: what waits for it completes
  * with WEFT_ERR_CANCELLED. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
  * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is gone when op completes. op may be
@@ -159,11 +159,10 @@ WEFT_API weft_ep_t *weft_ep_find(weft_runtime_t *rt, weft_ep_id_t id);
 WEFT_API weft_ep_state_t weft_ep_get_state(const weft_ep_t *ep);
 WEFT_API weft_runtime_t *weft_ep_runtime(const weft_ep_t *ep);
 
-/* What a peer can do, from its hello. */
+/* What a peer can do, from its hello. Bit 3 is libweft-elements' (weft/store.h), bits 32 to 63 are extensions' (weft/extend.h). */
 #define WEFT_CAN_MSG UINT64_C(1) /* tag messages */
 #define WEFT_CAN_AM  UINT64_C(2) /* active messages */
 #define WEFT_CAN_RMA UINT64_C(4) /* remote memory: it answers, whether it has regions or not */
-#define WEFT_CAN_STORE UINT64_C(8) /* memory of servers (weft/store.h): it answers, whether it serves or not */
 #define WEFT_CAN_RPC UINT64_C(16) /* calls (weft/rpc.h): it answers, whether it has services or not */
 
 typedef struct weft_ep_info {

@@ -6,7 +6,7 @@
  * weft/runtime.h, is another thing: it lets peers connect.)
  *
  *     owner:  weft_region_new(rt, &opts, &region);  weft_region_key(region, NULL, key, &len);
- *     other:  weft_remote_attach(ep, key, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = op.buf;
+ *     other:  weft_remote_attach(ep, key, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = weft_op_remote(&op);
  *             weft_rma_write(remote, 0, "hello", 5, &op);
  *
  * Several paths, one API. A peer of the same user on the same host maps the region and touches it directly, without the owner's processor. Everyone
@@ -88,6 +88,11 @@ WEFT_API weft_status_t weft_region_free(weft_region_t *region, weft_op_t *op);
  * same address, and what this process writes to it between this call and the completion may be lost. */
 WEFT_API weft_status_t weft_region_revoke(weft_region_t *region, weft_op_t *op);
 
+/* From `when` on, a time of weft_now(), every access to the region is refused with WEFT_ERR_STALE, whatever its key says; 0: that is over. The
+ * clock is read for each access, so that a process that was stopped serves nothing late. Any thread. Fails: WEFT_ERR_STATE (peers may map
+ * it), WEFT_ERR_INVALID, WEFT_ERR_CLOSED. */
+WEFT_API weft_status_t weft_region_until(weft_region_t *region, uint64_t when);
+
 /* Make it longer, up to max_len; the new bytes are zero in memory that the library made. Keys keep the length they were given with.
  * Fails: WEFT_ERR_RANGE (beyond max_len, or shorter than it is). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_region_extend(weft_region_t *region, uint64_t len);
@@ -119,6 +124,7 @@ typedef struct weft_region_key_opts {
     uint64_t offset, len;  /* the part. Default is: all of it from offset on */
     uint32_t rights;       /* Default is: the region's */
     uint64_t lifetime_ns;  /* from now. Default is: until it is revoked */
+    bool empty;            /* it gives none of the bytes: whatever touches one is WEFT_ERR_RANGE */
 } weft_region_key_opts_t;
 #define WEFT_REGION_KEY_OPTS_INIT WEFT_INIT(weft_region_key_opts_t)
 
@@ -155,7 +161,7 @@ typedef struct weft_remote_opts {
 } weft_remote_opts_t;
 #define WEFT_REMOTE_OPTS_INIT WEFT_INIT(weft_remote_opts_t)
 
-/* Attach a region's key over a connection to its owner: op, which is needed, completes with op->buf, a weft_remote_t * that is yours until
+/* Attach a region's key over a connection to its owner: op, which is needed, completes with weft_op_remote(op), which is yours until
  * weft_remote_drop(), and op->len, its length. Offsets count from the part the key names. opts may be NULL.
  * Completes with WEFT_ERR_STALE (revoked, freed, expired, or of an owner that was since restarted), WEFT_ERR_AUTH (not genuine),
  * WEFT_ERR_INVALID (no key of a region), WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (too many remotes on this connection), WEFT_ERR_PEER. */
@@ -216,7 +222,7 @@ typedef enum weft_rma_atomic {
     WEFT_RMA_XOR = 6
 } weft_rma_atomic_t;
 
-/* One atomic on a word of `width` 4 or 8 bytes at an offset that is a multiple of that. op->tag is the value before.
+/* One atomic on a word of `width` 4 or 8 bytes at an offset that is a multiple of that. op->value is the value before.
  * Fails: WEFT_ERR_INVALID (width, alignment, which), and as above. Needs WEFT_RMA_ATOMIC. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_atomic(weft_remote_t *remote, weft_rma_atomic_t which, uint64_t offset, size_t width,
                                                        uint64_t operand, uint64_t compare, weft_op_t *op);
@@ -225,7 +231,7 @@ typedef enum weft_rma_what { WEFT_RMA_DO_READ = 1, WEFT_RMA_DO_WRITE = 2 } weft_
 
 /* Many accesses in one post, to one or several remotes of one runtime; in order where they touch the same bytes. The array is borrowed until op
  * completes: with WEFT_OK if all succeeded, else with the status of the first in the array that did not, the others done all the
- * same; cancelled or out of time: with that. op->len is how many succeeded. At most 65536. */
+ * same; cancelled or out of time: with that. op->count is how many succeeded. At most 65536. */
 typedef struct weft_rma_item {
     weft_remote_t *remote;
     weft_rma_what_t what;

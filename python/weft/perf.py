@@ -84,7 +84,8 @@ def figures(args: argparse.Namespace, plan: Plan, transport: str, times: list[fl
 
     def rank(share: float) -> float:
         return round(ranked[min(int(share * len(ranked)), len(ranked) - 1)] * 1e6, 4)
-    return {"test": plan.test, "size": plan.size, "tls": args.tls or "", "transport": transport, "mode": args.mode,
+    given = args.transports or ""
+    return {"test": plan.test, "size": plan.size, "transports": given, "tls": given, "transport": transport, "mode": args.mode,
             "endpoints": 1,
             "seconds": round(seconds, 9), "window": plan.window, "outstanding": plan.window, "iterations": n,
             "avg_us": round(average * 1e6, 5),
@@ -109,7 +110,7 @@ async def walk(steps: Any) -> Any:
 
 def run(args: argparse.Namespace, uri: str | None, out: Callable[[dict[str, Any]], None], points: list[tuple[str, int]]) -> None:
     """A server (uri is None) or the client of one."""
-    options: dict[str, Any] = {"transports": args.tls}
+    options: dict[str, Any] = {"transports": args.transports}
     blocking = args.mode in ("blocking", "thread")
     steps = Steps(args, blocking)
 
@@ -223,7 +224,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     add("--window", type=count, help="operations that may be incomplete at one time")
     add("--mode", choices=["asyncio", "uvloop", "blocking", "thread"], default="asyncio",
         help="blocking: whoever waits drives; thread: a thread of the runtime does")
-    add("--transports", "--tls", dest="tls", metavar="LIST", help="transports: all, shm, tcp")
+    add("--transports", metavar="LIST", help="all, shm, tcp, or names of UCX's")
+    add("--tls", help=argparse.SUPPRESS)
     add("--seconds", type=positive, default=1.0, help="about how long to measure each point (1)")
     add("--iters", type=count, default=0, help="exactly how many messages instead, after --warmup (a tenth)")
     add("--warmup", type=count)
@@ -232,6 +234,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="one JSON object a line instead of a table")
     add("--plot", metavar="OUT.PNG", help="draw the figures (needs matplotlib)")
     args = parser.parse_args(argv)
+    if args.tls is not None:
+        parser.error(f"--tls is called --transports now: give --transports {args.tls}")
     if (args.window or 1) > MOST_WINDOW:
         parser.error(f"--window is at most {MOST_WINDOW}")
     if args.mode in ("blocking", "thread") and "awaits" in args.test:
@@ -263,7 +267,8 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 def start(args: argparse.Namespace, core: int | None) -> tuple[subprocess.Popen[str], str]:
     """A server of our own."""
-    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode] + (["--transports", args.tls] if args.tls else [])
+    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode]
+    command += ["--transports", args.transports] if args.transports else []
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     if core is not None:

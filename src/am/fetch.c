@@ -47,7 +47,7 @@ static void unallocate(weft_op_t *op, const am_into_t *into)
 static void pull_done(wefti_xfer_t *x, weft_status_t status)
 {
     am_pull_t *p = wefti_container_of(x, am_pull_t, x);
-    weft_op_t *op = wefti_op_of_room(p);
+    weft_op_t *op = wefti_op_of_scratch(p);
     weft_ep_t *ep = p->source;
     am_msg_t *viewed = p->view ? p->msg : NULL;
     am_ep(ep)->pulling--;

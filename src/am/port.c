@@ -114,7 +114,7 @@ weft_op_t *wefti_am_take_posted(am_state_t *as, weft_ep_t *ep, uint32_t id)
     found = older(found, first_of(&as->posted));
     if (!found)
         return NULL;
-    weft_op_t *op = wefti_op_of_room(found);
+    weft_op_t *op = wefti_op_of_scratch(found);
     wefti_am_unpost(as, op);
     return op;
 }
@@ -253,7 +253,7 @@ static void leave_behind(am_state_t *as, am_port_t *port)
 
 static weft_status_t handle_start(weft_op_t *op)
 {
-    am_handle_t h = *wefti_op_room(op, am_handle_t);
+    am_handle_t h = *wefti_op_scratch(op, am_handle_t);
     am_state_t *as = am_state(wefti_opx(op)->rt);
     am_port_t *port = am_port(as, h.id);
     if (!h.fn) {
@@ -298,7 +298,7 @@ weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, voi
     }
     weft_status_t st = wefti_op_prepare(rt, done, &handle_kind);
     if (!st) {
-        *wefti_op_room(done, am_handle_t) = (am_handle_t){fn, user, id};
+        *wefti_op_scratch(done, am_handle_t) = (am_handle_t){fn, user, id};
         st = wefti_op_go(rt, done);
     }
     if (st)

@@ -166,7 +166,7 @@ weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_
 
 static void end(am_state_t *as, am_recv_t *r, weft_status_t why)
 {
-    weft_op_t *op = wefti_op_of_room(r);
+    weft_op_t *op = wefti_op_of_scratch(r);
     wefti_am_unpost(as, op);
     op->buf = NULL;
     wefti_op_complete(op, why);

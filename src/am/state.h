@@ -251,9 +251,9 @@ _Static_assert(sizeof(am_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(am_recv_t) <= W
                    sizeof(am_pull_t) <= WEFTI_OP_ROOM_SIZE,
                "enlarge wefti_opx_t.room");
 
-static inline am_send_t *am_send(weft_op_t *op) { return wefti_op_room(op, am_send_t); }
-static inline am_recv_t *am_recv(weft_op_t *op) { return wefti_op_room(op, am_recv_t); }
-static inline am_pull_t *am_pull(weft_op_t *op) { return wefti_op_room(op, am_pull_t); }
+static inline am_send_t *am_send(weft_op_t *op) { return wefti_op_scratch(op, am_send_t); }
+static inline am_recv_t *am_recv(weft_op_t *op) { return wefti_op_scratch(op, am_recv_t); }
+static inline am_pull_t *am_pull(weft_op_t *op) { return wefti_op_scratch(op, am_pull_t); }
 
 /* --- port.c: who wants what ------------------------------------------------------------------------------------------------ */
 

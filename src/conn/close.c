@@ -261,8 +261,8 @@ static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
     ep->close_op = op;
     weft_status_t early = WEFT_OK;
     if (op) {
-        early = wefti_op_room(op, close_room_t)->early;
-        wefti_op_room(op, close_room_t)->begun = true;
+        early = wefti_op_scratch(op, close_room_t)->early;
+        wefti_op_scratch(op, close_room_t)->begun = true;
         (void)wefti_op_track(op); /* no memory for its own deadline: close_timeout bounds it, too */
     }
     if (ep->starting) { /* its start is on its way to the driver, and must find it */
@@ -278,7 +278,7 @@ static weft_status_t close_now(wefti_epx_t *ep, weft_op_t *op, bool force)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    close_room_t *r = wefti_op_room(op, close_room_t);
+    close_room_t *r = wefti_op_scratch(op, close_room_t);
     if (!r->begun) {
         r->early = why;
     } else if (!r->ep->starting) {
@@ -289,7 +289,7 @@ static void close_cancel(weft_op_t *op, weft_status_t why)
 
 static const wefti_op_kind_t close_kind = {.name = "close", .cancel = close_cancel};
 
-static void close_posted(wefti_conn_post_t *p)
+static void close_posted(wefti_conn_acceptor_t *p)
 {
     weft_status_t st = close_now(p->ep, p->user_op, p->force);
     if (st && p->user_op)
@@ -314,7 +314,7 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
         if (st)
             return st;
         op->len = 0;
-        *wefti_op_room(op, close_room_t) = (close_room_t){.ep = ep};
+        *wefti_op_scratch(op, close_room_t) = (close_room_t){.ep = ep};
         wefti_op_begin(op);
     }
     if (wefti_conn_enter(rt, &was)) {
@@ -324,7 +324,7 @@ static weft_status_t close_post(weft_ep_t *pub, weft_op_t *op, bool force)
         wefti_leave(rt, was);
         return st;
     }
-    st = wefti_conn_post(rt, &(wefti_conn_post_t){.run = close_posted, .ep = ep, .user_op = op, .force = force});
+    st = wefti_conn_post(rt, &(wefti_conn_acceptor_t){.run = close_posted, .ep = ep, .user_op = op, .force = force});
     if (st && op)
         wefti_op_unprepare(op);
     return st;

@@ -89,7 +89,7 @@ bool wefti_conn_enter(weft_runtime_t *rt, weft_runtime_t **was)
 
 static void post_done(weft_op_t *op, void *user)
 {
-    wefti_conn_post_t *p = user;
+    wefti_conn_acceptor_t *p = user;
     (void)op;
     if (!p->ran) /* the runtime began to close while it lay in the inbox */
         p->run(p);
@@ -98,7 +98,7 @@ static void post_done(weft_op_t *op, void *user)
 
 static weft_status_t post_start(weft_op_t *op)
 {
-    wefti_conn_post_t *p = op->user;
+    wefti_conn_acceptor_t *p = op->user;
     p->ran = true;
     p->run(p);
     wefti_op_complete(op, WEFT_OK);
@@ -107,9 +107,9 @@ static weft_status_t post_start(weft_op_t *op)
 
 static const wefti_op_kind_t post_kind = {.name = "conn post", .start = post_start, .cancel = work_cancel};
 
-weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what)
+weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_acceptor_t *what)
 {
-    wefti_conn_post_t *p = wefti_malloc(sizeof *p);
+    wefti_conn_acceptor_t *p = wefti_malloc(sizeof *p);
     if (!p)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory to hand the call to the thread that drives the runtime");
     *p = *what;
@@ -238,14 +238,14 @@ static void up_lane_closed(void *lane_user)
 
 /* --- upcalls: wires -------------------------------------------------------------------------------------------------------- */
 
-static void up_wire_accepted(void *post_user, wefti_wire_t *wire, const char *from)
+static void up_wire_accepted(void *acceptor_user, wefti_wire_t *wire, const char *from)
 {
-    wefti_listener_wire(post_user, wire, from);
+    wefti_listener_wire(acceptor_user, wire, from);
 }
 
-static bool up_make_way(void *post_user)
+static bool up_make_way(void *acceptor_user)
 {
-    return wefti_listener_make_way(post_user);
+    return wefti_listener_make_way(acceptor_user);
 }
 
 static void up_wire_opened(void *wire_user)

@@ -118,7 +118,7 @@ typedef struct connect_room {
 
 static void connect_cancel(weft_op_t *op, weft_status_t why)
 {
-    connect_room_t *r = wefti_op_room(op, connect_room_t);
+    connect_room_t *r = wefti_op_scratch(op, connect_room_t);
     wefti_epx_t *ep = r->ep;
     if (!r->waits) {
         r->early = why;
@@ -144,7 +144,7 @@ static const wefti_op_kind_t connect_kind = {.name = "connect", .cancel = connec
 /* The operation waits for the endpoint, or need not. */
 static void connect_join(wefti_epx_t *ep, weft_op_t *op)
 {
-    connect_room_t *r = wefti_op_room(op, connect_room_t);
+    connect_room_t *r = wefti_op_scratch(op, connect_room_t);
     weft_ep_state_t state = wefti_ep_state(ep);
     op->from = ep->pub.id;
     if (wefti_op_stopped(op))
@@ -186,12 +186,12 @@ static void begin(wefti_epx_t *ep, weft_op_t *op)
     }
 }
 
-static void begin_posted(wefti_conn_post_t *p)
+static void begin_posted(wefti_conn_acceptor_t *p)
 {
     begin(p->ep, p->user_op);
 }
 
-static void join_posted(wefti_conn_post_t *p)
+static void join_posted(wefti_conn_acceptor_t *p)
 {
     if (wefti_ep_is_there(&p->ep->pub))
         connect_join(p->ep, p->user_op);
@@ -311,7 +311,7 @@ static weft_status_t hand_over(weft_runtime_t *rt, wefti_epx_t *ep, weft_op_t *o
         wefti_leave(rt, was);
         return WEFT_OK;
     }
-    return wefti_conn_post(rt, &(wefti_conn_post_t){.run = fresh ? begin_posted : join_posted, .ep = ep, .user_op = op});
+    return wefti_conn_post(rt, &(wefti_conn_acceptor_t){.run = fresh ? begin_posted : join_posted, .ep = ep, .user_op = op});
 }
 
 /* By a thread that is inside, so that the room stays. */
@@ -349,7 +349,7 @@ static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft
             goto err_key;
     }
     if (op) {
-        *wefti_op_room(op, connect_room_t) = (connect_room_t){.ep = ep};
+        *wefti_op_scratch(op, connect_room_t) = (connect_room_t){.ep = ep};
         wefti_op_begin(op);
     }
     st = hand_over(rt, ep, op, fresh);

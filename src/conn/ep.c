@@ -17,7 +17,7 @@
 #define DYING_LOOK (200 * WEFT_MICROSECOND) /* silence on the lane after the wire's end that counts as empty */
 #define DYING_MOST (100 * WEFT_MILLISECOND)
 #define RECONNECT_DEFAULT (30 * WEFT_SECOND)
-#define RAIL_SHM 1 /* memory is shared across the network namespaces that make hosts differ in the hello */
+#define TRANSPORT_SHM 1 /* memory is shared across the network namespaces that make hosts differ in the hello */
 
 #define EACH_TRAFFIC(ep, t) \
     for (int t##_i = 0; t##_i < WEFTI_TRAFFIC_N; t##_i++) \
@@ -175,9 +175,9 @@ weft_status_t wefti_ep_know_peer(wefti_epx_t *ep, wefti_link_t *link)
 {
     const wefti_hello_t *h = &link->shake->peer;
     wefti_peer_t *was = atomic_load(&ep->peer);
-    const char *transport = link->lane->rail->name;
+    const char *transport = link->lane->transport->name;
     bool authenticated = link->shake->auth.keyed;
-    bool same_host = !memcmp(h->host, ep->conn->host, sizeof h->host) || link->lane->rail->kind == RAIL_SHM;
+    bool same_host = !memcmp(h->host, ep->conn->host, sizeof h->host) || link->lane->transport->kind == TRANSPORT_SHM;
     if (was && !strcmp(was->name, h->name) && !strcmp(was->address, link->where) && was->capabilities == h->capabilities &&
         was->authenticated == authenticated && was->same_host == same_host && was->transport == transport)
         return WEFT_OK;
@@ -206,21 +206,27 @@ uint64_t wefti_ep_explain(wefti_epx_t *ep, const char *where, weft_status_t why,
     return ep->pub.why_detail;
 }
 
+uint64_t wefti_ep_sentence(const weft_ep_t *pub, const char *text)
+{
+    const wefti_epx_t *ep = wefti_epx((weft_ep_t *)(uintptr_t)pub);
+    const wefti_peer_t *peer = atomic_load(&ep->peer);
+    if (pub->rt->why) /* the endpoint itself ends, and says why */
+        return 0;
+    if (peer && ep->link)
+        return wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text);
+    return wefti_detail_format("%s%s%s", ep->dial ? ep->dial->uris : "", ep->dial ? ": " : "", text);
+}
+
 void wefti_ep_says(weft_ep_t *pub, const char *fmt, ...)
 {
-    const wefti_epx_t *ep = wefti_epx(pub);
-    const wefti_peer_t *peer = atomic_load(&ep->peer);
     char text[WEFTI_DETAIL_MAX];
     va_list args;
-    if (pub->rt->why) /* the endpoint itself ends, and says why */
-        return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (peer && ep->link)
-        pub->rt->why_next = wefti_detail_format("%s, the peer \"%s\": %s", ep->link->where, peer->name, text);
-    else
-        pub->rt->why_next = wefti_detail_format("%s%s%s", ep->dial ? ep->dial->uris : "", ep->dial ? ": " : "", text);
+    uint64_t sentence = wefti_ep_sentence(pub, text);
+    if (sentence)
+        pub->rt->why_next = sentence;
 }
 
 void wefti_ep_complete(weft_ep_t *ep, weft_op_t *op, weft_status_t status)
@@ -242,7 +248,7 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     ep->pub.why_detail = 0;
     ep->pub.lane = ep->link->lane;
     wefti_ep_set_state(ep, WEFT_EP_UP);
-    wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->rail->name);
+    wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->transport->name);
     wefti_ep_connects_done(ep, WEFT_OK);
     EACH_TRAFFIC(ep, t)
     if (ep->pub.lane) /* what waited goes now, and a release function of the program's may abort the endpoint */

@@ -110,8 +110,8 @@ typedef struct wefti_conn_post {
     weft_listener_t *listener;
     weft_op_t *user_op;
     bool force, ran;
-} wefti_conn_post_t;
-weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_post_t *what);
+} wefti_conn_acceptor_t;
+weft_status_t wefti_conn_post(weft_runtime_t *rt, const wefti_conn_acceptor_t *what);
 
 /* --- links ----------------------------------------------------------------------------------------------------------------- */
 
@@ -135,12 +135,12 @@ typedef struct wefti_shake {
     uint8_t hello[WEFTI_HELLO_MAX]; /* the dialler's first message: part of the transcript */
     size_t hello_len;
     uint8_t attempt;
-    uint8_t rail_at;      /* dialler: next of our rails to try */
+    uint8_t transport_at;      /* dialler: next of our transports to try */
     bool got_peer;        /* the peer's hello was accepted */
     bool held;            /* listener: the join waits for the old link of its endpoint to be gone */
     uint8_t *held_join;
     size_t held_len;
-    weft_status_t why_not; /* of the last rail that failed */
+    weft_status_t why_not; /* of the last transport that failed */
 } wefti_shake_t;
 
 struct wefti_link {
@@ -332,7 +332,7 @@ struct weft_listener {
     uint16_t port; /* up to here it can be read when it was freed */
     wefti_conn_t *conn;
     wefti_list_t all;
-    wefti_post_t **posts;
+    wefti_acceptor_t **posts;
     unsigned n_posts;
     weft_admit_fn admit;
     void *user;

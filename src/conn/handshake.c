@@ -1,18 +1,18 @@
 /* conn/handshake.c - the exchange over the wire that makes a lane, both sides of it.
  *
  *     dialler                                    listener
- *     HELLO (version, nonce, name, rails) --->   checks version and that both or neither have a key
+ *     HELLO (version, nonce, name, transports) --->   checks version and that both or neither have a key
  *                                         <---   WELCOME (the same of its own) + MAC
- *     checks the MAC; picks a rail;
+ *     checks the MAC; picks a transport;
  *     JOIN (its half of a lane) + MAC     --->   checks the MAC; asks the admit hook; makes an endpoint
  *                                         <---   LANE (the other half, the endpoint's id and cookie) + MAC
  *     UP over the lane                   <-->    UP over the lane
  *
- * A rail that fails on the dialler's side makes it send another JOIN, one that fails on the listener's side makes that send
+ * A transport that fails on the dialler's side makes it send another JOIN, one that fails on the listener's side makes that send
  * RETRY; `attempt` tells answers to different tries apart. Either side may end it with REFUSE and a sentence. The wire is
  * ordered, the lane is not ordered with it: the listener's UP may arrive before its LANE.
  *
- * Promise: no endpoint exists, no hook runs and no rail is touched for a peer that has not proved the key (when there is one); an
+ * Promise: no endpoint exists, no hook runs and no transport is touched for a peer that has not proved the key (when there is one); an
  * endpoint is up only after the lane has carried a record each way. tests/wire/conn_connect.c, conn_auth.c;
  * tests/fault/conn_garbage.c, conn_wrong_key.c, conn_wrong_version.c. */
 #include <stdio.h>
@@ -59,23 +59,23 @@ void wefti_shake_turn_away(wefti_conn_t *conn, wefti_wire_t *wire, weft_status_t
     conn->fabric->ops->wire_close(wire);
 }
 
-static const wefti_hello_rail_t *card_of(const wefti_hello_t *h, uint8_t kind)
+static const wefti_hello_transport_t *caps_of(const wefti_hello_t *h, uint8_t kind)
 {
-    for (unsigned i = 0; i < h->n_rails; i++)
-        if (h->rails[i].kind == kind)
-            return &h->rails[i];
+    for (unsigned i = 0; i < h->n_transports; i++)
+        if (h->transports[i].kind == kind)
+            return &h->transports[i];
     return NULL;
 }
 
-/* The listener shows what its rails are only to those who have the same: others learn nothing of its host. */
-static void add_rail(wefti_link_t *link, wefti_rail_t *rail, wefti_hello_t *h)
+/* The listener shows what its transports are only to those who have the same: others learn nothing of its host. */
+static void add_transport(wefti_link_t *link, wefti_transport_t *transport, wefti_hello_t *h)
 {
-    const wefti_hello_rail_t *theirs = card_of(&link->shake->peer, rail->kind);
-    if (link->side == WEFTI_SIDE_LISTENER && (!theirs || !rail->ops->match(rail, theirs->card, theirs->card_len)))
+    const wefti_hello_transport_t *theirs = caps_of(&link->shake->peer, transport->kind);
+    if (link->side == WEFTI_SIDE_LISTENER && (!theirs || !transport->ops->match(transport, theirs->caps, theirs->caps_len)))
         return;
-    wefti_hello_rail_t *own = &h->rails[h->n_rails++];
-    own->kind = rail->kind;
-    own->card_len = (uint8_t)rail->ops->card(rail, link->side, own->card);
+    wefti_hello_transport_t *own = &h->transports[h->n_transports++];
+    own->kind = transport->kind;
+    own->caps_len = (uint8_t)transport->ops->caps(transport, link->side, own->caps);
 }
 
 static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
@@ -96,8 +96,8 @@ static void fill_hello(wefti_link_t *link, wefti_hello_t *h)
     h->recv_window = rt->recv_window;
     h->name_len = (uint8_t)strnlen(rt->name, WEFTI_NAME_MAX);
     memcpy(h->name, rt->name, h->name_len);
-    for (unsigned i = 0; i < conn->fabric->n_rails; i++)
-        add_rail(link, conn->fabric->rails[i], h);
+    for (unsigned i = 0; i < conn->fabric->n_transports; i++)
+        add_transport(link, conn->fabric->transports[i], h);
 }
 
 static void version_lost(wefti_link_t *link, const wefti_hello_t *h)
@@ -108,16 +108,17 @@ static void version_lost(wefti_link_t *link, const wefti_hello_t *h)
     wefti_link_lost(link, WEFT_ERR_VERSION, text);
 }
 
-static bool make_lane(wefti_link_t *link, wefti_rail_t *rail, const wefti_hello_rail_t *card, uint8_t *addr, size_t *n)
+static bool make_lane(wefti_link_t *link, wefti_transport_t *transport, const wefti_hello_transport_t *caps, uint8_t *addr,
+                      size_t *n)
 {
     wefti_lane_t *lane;
-    wefti_meeting_t with = {.side = link->side, .card = card->card, .card_n = card->card_len};
+    wefti_meeting_t with = {.side = link->side, .caps = caps->caps, .caps_n = caps->caps_len};
     memcpy(with.binding, link->shake->auth.transcript, sizeof with.binding);
     wefti_auth_lane_secret(&link->shake->auth, with.secret);
-    weft_status_t st = rail->ops->lane_new(rail, &with, link, addr, n, &lane);
+    weft_status_t st = transport->ops->lane_new(transport, &with, link, addr, n, &lane);
     explicit_bzero(with.secret, sizeof with.secret);
     if (st) {
-        wefti_info("no lane over %s for %s: %s", rail->name, link->where, weft_status_text(st));
+        wefti_info("no lane over %s for %s: %s", transport->name, link->where, weft_status_text(st));
         link->shake->why_not = st;
         return false;
     }
@@ -131,7 +132,7 @@ static bool connect_lane(wefti_link_t *link, const uint8_t *addr, size_t n)
     weft_status_t st = link->lane->ops->lane_connect(link->lane, addr, n);
     if (!st)
         return true;
-    wefti_info("the lane over %s to %s cannot be joined: %s", link->lane->rail->name, link->where, weft_status_text(st));
+    wefti_info("the lane over %s to %s cannot be joined: %s", link->lane->transport->name, link->where, weft_status_text(st));
     link->shake->why_not = st;
     wefti_link_close_lane(link);
     return false;
@@ -169,17 +170,18 @@ void wefti_shake_opened(wefti_link_t *link)
     say(link, s->hello, s->hello_len); /* nothing is sealed yet, so the bytes stay as they are */
 }
 
-/* Our half of a lane over the next rail that both have. */
+/* Our half of a lane over the next transport that both have. */
 static void join_next(wefti_link_t *link)
 {
     wefti_shake_t *s = link->shake;
     wefti_fabric_t *f = link->conn->fabric;
     uint8_t addr[WEFTI_LANE_ADDR_MAX], buf[LANE_BUF];
-    while (s->rail_at < f->n_rails) {
-        wefti_rail_t *rail = f->rails[s->rail_at++];
-        const wefti_hello_rail_t *card = card_of(&s->peer, rail->kind);
-        wefti_join_t j = {.kind = rail->kind, .addr = addr};
-        if (!card || !rail->ops->match(rail, card->card, card->card_len) || !make_lane(link, rail, card, addr, &j.addr_len))
+    while (s->transport_at < f->n_transports) {
+        wefti_transport_t *transport = f->transports[s->transport_at++];
+        const wefti_hello_transport_t *caps = caps_of(&s->peer, transport->kind);
+        wefti_join_t j = {.kind = transport->kind, .addr = addr};
+        if (!caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
+            !make_lane(link, transport, caps, addr, &j.addr_len))
             continue;
         j.attempt = ++s->attempt;
         link->state = WEFTI_LINK_JOIN;
@@ -189,7 +191,8 @@ static void join_next(wefti_link_t *link)
     char text[200];
     const char *have = link->conn->rt->config.transports;
     snprintf(text, sizeof text, "%s (transports of the dialler: %.80s; WEFT_TRANSPORTS chooses)",
-             s->why_not ? "every rail both sides have failed" : "the two sides have no rail in common", have ? have : "all");
+             s->why_not ? "every transport both sides have failed" : "the two sides have no transport in common",
+             have ? have : "all");
     wefti_link_lost(link, s->why_not == WEFT_ERR_NOMEM || s->why_not == WEFT_ERR_LIMIT ? s->why_not : WEFT_ERR_UNREACHABLE, text);
 }
 
@@ -279,7 +282,7 @@ static void got_retry(wefti_link_t *link, const void *bytes, size_t n)
     }
     if (r.attempt != link->shake->attempt || !link->lane)
         return;
-    wefti_info("%s cannot use %s: %s", link->where, link->lane->rail->name, weft_status_text(r.status));
+    wefti_info("%s cannot use %s: %s", link->where, link->lane->transport->name, weft_status_text(r.status));
     link->shake->why_not = WEFT_ERR_UNREACHABLE;
     wefti_link_close_lane(link);
     join_next(link);
@@ -379,7 +382,7 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
     const char *what = "";
     uint8_t addr[WEFTI_LANE_ADDR_MAX], buf[LANE_BUF];
     weft_status_t st = wefti_join_decode(bytes, n, &j, &what);
-    if (!st && (j.attempt <= s->attempt || j.attempt > WEFTI_HELLO_RAILS_MAX || s->held)) {
+    if (!st && (j.attempt <= s->attempt || j.attempt > WEFTI_HELLO_TRANSPORTS_MAX || s->held)) {
         st = WEFT_ERR_PROTOCOL;
         what = "a join out of its turn";
     }
@@ -393,15 +396,15 @@ static void got_join(wefti_link_t *link, const void *bytes, size_t n)
     if (link->lane)
         wefti_link_close_lane(link);
     s->attempt = j.attempt;
-    wefti_rail_t *rail = NULL;
-    for (unsigned i = 0; i < f->n_rails; i++)
-        if (f->rails[i]->kind == j.kind)
-            rail = f->rails[i];
-    const wefti_hello_rail_t *card = card_of(&s->peer, j.kind);
+    wefti_transport_t *transport = NULL;
+    for (unsigned i = 0; i < f->n_transports; i++)
+        if (f->transports[i]->kind == j.kind)
+            transport = f->transports[i];
+    const wefti_hello_transport_t *caps = caps_of(&s->peer, j.kind);
     wefti_lane_msg_t l = {.attempt = j.attempt, .addr = addr, .id = link->ep->pub.id, .resumed = link->ep->was_up};
     s->why_not = WEFT_ERR_UNREACHABLE;
-    if (!rail || !card || !rail->ops->match(rail, card->card, card->card_len) ||
-        !make_lane(link, rail, card, addr, &l.addr_len) || !connect_lane(link, j.addr, j.addr_len)) {
+    if (!transport || !caps || !transport->ops->match(transport, caps->caps, caps->caps_len) ||
+        !make_lane(link, transport, caps, addr, &l.addr_len) || !connect_lane(link, j.addr, j.addr_len)) {
         say_retry(link);
         return;
     }

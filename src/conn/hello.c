@@ -63,11 +63,11 @@ size_t wefti_hello_encode(const wefti_hello_t *h, uint8_t type, void *buf, size_
     wefti_put_bytes(&w, h->cookie, sizeof h->cookie);
     wefti_put_u8(&w, h->name_len);
     wefti_put_bytes(&w, h->name, h->name_len);
-    wefti_put_u8(&w, h->n_rails);
-    for (unsigned i = 0; i < h->n_rails; i++) {
-        wefti_put_u8(&w, h->rails[i].kind);
-        wefti_put_u8(&w, h->rails[i].card_len);
-        wefti_put_bytes(&w, h->rails[i].card, h->rails[i].card_len);
+    wefti_put_u8(&w, h->n_transports);
+    for (unsigned i = 0; i < h->n_transports; i++) {
+        wefti_put_u8(&w, h->transports[i].kind);
+        wefti_put_u8(&w, h->transports[i].caps_len);
+        wefti_put_bytes(&w, h->transports[i].caps, h->transports[i].caps_len);
     }
     return written(&w, buf);
 }
@@ -111,17 +111,17 @@ weft_status_t wefti_hello_decode(const void *bytes, size_t n, uint8_t type, weft
         return bad(what_out, "a hello with a name longer than 127 bytes");
     if ((p = wefti_get_bytes(&r, h.name_len)))
         copy_text(h.name, p, h.name_len);
-    h.n_rails = wefti_get_u8(&r);
-    if (h.n_rails > WEFTI_HELLO_RAILS_MAX)
-        return bad(what_out, "a hello with more than 8 rails");
-    for (unsigned i = 0; i < h.n_rails; i++) {
-        wefti_hello_rail_t *rail = &h.rails[i];
-        rail->kind = wefti_get_u8(&r);
-        rail->card_len = wefti_get_u8(&r);
-        if (rail->card_len > WEFTI_CARD_MAX)
-            return bad(what_out, "a hello with a card longer than 128 bytes");
-        if ((p = wefti_get_bytes(&r, rail->card_len)))
-            memcpy(rail->card, p, rail->card_len);
+    h.n_transports = wefti_get_u8(&r);
+    if (h.n_transports > WEFTI_HELLO_TRANSPORTS_MAX)
+        return bad(what_out, "a hello with more than 8 transports");
+    for (unsigned i = 0; i < h.n_transports; i++) {
+        wefti_hello_transport_t *transport = &h.transports[i];
+        transport->kind = wefti_get_u8(&r);
+        transport->caps_len = wefti_get_u8(&r);
+        if (transport->caps_len > WEFTI_CAPS_MAX)
+            return bad(what_out, "a hello with a caps longer than 128 bytes");
+        if ((p = wefti_get_bytes(&r, transport->caps_len)))
+            memcpy(transport->caps, p, transport->caps_len);
     }
     if (r.bad)
         return bad(what_out, "a hello that ends in the middle");

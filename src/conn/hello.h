@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <weft/status.h>
 
-#include "fabric/fabric.h" /* WEFTI_CARD_MAX, WEFTI_LANE_ADDR_MAX */
+#include "fabric/fabric.h" /* WEFTI_CAPS_MAX, WEFTI_LANE_ADDR_MAX */
 
 #define WEFTI_HELLO_MAGIC 0x54464557u /* "WEFT" */
 #define WEFTI_PROTOCOL_MIN 2u         /* the oldest protocol this library speaks */
@@ -20,10 +20,10 @@
 enum {
     WEFTI_SHAKE_HELLO = 1,   /* dialler: who I am */
     WEFTI_SHAKE_WELCOME = 2, /* listener: who I am */
-    WEFTI_SHAKE_JOIN = 3,    /* dialler: this rail, my half of a lane */
+    WEFTI_SHAKE_JOIN = 3,    /* dialler: this transport, my half of a lane */
     WEFTI_SHAKE_LANE = 4,    /* listener: my half of it */
     WEFTI_SHAKE_REFUSE = 5,  /* either: no, and why */
-    WEFTI_SHAKE_RETRY = 6    /* listener: not over this rail; try another */
+    WEFTI_SHAKE_RETRY = 6    /* listener: not over this transport; try another */
 };
 
 #define WEFTI_NONCE_SIZE 32
@@ -31,10 +31,10 @@ enum {
 #define WEFTI_COOKIE_SIZE 16
 #define WEFTI_MAC_SIZE 32
 #define WEFTI_NAME_MAX 127
-#define WEFTI_HELLO_RAILS_MAX 8
+#define WEFTI_HELLO_TRANSPORTS_MAX 8
 #define WEFTI_REFUSE_TEXT_MAX 240
 /* The largest message of each kind, its MAC not counted. */
-#define WEFTI_HELLO_MAX (124 + 1 + WEFTI_NAME_MAX + 1 + WEFTI_HELLO_RAILS_MAX * (2 + WEFTI_CARD_MAX))
+#define WEFTI_HELLO_MAX (124 + 1 + WEFTI_NAME_MAX + 1 + WEFTI_HELLO_TRANSPORTS_MAX * (2 + WEFTI_CAPS_MAX))
 #define WEFTI_JOIN_HEAD 8
 #define WEFTI_LANE_HEAD 32
 #define WEFTI_REFUSE_MAX (8 + WEFTI_REFUSE_TEXT_MAX)
@@ -42,10 +42,10 @@ enum {
 
 enum { WEFTI_HELLO_KEYED = 1 /* has a key and wants proof */, WEFTI_HELLO_RESUME = 2 /* resume_id and cookie mean something */ };
 
-typedef struct wefti_hello_rail {
-    uint8_t kind, card_len;
-    uint8_t card[WEFTI_CARD_MAX];
-} wefti_hello_rail_t;
+typedef struct wefti_hello_transport {
+    uint8_t kind, caps_len;
+    uint8_t caps[WEFTI_CAPS_MAX];
+} wefti_hello_transport_t;
 
 typedef struct wefti_hello {
     uint16_t flags;
@@ -58,13 +58,13 @@ typedef struct wefti_hello {
     uint64_t recv_window;
     uint64_t resume_id; /* the listener's id of the endpoint the dialler wants back */
     uint8_t cookie[WEFTI_COOKIE_SIZE];
-    uint8_t name_len, n_rails;
+    uint8_t name_len, n_transports;
     char name[WEFTI_NAME_MAX + 1]; /* printable, terminated */
-    wefti_hello_rail_t rails[WEFTI_HELLO_RAILS_MAX];
+    wefti_hello_transport_t transports[WEFTI_HELLO_TRANSPORTS_MAX];
 } wefti_hello_t;
 
 typedef struct wefti_join {
-    uint8_t attempt; /* counts the rails tried, so that answers to an earlier try are known as such */
+    uint8_t attempt; /* counts the transports tried, so that answers to an earlier try are known as such */
     uint8_t kind;
     const uint8_t *addr; /* inside the message */
     size_t addr_len;

@@ -27,7 +27,7 @@ static void link_patience(wefti_timer_t *t)
         if (link->lane) {
             wefti_warn("the lane (%s) to %s did not come up in time: transports here are \"%s\", interfaces \"%s\"; set "
                        "WEFT_TRANSPORTS or WEFT_INTERFACES to what both sides can use",
-                       link->lane->rail->name, link->where, rt->config.transports ? rt->config.transports : "all",
+                       link->lane->transport->name, link->where, rt->config.transports ? rt->config.transports : "all",
                        rt->config.interfaces ? rt->config.interfaces : "all");
             wefti_link_lost(link, WEFT_ERR_UNREACHABLE, "the lane did not come up in time");
             break;

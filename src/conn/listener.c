@@ -212,7 +212,7 @@ static weft_status_t add_uris(weft_listener_t *l, const char *uris)
 static void close_posts(weft_listener_t *l)
 {
     while (l->n_posts)
-        l->conn->fabric->ops->post_close(l->posts[--l->n_posts]);
+        l->conn->fabric->ops->acceptor_close(l->posts[--l->n_posts]);
 }
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_listener_t, port);
@@ -258,11 +258,11 @@ weft_status_t wefti_listener_open(wefti_conn_t *conn, const char *uri, const wef
         st = wefti_uri_parse(&at, &one);
         if (st)
             goto err_posts;
-        st = f->ops->post_open(f, &one, l->backlog, l, &l->posts[l->n_posts]);
+        st = f->ops->acceptor_open(f, &one, l->backlog, l, &l->posts[l->n_posts]);
         if (st)
             goto err_posts;
         l->n_posts++;
-        st = add_uris(l, f->ops->post_uri(l->posts[l->n_posts - 1]));
+        st = add_uris(l, f->ops->acceptor_uri(l->posts[l->n_posts - 1]));
         if (st)
             goto err_posts;
     }
@@ -370,7 +370,7 @@ typedef struct accept_room {
 
 static weft_status_t accept_start(weft_op_t *op)
 {
-    weft_listener_t *l = wefti_op_room(op, accept_room_t)->listener;
+    weft_listener_t *l = wefti_op_scratch(op, accept_room_t)->listener;
     if (!wefti_is_open(&l->handle) || l->closed)
         return wefti_fail(WEFT_ERR_CLOSED, "the listener is closed");
     wefti_list_t *n = wefti_list_pop(&l->ready);
@@ -409,7 +409,7 @@ weft_status_t weft_listener_accept(weft_listener_t *l, weft_op_t *op)
     weft_status_t st = wefti_op_prepare(l->rt, op, &accept_kind);
     if (st)
         return st;
-    wefti_op_room(op, accept_room_t)->listener = l;
+    wefti_op_scratch(op, accept_room_t)->listener = l;
     op->buf = NULL;
     op->from = 0;
     return wefti_op_go(l->rt, op);
@@ -432,7 +432,7 @@ static weft_status_t close_now(weft_listener_t *l, weft_op_t *op)
     return WEFT_OK;
 }
 
-static void close_posted(wefti_conn_post_t *p)
+static void close_posted(wefti_conn_acceptor_t *p)
 {
     weft_status_t st = close_now(p->listener, p->user_op);
     if (st && p->user_op)
@@ -463,7 +463,7 @@ weft_status_t weft_listener_close(weft_listener_t *l, weft_op_t *op)
         wefti_leave(rt, was);
         return st;
     }
-    st = wefti_conn_post(rt, &(wefti_conn_post_t){.run = close_posted, .listener = l, .user_op = op});
+    st = wefti_conn_post(rt, &(wefti_conn_acceptor_t){.run = close_posted, .listener = l, .user_op = op});
     if (st && op)
         wefti_op_unprepare(op);
     return st;

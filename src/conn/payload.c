@@ -313,21 +313,21 @@ void wefti_in_refuse(wefti_in_t *in, bool taken)
 
 weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out)
 {
-    wefti_lent_t lent = {.rail = wefti_epx(in->ep)->link->lane->rail};
+    wefti_lent_t lent = {.transport = wefti_epx(in->ep)->link->lane->transport};
     if (!in->p || !in->p->ops->lend)
         return WEFT_ERR_UNSUPPORTED;
     weft_status_t st = in->p->ops->lend(in->p, &lent.ptr, &lent.handle);
     if (st)
         return st;
     in->state = WEFTI_IN_LENT;
-    lent.ops = lent.rail->ops;
+    lent.ops = lent.transport->ops;
     *lent_out = lent;
     return WEFT_OK;
 }
 
 void wefti_unlend(const wefti_lent_t *lent)
 {
-    lent->ops->unlend(lent->rail, lent->handle);
+    lent->ops->unlend(lent->transport, lent->handle);
 }
 
 /* The newest first: a payload is taken back soon, or after its time ran out. */

@@ -85,8 +85,8 @@ void wefti_in_refuse(wefti_in_t *in, bool taken);
  * on the driver; or after the end of the fabric, by any thread, if it outlives that. WEFT_ERR_UNSUPPORTED: pull it. */
 typedef struct wefti_lent {
     const void *ptr;
-    const wefti_rail_ops_t *ops;
-    wefti_rail_t *rail;
+    const wefti_transport_ops_t *ops;
+    wefti_transport_t *transport;
     void *handle;
 } wefti_lent_t;
 weft_status_t wefti_in_lend(wefti_in_t *in, wefti_lent_t *lent_out);

@@ -45,9 +45,9 @@ static uint64_t outcome_detail(const group_t *g)
 
 static void finish(weft_op_t *op)
 {
-    group_t *g = wefti_op_room(op, group_t);
-    op->len = g->ok;
-    op->tag = g->winner;
+    group_t *g = wefti_op_scratch(op, group_t);
+    op->count = g->ok;
+    op->winner = g->winner;
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_free(g->members);
     g->members = NULL;
@@ -100,7 +100,7 @@ static void cancel_rest(group_t *g, weft_status_t why)
 
 static void settle(weft_op_t *op)
 {
-    group_t *g = wefti_op_room(op, group_t);
+    group_t *g = wefti_op_scratch(op, group_t);
     if (!g->decided && is_decided(g))
         cancel_rest(g, WEFT_ERR_CANCELLED);
     if (!g->left)
@@ -110,7 +110,7 @@ static void settle(weft_op_t *op)
 static void member_done(weft_op_t *op, void *arg)
 {
     member_t *m = (member_t *)arg;
-    group_t *g = wefti_op_room(m->group, group_t);
+    group_t *g = wefti_op_scratch(m->group, group_t);
     (void)op; /* perhaps freed by now */
     const weft_runtime_t *rt = wefti_opx(m->group)->rt;
     count(g, (size_t)(m - g->members), rt->told, rt->told_detail);
@@ -129,13 +129,13 @@ static void let_go(group_t *g, size_t n)
 static weft_status_t group_start(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
-    group_t *g = wefti_op_room(op, group_t);
+    group_t *g = wefti_op_scratch(op, group_t);
     size_t watched = 0;
     weft_status_t st = WEFT_OK;
     for (; watched < g->n; watched++) {
         wefti_opx_t *mx = wefti_opx(g->members[watched].op);
         if (mx->watch) {
-            st = wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group or a link already", watched);
+            st = wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group already", watched);
             goto err_watch;
         }
         mx->watch = member_done;
@@ -164,7 +164,7 @@ err_watch:
 
 static void group_cancel(weft_op_t *op, weft_status_t why)
 {
-    group_t *g = wefti_op_room(op, group_t);
+    group_t *g = wefti_op_scratch(op, group_t);
     if (!g->why)
         g->why = why;
     cancel_rest(g, why);
@@ -245,7 +245,7 @@ weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode, weft_
                                           : wefti_fail(WEFT_ERR_STATE, "a member is in the group twice");
     if (st)
         goto err_records;
-    group_t *g = wefti_op_room(group, group_t);
+    group_t *g = wefti_op_scratch(group, group_t);
     *g = (group_t){.members = records, .n = n, .left = n, .mode = mode};
     st = mark(g);
     if (st) {

@@ -24,7 +24,7 @@ static weft_status_t run_start(weft_op_t *op)
 
 static void run_cancel(weft_op_t *op, weft_status_t why)
 {
-    run_t *r = wefti_op_room(op, run_t);
+    run_t *r = wefti_op_scratch(op, run_t);
     if (!r->why)
         r->why = why; /* its turn comes soon */
 }
@@ -33,7 +33,7 @@ const wefti_op_kind_t wefti_run_kind = {.name = "call on the driver", .start = r
 
 void wefti_run_step(weft_op_t *op)
 {
-    run_t r = *wefti_op_room(op, run_t);
+    run_t r = *wefti_op_scratch(op, run_t);
     wefti_opx(op)->flags &= ~(uint32_t)WEFTI_OPF_STEP;
     if (!r.why)
         r.fn(r.user);
@@ -59,7 +59,7 @@ weft_status_t weft_runtime_call(weft_runtime_t *rt, weft_run_fn fn, void *user, 
     }
     weft_status_t st = wefti_op_prepare(rt, op, &wefti_run_kind);
     if (!st) {
-        *wefti_op_room(op, run_t) = (run_t){fn, user, WEFT_OK};
+        *wefti_op_scratch(op, run_t) = (run_t){fn, user, WEFT_OK};
         st = wefti_op_go(rt, op);
     }
     if (st)

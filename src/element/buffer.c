@@ -9,18 +9,32 @@
 #include <sys/mman.h>
 
 #include "element/state.h"
-#include "mem/mem.h"
 
 /* Buffers of more than this have an arena of their own, which is fresh from the system, and zero: nobody has to touch all of it first. They go back
  * there at once; a lock keeps others from getting them between the put and the trim. */
 enum { ARENA = 16 << 20, OWN = ARENA / 2 };
 
+/* How often this process is a forked child. */
+static uint32_t forks;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void forked(void)
+{
+    forks++;
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, forked);
+}
+
 weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out)
 {
     weft_pool_opts_t o = WEFT_POOL_OPTS_INIT;
+    (void)pthread_once(&once, watch_forks);
     element_pool_t *p = (element_pool_t *)wefti_calloc(1, sizeof *p);
     if (!p)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for buffers");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for buffers");
     o.max_bytes = SIZE_MAX / 8;
     o.arena_bytes = ARENA;
     o.outlives = true;
@@ -31,7 +45,7 @@ weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_o
     }
     pthread_mutex_init(&p->lock, NULL);
     atomic_init(&p->refs, 1);
-    p->fork_generation = wefti_fork_generation;
+    p->forks = forks;
     *pool_out = p;
     return WEFT_OK;
 }
@@ -52,7 +66,7 @@ void wefti_element_pool_leave(element_pool_t *p)
         return;
     pthread_mutex_lock(&p->lock);
     p->left = true;
-    wefti_pool_leave(p->pool);
+    weft_pool_leave(p->pool);
     pthread_mutex_unlock(&p->lock);
     wefti_element_pool_unref(p);
 }
@@ -60,7 +74,7 @@ void wefti_element_pool_leave(element_pool_t *p)
 static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
 {
     if (len > SIZE_MAX / 16)
-        return wefti_fail(WEFT_ERR_NOMEM, "no machine has %zu bytes for a buffer", len);
+        return weft_fail(WEFT_ERR_NOMEM, "no machine has %zu bytes for a buffer", len);
     pthread_mutex_lock(&pool->lock);
     weft_status_t st = weft_pool_get(pool->pool, len, base_out);
     pthread_mutex_unlock(&pool->lock);
@@ -72,7 +86,7 @@ static weft_status_t get(element_pool_t *pool, size_t len, void **base_out)
 
 static void put(element_pool_t *pool, void *base, size_t len)
 {
-    if (pool->fork_generation != wefti_fork_generation) /* the lock may be held by a thread that is the parent's: it stays */
+    if (pool->forks != forks) /* the lock may be held by a thread that is the parent's: it stays */
         return;
     pthread_mutex_lock(&pool->lock);
     weft_pool_put(pool->pool, base);
@@ -86,7 +100,7 @@ weft_status_t wefti_element_buffer_new(element_pool_t *pool, size_t len, weft_bu
     void *base;
     weft_buffer_t *b = (weft_buffer_t *)wefti_calloc(1, sizeof *b);
     if (!b)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a buffer");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a buffer");
     weft_status_t st = get(pool, len, &base);
     if (st) {
         wefti_free(b);

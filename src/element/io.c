@@ -75,7 +75,7 @@ static weft_status_t cut_off(const weft_transport_t *t, weft_status_t st)
 {
     if (st != WEFT_ERR_CANCELLED && st != WEFT_ERR_CLOSED)
         return st;
-    return t->state == WEFT_TRANSPORT_RELEASED || t->rt->closing ? WEFT_ERR_CLOSED : WEFT_ERR_PEER;
+    return t->state == WEFT_TRANSPORT_RELEASED || weft_ext_closing(t->rt) ? WEFT_ERR_CLOSED : WEFT_ERR_PEER;
 }
 
 weft_status_t wefti_io_status(const element_io_t *io, weft_status_t st)
@@ -132,11 +132,11 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     element_io_t *parent = io->parent;
     size_t item = io->item;
     bool counted = io->counted;
-    uint64_t detail = st && io->inner.status == st ? wefti_opx(&io->inner)->detail : 0; /* what it was told below */
+    uint64_t detail = st && io->inner.status == st ? weft_ext_op_sentence(&io->inner) : 0; /* what it was told below */
     if (wefti_list_linked(&io->link))
         wefti_list_remove(&io->link);
     if (io->timed)
-        wefti_timer_stop(t->rt, &io->timer);
+        weft_ext_timer_stop(t->rt, &io->timer);
     pthread_mutex_lock(&t->lock);
     t->slow -= counted;
     if (!parent) /* else it is one of those that its batch counts */
@@ -152,7 +152,7 @@ void wefti_io_end(element_io_t *io, weft_status_t st)
     if (parent)
         wefti_io_child_ended(parent, item, st);
     if (op)
-        wefti_op_complete_why(op, st, detail);
+        weft_ext_op_complete(op, st, detail);
     if (way) {
         way->n_ios--;
         wefti_way_leave_if_idle(way);
@@ -275,7 +275,7 @@ void wefti_ios_serve_end(weft_transport_t *t, weft_status_t why)
     each_io(t, end_if_serving, why);
 }
 
-static void stuck(wefti_timer_t *timer)
+static void stuck(weft_ext_timer_t *timer)
 {
     element_io_t *io = wefti_container_of(timer, element_io_t, timer);
     io->timed = false;
@@ -294,9 +294,9 @@ static void stop(element_io_t *io, weft_status_t why)
     }
     if (io->timer.fn != stuck) {
         if (io->timed)
-            wefti_timer_stop(rt, &io->timer);
+            weft_ext_timer_stop(rt, &io->timer);
         io->timer.fn = stuck;
-        io->timed = !wefti_timer_at(rt, &io->timer, wefti_now(rt) + LET_GO_NS);
+        io->timed = !weft_ext_timer_set(rt, &io->timer, weft_now(rt) + LET_GO_NS);
     }
     io->way->ops->stop(io->way, io);
 }
@@ -314,7 +314,7 @@ void wefti_ios_end(weft_transport_t *t, weft_status_t why)
 
 /* --- deadlines of the durl ----------------------------------------------------------------------------------------------------------- */
 
-static void timed_out(wefti_timer_t *timer)
+static void timed_out(weft_ext_timer_t *timer)
 {
     element_io_t *io = wefti_container_of(timer, element_io_t, timer);
     io->timed = false;
@@ -327,7 +327,7 @@ static weft_status_t limit(element_io_t *io)
     if (!t->timeout_ns || io->timed || !io->op || io->op->timeout_ns || io->what == IO_SERVE)
         return WEFT_OK;
     io->timer.fn = timed_out;
-    weft_status_t st = wefti_timer_at(t->rt, &io->timer, wefti_now(t->rt) + t->timeout_ns);
+    weft_status_t st = weft_ext_timer_set(t->rt, &io->timer, weft_now(t->rt) + t->timeout_ns);
     io->timed = !st;
     return st;
 }
@@ -358,7 +358,7 @@ static weft_status_t look(const weft_transport_t *t, unsigned what)
 
 static weft_status_t not_usable(const weft_transport_t *t, weft_status_t why)
 {
-    return wefti_fail(why, "the transport %s is %s: %s", t->name, weft_transport_state_name(t->state), weft_status_text(why));
+    return weft_fail(why, "the transport %s is %s: %s", t->name, weft_transport_state_name(t->state), weft_status_text(why));
 }
 
 static void drop_new(element_io_t *io)
@@ -375,12 +375,12 @@ static void drop_new(element_io_t *io)
 
 static weft_status_t start(weft_op_t *op)
 {
-    element_io_t *io = wefti_op_room(op, io_room_t)->io;
+    element_io_t *io = weft_ext_scratch(op, io_room_t)->io;
     weft_transport_t *t = io->t;
     weft_status_t now = look(t, io->what);
     if (now && now != WEFT_ERR_AGAIN)
         return not_usable(t, now);
-    weft_status_t st = wefti_op_track(op);
+    weft_status_t st = weft_ext_op_track(op);
     if (!st)
         st = limit(io);
     if (st)
@@ -400,20 +400,17 @@ static weft_status_t start(weft_op_t *op)
 
 static void failed(weft_op_t *op, weft_status_t st)
 {
-    drop_new(wefti_op_room(op, io_room_t)->io);
-    wefti_op_complete(op, st);
+    drop_new(weft_ext_scratch(op, io_room_t)->io);
+    weft_ext_op_complete(op, st, 0);
 }
 
 static void cancel(weft_op_t *op, weft_status_t why)
 {
-    element_io_t *io = wefti_op_room(op, io_room_t)->io;
-    if (io->state == IO_NEW) /* adopt() is on its way to us, and asks */
-        io->why = why;
-    else
-        stop(io, why);
+    element_io_t *io = weft_ext_scratch(op, io_room_t)->io;
+    stop(io, why);
 }
 
-static const wefti_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel, .failed = failed, .stops = true};
+static const weft_op_kind_t kind = {.name = "transport", .start = start, .cancel = cancel, .failed = failed, .stops = true};
 
 /* With the transport's lock, by a thread that posts, if it is not RELEASED: its way to the driver, or past it, begins. */
 static void come_in(weft_transport_t *t)
@@ -439,12 +436,12 @@ static void come_in_slow(weft_transport_t *t)
 static weft_status_t post(element_io_t *io, weft_op_t *op)
 {
     weft_transport_t *t = io->t;
-    weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
+    weft_status_t st = weft_ext_op_prepare(t->rt, op, &kind);
     if (!st) {
         io->op = op;
-        wefti_op_room(op, io_room_t)->io = io;
+        weft_ext_scratch(op, io_room_t)->io = io;
         op->buf = NULL;
-        st = wefti_op_go_by(t->rt, op, start);
+        st = weft_ext_op_start(op);
     }
     if (st)
         drop_new(io);
@@ -454,24 +451,35 @@ static weft_status_t post(element_io_t *io, weft_op_t *op)
 
 /* --- at once ------------------------------------------------------------------------------------------------------------------------ */
 
-/* It was begun by the thread that posted it, and was not done at once. */
-static void adopt(wefti_call_t *call)
+/* It was begun by the thread that posted it, and was not done at once: from here on it is an io like any other. On the driver. */
+static void adopt(element_io_t *io)
 {
-    element_io_t *io = wefti_container_of(call, element_io_t, call);
     weft_transport_t *t = io->t;
-    uint32_t state = atomic_load_explicit(&wefti_opx(&io->inner)->state, memory_order_acquire) & WEFTI_OP_STATE;
     io->way->n_ios++;
     io->state = IO_MOVING;
     wefti_list_push_back(&t->ios, &io->link);
     element_begin(t->es);
-    if (state == WEFTI_OP_DONE || state == WEFTI_OP_IDLE) {
+    if (weft_op_done(&io->inner)) {
         wefti_single_moved(&io->inner, io);
         return;
     }
     io->inner.user = io;
     io->inner.fn = wefti_single_moved;
-    if (t->state == WEFT_TRANSPORT_RELEASED || io->why)
-        stop(io, t->state == WEFT_TRANSPORT_RELEASED ? t->why : io->why);
+    if (t->state == WEFT_TRANSPORT_RELEASED)
+        stop(io, t->why);
+}
+
+static weft_status_t adopt_start(weft_op_t *op)
+{
+    adopt(weft_ext_scratch(op, io_room_t)->io);
+    return WEFT_OK;
+}
+
+static const weft_op_kind_t adopted_kind = {.name = "transport", .start = adopt_start, .cancel = cancel};
+
+static void adopt_without(weft_ext_call_t *call)
+{
+    adopt(wefti_container_of(call, element_io_t, call));
 }
 
 static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
@@ -482,21 +490,17 @@ static weft_status_t not_at_once(element_io_t *io, weft_op_t *op)
     pthread_mutex_unlock(&t->lock);
     wefti_action_ref(t->action);
     io->counted = true;
-    weft_status_t st = wefti_op_prepare(t->rt, op, &kind);
+    weft_status_t st = weft_ext_op_prepare(t->rt, op, &adopted_kind);
     if (!st) {
         io->op = op;
-        wefti_op_room(op, io_room_t)->io = io;
-        wefti_op_begin(op);
+        weft_ext_scratch(op, io_room_t)->io = io;
+        st = weft_ext_op_start(op); /* an error: the runtime did not wait for us, for its fabric does not let go. What that may touch stays */
+    } else { /* the runtime closes: nobody is told, and it ends like any other */
+        io->call.fn = adopt_without;
+        (void)weft_ext_call(t->rt, &io->call);
     }
-    io->call.fn = adopt;
-    bool adopted = wefti_call_on_driver(t->rt, &io->call);
     go_out(t);
-    if (adopted)
-        return st;
-    /* The runtime did not wait for us, for its fabric does not let go: what that may still touch stays. */
-    if (!st)
-        wefti_op_unprepare(op);
-    return wefti_fail_gone(t->rt);
+    return st;
 }
 
 /* The way of a small read: `io` has its way and its buffer. */
@@ -531,11 +535,9 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
     go_out(t);
     if (st)
         return st;
-    op->status = came;
     op->len = size;
     op->from = from;
-    wefti_opx(op)->rt = rt;
-    atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE, memory_order_release);
+    weft_ext_op_done(rt, op, came);
     return WEFT_OK;
 }
 
@@ -544,11 +546,12 @@ static weft_status_t at_once(element_io_t *io, weft_op_t *op)
 static weft_status_t check(const weft_transport_t *t, const weft_op_t *op, bool server)
 {
     if (!t || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", t ? "the operation" : "the transport");
-    if (wefti_gone(t->rt)) /* before any lock: another thread may have held it when we were forked */
-        return wefti_fail_gone(t->rt);
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", t ? "the operation" : "the transport");
+    weft_status_t st = weft_ext_check(t->rt); /* before any lock: another thread may have held it when we were forked */
+    if (st)
+        return st;
     if (t->server != server)
-        return wefti_fail(WEFT_ERR_INVALID,
+        return weft_fail(WEFT_ERR_INVALID,
                           server ? "the transport %s is of type rdma: only one of type rdma_server serves"
                                  : "the transport %s is of type rdma_server: it serves memory and reaches none",
                           t->name);
@@ -559,9 +562,9 @@ static weft_status_t check(const weft_transport_t *t, const weft_op_t *op, bool 
 static weft_status_t check_local(const weft_transport_t *t, size_t size, size_t offset)
 {
     if (!t->buf)
-        return wefti_fail(WEFT_ERR_STATE, "the transport %s has no buffer: call weft_transport_reg() first", t->name);
+        return weft_fail(WEFT_ERR_STATE, "the transport %s has no buffer: call weft_transport_reg() first", t->name);
     if (offset > t->buf->len || size > t->buf->len - offset)
-        return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at offset %zu are not in the buffer of %zu that is registered with %s", size,
+        return weft_fail(WEFT_ERR_RANGE, "%zu bytes at offset %zu are not in the buffer of %zu that is registered with %s", size,
                           offset, t->buf->len, t->name);
     return WEFT_OK;
 }
@@ -575,7 +578,7 @@ static bool is_ordered(const weft_transport_t *t)
 static bool may_be_at_once(weft_transport_t *t, size_t size, weft_op_t *op)
 {
     return !is_ordered(t) && t->state == WEFT_TRANSPORT_READY && t->way && t->way->path == WEFT_RMA_MAPPED &&
-           size <= ELEMENT_AT_ONCE && !t->slow && wefti_op_plain(t->rt, op);
+           size <= ELEMENT_AT_ONCE && !t->slow && weft_ext_op_plain(t->rt, op);
 }
 
 /* For one that came in: it goes out. */
@@ -585,7 +588,7 @@ static weft_status_t no_memory(weft_transport_t *t, bool slow)
     t->slow -= slow;
     t->stats.failed++;
     pthread_mutex_unlock(&t->lock);
-    weft_status_t st = wefti_fail(WEFT_ERR_NOMEM, "no memory for an operation on %s", t->name);
+    weft_status_t st = weft_fail(WEFT_ERR_NOMEM, "no memory for an operation on %s", t->name);
     if (slow)
         wefti_action_unref(t->action);
     go_out(t);
@@ -594,7 +597,7 @@ static weft_status_t no_memory(weft_transport_t *t, bool slow)
 
 static weft_status_t released(weft_transport_t *t)
 {
-    return wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
+    return weft_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
 }
 
 static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, uint64_t addr, size_t offset, weft_op_t *op)
@@ -701,14 +704,14 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
 {
     weft_status_t st = check(trans, op, false);
     if (!st && ((!items && n) || n > BATCH_MOST))
-        st = wefti_fail(WEFT_ERR_INVALID,
+        st = weft_fail(WEFT_ERR_INVALID,
                         items ? "%zu are more than the %d that go in one batch" : "the %zu items are NULL (at most %d)", n,
                         BATCH_MOST);
     if (st)
         return st;
     weft_rma_item_t *rma = (weft_rma_item_t *)wefti_calloc(n ? n : 1, sizeof *rma);
     element_io_t *io;
-    st = rma ? io_for(trans, IO_BATCH, &io) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a batch of %zu", n);
+    st = rma ? io_for(trans, IO_BATCH, &io) : weft_fail(WEFT_ERR_NOMEM, "no memory for a batch of %zu", n);
     if (st) {
         wefti_free(rma);
         return st;
@@ -723,7 +726,7 @@ weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_
     for (size_t i = 0; !st && i < n; i++) {
         uint8_t *at = (uint8_t *)items[i].own;
         if (items[i].what != WEFT_RMA_DO_READ && items[i].what != WEFT_RMA_DO_WRITE)
-            st = wefti_fail(WEFT_ERR_INVALID, "item %zu of the batch is neither a read nor a write", i);
+            st = weft_fail(WEFT_ERR_INVALID, "item %zu of the batch is neither a read nor a write", i);
         if (!st && !at)
             st = check_local(trans, items[i].size, items[i].offset);
         if (st)
@@ -752,7 +755,7 @@ weft_status_t weft_transport_atomic(weft_transport_t *trans, weft_rma_atomic_t w
 {
     weft_status_t st = check(trans, op, false);
     if (!st && ((width != 4 && width != 8) || addr % width || which < WEFT_RMA_ADD || which > WEFT_RMA_XOR))
-        st = wefti_fail(WEFT_ERR_INVALID,
+        st = weft_fail(WEFT_ERR_INVALID,
                         "an atomic is on 4 or 8 bytes at a multiple of that, not on %zu at %llu (and %d is %s one)", width,
                         (unsigned long long)addr, (int)which, which < 1 || which > 6 ? "not" : "a known");
     if (st)
@@ -817,7 +820,11 @@ weft_status_t weft_transport_ready(weft_transport_t *trans, weft_op_t *op)
 
 weft_status_t weft_transport_wait(weft_transport_t *trans, uint64_t timeout_ns)
 {
-    weft_op_t op;
-    weft_status_t st = wefti_block_begin(&op, timeout_ns);
-    return st ? st : wefti_block_end(&op, weft_transport_ready(trans, &op));
+    weft_op_t op = WEFT_OP_INIT;
+    weft_status_t st = weft_ext_may_wait();
+    if (st)
+        return st;
+    op.timeout_ns = timeout_ns == WEFT_FOREVER ? 0 : timeout_ns ? timeout_ns : 1;
+    st = weft_transport_ready(trans, &op);
+    return st ? st : weft_op_wait(&op, WEFT_FOREVER);
 }

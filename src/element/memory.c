@@ -13,12 +13,13 @@
 
 #define LISTEN "tcp://127.0.0.1:0"
 #define HANG_UP_NS WEFT_SECOND
+enum { URI_MAX = 512 };
 enum { MIRROR_PART = 64 }; /* what a mirror takes beside its bytes: see spare_for() */
 
 struct weft_memory {
     wefti_handle_t handle;
     weft_runtime_t *rt;
-    char uri[WEFTI_REACH_MAX];
+    char uri[URI_MAX];
     pthread_mutex_t lock;
     bool ended;          /* it is being closed, or is; under the lock */
     element_state_t *es; /* the first of what begins as zero */
@@ -36,7 +37,7 @@ struct weft_memory {
     /* closing */
     uint32_t left;
     weft_op_t *close_op;
-    wefti_call_t list_call, close_call; /* the one may still be on its way when the other begins */
+    weft_ext_call_t list_call, close_call; /* the one may still be on its way when the other begins */
     weft_op_t region_op, store_op, listener_op;
     uint8_t key[WEFT_REGION_KEY_MAX];
     size_t key_len;
@@ -72,13 +73,14 @@ static weft_memory_t *memory_new(void)
 /* Any thread: one that is open, and stays until it is unlocked. */
 static weft_status_t lock(weft_memory_t *m)
 {
-    if (wefti_gone(m->rt))
-        return wefti_fail_gone(m->rt);
+    weft_status_t st = weft_ext_check(m->rt);
+    if (st)
+        return st;
     pthread_mutex_lock(&m->lock);
     if (!m->ended)
         return WEFT_OK;
     pthread_mutex_unlock(&m->lock);
-    return wefti_fail(WEFT_ERR_CLOSED, "the memory element was closed");
+    return weft_fail(WEFT_ERR_CLOSED, "the memory element was closed");
 }
 
 static void unlock(weft_memory_t *m)
@@ -162,7 +164,7 @@ static void step(weft_memory_t *m)
     weft_op_t *op = m->close_op;
     if (m->abandoned) { /* hooks may come until the runtime is gone */
         if (op)
-            wefti_op_complete(op, WEFT_ERR_CLOSED);
+            weft_ext_op_complete(op, WEFT_ERR_CLOSED, 0);
         m->close_op = NULL;
         return;
     }
@@ -170,7 +172,7 @@ static void step(weft_memory_t *m)
         wefti_list_remove(&m->link);
     memory_free(m);
     if (op)
-        wefti_op_complete(op, WEFT_OK);
+        weft_ext_op_complete(op, WEFT_OK, 0);
 }
 
 static void part_done(weft_op_t *op, void *user)
@@ -237,27 +239,27 @@ static void close_begin(weft_memory_t *m)
     step(m);
 }
 
-static void close_called(wefti_call_t *call)
+static void close_called(weft_ext_call_t *call)
 {
     close_begin(wefti_container_of(call, weft_memory_t, close_call));
 }
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_memory_t *m = wefti_op_room(op, closing_t)->memory;
+    weft_memory_t *m = weft_ext_scratch(op, closing_t)->memory;
     m->close_op = op;
-    (void)wefti_op_track(op); /* without memory for a deadline it ends with its last part */
+    (void)weft_ext_op_track(op); /* without memory for a deadline it ends with its last part */
     close_begin(m);
     return WEFT_OK;
 }
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, closing_t)->memory->close_op = NULL; /* it goes on */
-    wefti_op_complete(op, why);
+    weft_ext_scratch(op, closing_t)->memory->close_op = NULL; /* it goes on */
+    weft_ext_op_complete(op, why, 0);
 }
 
-static const wefti_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
+static const weft_op_kind_t close_kind = {.name = "memory close", .start = close_start, .cancel = close_cancel};
 
 /* It is locked, and is unlocked: we close it, or the runtime does. */
 static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
@@ -266,36 +268,36 @@ static weft_status_t close_locked(weft_memory_t *m, weft_op_t *op)
     m->ended = true;
     unlock(m);
     if (op) {
-        wefti_op_room(op, closing_t)->memory = m;
-        return wefti_op_go(rt, op);
+        weft_ext_scratch(op, closing_t)->memory = m;
+        return weft_ext_op_start(op);
     }
     m->close_call.fn = close_called;
-    return wefti_call_on_driver(rt, &m->close_call) ? WEFT_OK : wefti_fail_gone(rt);
+    return weft_ext_call(rt, &m->close_call);
 }
 
 weft_status_t weft_memory_close(weft_memory_t *memory, weft_op_t *op)
 {
     if (!memory)
-        return wefti_fail(WEFT_ERR_INVALID, "the memory is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the memory is NULL");
     weft_runtime_t *rt = memory->rt;
-    weft_status_t st = wefti_join(rt);
+    weft_status_t st = weft_ext_enter(rt);
     if (st)
         return st;
-    st = op ? wefti_op_prepare(rt, op, &close_kind) : WEFT_OK;
+    st = op ? weft_ext_op_prepare(rt, op, &close_kind) : WEFT_OK;
     if (!st) {
         st = lock(memory);
         if (st && op)
-            wefti_op_unprepare(op);
+            weft_ext_op_unprepare(op);
         else if (!st)
             st = close_locked(memory, op);
     }
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
 /* --- opening ----------------------------------------------------------------------------------------------------------------------- */
 
-static void listed(wefti_call_t *call)
+static void listed(weft_ext_call_t *call)
 {
     weft_memory_t *m = wefti_container_of(call, weft_memory_t, list_call);
     wefti_list_push_back(&m->es->memories, &m->link);
@@ -314,11 +316,11 @@ static uint64_t spare_for(uint64_t bytes)
 static weft_status_t check(weft_runtime_t *rt, const weft_memory_opts_t *o)
 {
     if (!rt)
-        return wefti_fail(WEFT_ERR_INVALID, "the runtime is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the runtime is NULL");
     if (!o->name || !*o->name || strnlen(o->name, WEFT_DURL_NAME_MAX + 1) > WEFT_DURL_NAME_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "a memory element needs a name of 1 to %u bytes", WEFT_DURL_NAME_MAX);
+        return weft_fail(WEFT_ERR_INVALID, "a memory element needs a name of 1 to %u bytes", WEFT_DURL_NAME_MAX);
     if (!o->bytes || o->bytes > UINT64_MAX / 4 || o->spare > UINT64_MAX / 4)
-        return wefti_fail(WEFT_ERR_INVALID, "a memory element has at least one byte, and at most what a machine can have");
+        return weft_fail(WEFT_ERR_INVALID, "a memory element has at least one byte, and at most what a machine can have");
     /* what it is called must be readable in its durl */
     weft_durl_t d = WEFT_DURL_INIT;
     size_t len = 0;
@@ -357,17 +359,20 @@ static weft_status_t open_listener(weft_memory_t *m, const weft_memory_opts_t *o
         return st;
     const char *uri = weft_listener_uri(m->listener);
     if (snprintf(m->uri, sizeof m->uri, "%s", uri) >= (int)sizeof m->uri)
-        return wefti_fail(WEFT_ERR_INVALID, "a memory element listens on at most %zu bytes of addresses", sizeof m->uri - 1);
+        return weft_fail(WEFT_ERR_INVALID, "a memory element listens on at most %zu bytes of addresses", sizeof m->uri - 1);
     return WEFT_OK;
 }
 
 static weft_status_t open_memory(weft_runtime_t *rt, const weft_memory_opts_t *o, const char *place, weft_memory_t **memory_out)
 {
     weft_status_t st = WEFT_OK;
+    element_state_t *es = element_state(rt);
+    if (!es)
+        return wefti_element_no_state(rt);
     weft_memory_t *m = memory_new();
     if (!m)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
-    m->es = element_state(rt);
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a memory element");
+    m->es = es;
     m->rt = rt;
     m->bytes = o->bytes;
     m->spare = o->spare;
@@ -388,35 +393,35 @@ static weft_status_t open_memory(weft_runtime_t *rt, const weft_memory_opts_t *o
         m->seen = true;
         m->ended = true;
         m->close_call.fn = close_called;
-        if (!wefti_call_on_driver(rt, &m->close_call))
+        if (weft_ext_call(rt, &m->close_call))
             memory_free(m); /* what it has opened goes with the runtime */
         return st;
     }
     m->list_call.fn = listed;
     *memory_out = m;
-    if (wefti_call_on_driver(rt, &m->list_call))
-        return WEFT_OK;
-    memory_free(m);
-    return wefti_fail_gone(rt);
+    st = weft_ext_call(rt, &m->list_call);
+    if (st)
+        memory_free(m);
+    return st;
 }
 
 weft_status_t wefti_memory_open(weft_runtime_t *rt, const weft_memory_opts_t *opts, const char *place, weft_memory_t **memory_out)
 {
     weft_memory_opts_t o;
     if (!opts || !memory_out)
-        return wefti_fail(WEFT_ERR_INVALID, opts ? "there is nowhere to put the memory element"
+        return weft_fail(WEFT_ERR_INVALID, opts ? "there is nowhere to put the memory element"
                                                  : "a memory element needs options: a name and how many bytes");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_memory_opts_t");
     if (!st)
         st = check(rt, &o);
     if (st)
         return st;
-    st = wefti_join(rt);
+    st = weft_ext_enter(rt);
     if (st)
         return st;
-    st = wefti_closing(rt) ? wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name)
+    st = weft_ext_closing(rt) ? weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt))
                            : open_memory(rt, &o, place, memory_out);
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -431,7 +436,7 @@ weft_status_t weft_memory_durl(weft_memory_t *memory, char *buf, size_t *len)
 {
     weft_durl_t d = WEFT_DURL_INIT;
     if (!memory || !len)
-        return wefti_fail(WEFT_ERR_INVALID, memory ? "the length is NULL" : "the memory is NULL");
+        return weft_fail(WEFT_ERR_INVALID, memory ? "the length is NULL" : "the memory is NULL");
     weft_status_t st = lock(memory);
     if (st)
         return st;
@@ -529,14 +534,14 @@ weft_status_t weft_memory_get_stats(weft_memory_t *memory, weft_memory_stats_t *
 {
     weft_memory_stats_t all = WEFT_MEMORY_STATS_INIT;
     if (!memory || !stats_out || stats_out->size < sizeof stats_out->size)
-        return wefti_fail(WEFT_ERR_INVALID,
+        return weft_fail(WEFT_ERR_INVALID,
                           memory ? "statistics go to a struct made with WEFT_MEMORY_STATS_INIT" : "the memory is NULL");
     weft_runtime_t *rt = memory->rt;
-    weft_status_t st = wefti_join(rt); /* its region and its store are the runtime's */
+    weft_status_t st = weft_ext_enter(rt); /* its region and its store are the runtime's */
     if (st)
         return st;
     st = count(memory, &all);
-    wefti_part(rt);
+    weft_ext_leave(rt);
     if (st)
         return st;
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;

@@ -68,7 +68,7 @@ void wefti_replicas_count(replicas_t *r)
 
 void wefti_replicas_at(replicas_t *r, uint64_t when)
 {
-    if (wefti_timer_at(rt_of(r), &r->timer, when))
+    if (weft_ext_timer_set(rt_of(r), &r->timer, when))
         wefti_replicas_over(r, WEFT_ERR_NOMEM);
 }
 
@@ -79,7 +79,7 @@ void wefti_replicas_over(replicas_t *r, weft_status_t why)
         return;
     way->over = true;
     way->why = why;
-    wefti_timer_stop(rt_of(r), &r->timer);
+    weft_ext_timer_stop(rt_of(r), &r->timer);
     wefti_way_ref(way);
     wefti_replicas_held_end(r, why);
     if (way->t)
@@ -94,7 +94,7 @@ static void again_later(replicas_t *r, weft_status_t why)
     r->trouble = why;
     r->tries++;
     r->phase = MIRROR_PAUSE;
-    wefti_replicas_at(r, wefti_now(rt) + wefti_rng_jitter(&rt->rng, pause));
+    wefti_replicas_at(r, weft_now(rt) + wefti_rng_jitter(&element_state(rt)->rng, pause));
 }
 
 /* --- closing the mirror ------------------------------------------------------------------------------------------------------------ */
@@ -167,7 +167,7 @@ static void not_opened(replicas_t *r, weft_status_t why)
         if (n_up(r) < r->n) {
             why = missing_why(r);
         } else if (!r->durl.bytes) {
-            wefti_warn("transport %s: its memory has not been made yet, and the durl does not say how large it is: give size",
+            weft_log(WEFT_LOG_WARN, "transport %s: its memory has not been made yet, and the durl does not say how large it is: give size",
                        r->durl.name);
             wefti_replicas_over(r, WEFT_ERR_INVALID);
             return;
@@ -212,14 +212,14 @@ static void mirror_opened(weft_op_t *op, void *user)
     } else if (!mirror) {
         not_opened(r, st);
     } else if (len < r->durl.bytes) {
-        wefti_warn("transport %s: the memory has %llu bytes, and its durl says %llu", r->durl.name, (unsigned long long)len,
+        weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", r->durl.name, (unsigned long long)len,
                    (unsigned long long)r->durl.bytes);
         wefti_replicas_over(r, WEFT_ERR_RANGE);
     } else {
         r->make = r->repair = r->force = false;
         r->trouble_since = 0;
         r->tries = 0;
-        r->wrote_at = wefti_now(rt_of(r));
+        r->wrote_at = weft_now(rt_of(r));
         way->len = len;
         if (r->writes && way->t)
             wefti_transport_count(way->t, &way->t->stats.takeovers);
@@ -237,7 +237,7 @@ static void open_mirror(replicas_t *r)
     weft_runtime_t *rt = rt_of(r);
     weft_store_t *stores[WEFT_MIRROR_MAX];
     weft_mirror_opts_t o = WEFT_MIRROR_OPTS_INIT;
-    uint64_t now = wefti_now(rt);
+    uint64_t now = weft_now(rt);
     o.stores = stores;
     each_member(m, r) if (m->state == MEMBER_UP) stores[o.n_stores++] = m->store;
     if (!r->trouble_since)
@@ -268,9 +268,9 @@ static void added(weft_op_t *op, void *user)
 {
     replicas_t *r = (replicas_t *)user;
     r->adding = false;
-    r->add_at = wefti_now(rt_of(r)) + ADD_NS;
+    r->add_at = weft_now(rt_of(r)) + ADD_NS;
     if (op->status)
-        wefti_info("transport %s: a replica could not be filled again: %s", r->durl.name, weft_status_text(op->status));
+        weft_log(WEFT_LOG_INFO, "transport %s: a replica could not be filled again: %s", r->durl.name, weft_status_text(op->status));
     else if (!r->way.over)
         wefti_replicas_turn(r);
     wefti_way_op_done(&r->way);
@@ -281,7 +281,7 @@ static void add_missing(replicas_t *r)
 {
     weft_mirror_info_t info = WEFT_MIRROR_INFO_INIT;
     size_t has = 0;
-    if (r->adding || r->add_at > wefti_now(rt_of(r)) || weft_mirror_get_info(r->mirror, &info))
+    if (r->adding || r->add_at > weft_now(rt_of(r)) || weft_mirror_get_info(r->mirror, &info))
         return;
     for (size_t i = 0; i < info.members; i++)
         has += info.member[i] == WEFT_MEMBER_UP || info.member[i] == WEFT_MEMBER_LOST;
@@ -306,13 +306,13 @@ static void gather(replicas_t *r)
     each_member(m, r) all = all && m->tried;
     if (all && !up)
         wefti_replicas_over(r, missing_why(r));
-    else if (all || (up && wefti_now(rt_of(r)) >= r->wrote_at + GATHER_NS))
+    else if (all || (up && weft_now(rt_of(r)) >= r->wrote_at + GATHER_NS))
         open_mirror(r);
 }
 
 static void open_turn(replicas_t *r)
 {
-    uint64_t now = wefti_now(rt_of(r));
+    uint64_t now = weft_now(rt_of(r));
     bool idle = r->writes && !r->flying_writes && !r->held_writes && !r->adding;
     if (r->broken || (r->held_writes && !r->writes) || (idle && now >= r->wrote_at + IDLE_NS)) {
         close_mirror(r);
@@ -347,7 +347,7 @@ void wefti_replicas_turn(replicas_t *r)
     wefti_way_unref(way);
 }
 
-static void due(wefti_timer_t *timer)
+static void due(weft_ext_timer_t *timer)
 {
     wefti_replicas_turn(wefti_container_of(timer, replicas_t, timer));
 }
@@ -357,7 +357,7 @@ static void due(wefti_timer_t *timer)
 static void begin(element_way_t *way)
 {
     replicas_t *r = replicas_of(way);
-    r->wrote_at = wefti_now(rt_of(r));
+    r->wrote_at = weft_now(rt_of(r));
     wefti_way_ref(way);
     wefti_replicas_at(r, r->wrote_at + GATHER_NS);
     each_member(m, r) if (!way->over) wefti_member_begin(m);
@@ -368,7 +368,7 @@ static void leave(element_way_t *way)
 {
     replicas_t *r = replicas_of(way);
     way->over = true;
-    wefti_timer_stop(rt_of(r), &r->timer);
+    weft_ext_timer_stop(rt_of(r), &r->timer);
     if (r->phase == MIRROR_OPEN)
         close_mirror(r);
     if (r->phase == MIRROR_OPENING)

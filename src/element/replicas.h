@@ -20,7 +20,7 @@ typedef struct member {
     weft_ep_t *ep;
     weft_store_t *store;     /* while UP */
     element_leases_t leases; /* of what is allocated there: the store is the mirror's */
-    wefti_timer_t timer;
+    weft_ext_timer_t timer;
     weft_op_t connect, store_op, close;
     const char *uri;
 } member_t;
@@ -52,7 +52,7 @@ struct replicas {
     uint32_t tries;
     uint64_t wrote_at;       /* the end of the last write */
     uint64_t failovers;      /* of mirrors that were closed */
-    wefti_timer_t timer;
+    weft_ext_timer_t timer;
     unsigned n;
     member_t members[WEFT_MIRROR_MAX];
     weft_durl_t durl;

@@ -59,7 +59,7 @@ static void moved(weft_op_t *inner, void *user)
         return;
     if (io->what == IO_WRITE) {
         r->flying_writes--;
-        r->wrote_at = wefti_now(io->t->rt);
+        r->wrote_at = weft_now(io->t->rt);
     }
     if (io->op) {
         io->op->len = inner->len;

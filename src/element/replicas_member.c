@@ -20,14 +20,14 @@ static void dial(member_t *m);
 
 bool wefti_member_dead(const member_t *m)
 {
-    return m->state != MEMBER_UP && m->refused >= DEAD_TRIES && wefti_now(m->r->way.es->rt) - m->refused_since >= DEAD_NS;
+    return m->state != MEMBER_UP && m->refused >= DEAD_TRIES && weft_now(m->r->way.es->rt) - m->refused_since >= DEAD_NS;
 }
 
 static void rest(member_t *m)
 {
     weft_runtime_t *rt = m->r->way.es->rt;
     m->state = MEMBER_PAUSE;
-    if (wefti_timer_at(rt, &m->timer, wefti_now(rt) + wefti_rng_jitter(&rt->rng, m->pause)))
+    if (weft_ext_timer_set(rt, &m->timer, weft_now(rt) + wefti_rng_jitter(&element_state(rt)->rng, m->pause)))
         m->state = MEMBER_GONE; /* there is no memory to come back to it */
     m->pause = m->pause < PAUSE_MOST / 2 ? m->pause * 2 : PAUSE_MOST;
 }
@@ -67,7 +67,7 @@ static void fail(member_t *m, weft_status_t why)
     m->tried = true;
     m->why = why;
     if (refused && !m->refused)
-        m->refused_since = wefti_now(m->r->way.es->rt);
+        m->refused_since = weft_now(m->r->way.es->rt);
     m->refused = refused ? m->refused + 1 : 0;
     if (m->store)
         weft_store_leave(m->store); /* a mirror that still has it finds that out by itself */
@@ -152,7 +152,7 @@ static void dial(member_t *m)
     fail(m, st);
 }
 
-static void due(wefti_timer_t *timer)
+static void due(weft_ext_timer_t *timer)
 {
     member_t *m = wefti_container_of(timer, member_t, timer);
     if (m->state == MEMBER_PAUSE)
@@ -168,7 +168,7 @@ void wefti_member_begin(member_t *m)
 
 void wefti_member_end(member_t *m, bool now)
 {
-    wefti_timer_stop(m->r->way.es->rt, &m->timer);
+    weft_ext_timer_stop(m->r->way.es->rt, &m->timer);
     if (m->store)
         weft_store_close(m->store, NULL);
     m->store = NULL;

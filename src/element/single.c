@@ -74,7 +74,7 @@ static void attached(weft_op_t *op, void *user)
     } else if (op->status) {
         over(s, op->status);
     } else if (t->durl.bytes > op->len) {
-        wefti_warn("transport %s: the memory has %llu bytes, and its durl says %llu", t->name, (unsigned long long)op->len,
+        weft_log(WEFT_LOG_WARN, "transport %s: the memory has %llu bytes, and its durl says %llu", t->name, (unsigned long long)op->len,
                    (unsigned long long)t->durl.bytes);
         over(s, WEFT_ERR_RANGE);
     } else {
@@ -141,7 +141,7 @@ static weft_status_t find_address(single_t *s, const weft_durl_t *d, weft_memory
     else if (d->region_key_len && !weft_region_key_read(d->region_key, d->region_key_len, &info) && *info.owner)
         memcpy(s->address, info.owner, sizeof info.owner);
     else
-        return wefti_fail(WEFT_ERR_INVALID, "the durl of %s has neither a url nor a token that says where its owner is", d->name);
+        return weft_fail(WEFT_ERR_INVALID, "the durl of %s has neither a url nor a token that says where its owner is", d->name);
     return WEFT_OK;
 }
 

@@ -13,12 +13,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <weft/config.h>
 #include <weft/element.h>
+#include <weft/extend.h>
+#include <weft/runtime.h>
 
 #include "base/alloc.h"
 #include "base/list.h"
-#include "conn/conn.h"
-#include "core/core.h"
+#include "base/handle.h"
+#include "base/opts.h"
+#include "base/rng.h"
 
 #define ELEMENT_AT_ONCE (UINT64_C(1) << 20) /* bytes of mapped memory that weft/rma.h moves within the post */
 #define ELEMENT_SHM_URI "unix://@weft-element-%s" /* where a shm_id is */
@@ -33,11 +37,16 @@ typedef struct element_state {
     wefti_list_t actions, memories;
     pthread_mutex_t lock;
     wefti_list_t ways;          /* all there are; under the lock */
+    wefti_rng_t rng;            /* the driver's */
 } element_state_t;
+
+extern const weft_ext_t wefti_element_ext; /* element.c */
+/* Of a runtime that stays for as long as this is looked at. NULL: it was opened before this library was loaded. */
+static inline element_state_t *element_state(const weft_runtime_t *rt) { return (element_state_t *)weft_ext_state(rt, &wefti_element_ext); }
+weft_status_t wefti_element_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
 
 /* A time so far from now, or the end of time. */
 static inline uint64_t element_after(uint64_t now, uint64_t ns) { return ns < UINT64_MAX - now ? now + ns : UINT64_MAX; }
-static inline element_state_t *element_state(const weft_runtime_t *rt) { return (element_state_t *)rt->room_state[WEFTI_ROOM_ELEMENT]; }
 static inline void element_begin(element_state_t *es) { atomic_fetch_add_explicit(&es->under_way, 1, memory_order_relaxed); }
 static inline void element_end(element_state_t *es) { atomic_fetch_sub_explicit(&es->under_way, 1, memory_order_relaxed); }
 
@@ -58,7 +67,7 @@ typedef struct element_pool {
     _Atomic uint32_t refs;
     pthread_mutex_t lock;
     weft_pool_t *pool;
-    uint32_t fork_generation;    /* when it was made */
+    uint32_t forks;              /* of this process, when it was made */
     bool left;                   /* its runtime has ended: the pool goes with its last buffer */
 } element_pool_t;
 weft_status_t wefti_element_pool_new(weft_runtime_t *rt, element_pool_t **pool_out);
@@ -95,7 +104,7 @@ struct weft_action {
     element_pool_t *pool;
     _Atomic uint32_t refs;       /* the program, calls on their way to the driver, ways, ios */
     bool closing;                /* the driver's */
-    wefti_call_t list_call, terminate_call, close_call, gone_call;
+    weft_ext_call_t list_call, terminate_call, close_call, gone_call;
     weft_op_t *close_op;
 };
 static inline void wefti_action_ref(weft_action_t *a) { atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed); }
@@ -135,12 +144,12 @@ struct weft_transport {
     weft_durl_t durl;            /* where it leads; the driver's from here on */
     element_way_t *coming;       /* a way that is being made; counted */
     wefti_list_t ios;            /* in the order of their posts */
-    wefti_timer_t retry;
+    weft_ext_timer_t retry;
     uint64_t pause, give_up_at;  /* between tries; when CONNECTING becomes LOST */
     bool walking;                /* someone goes through ios: flushes wait until that is done */
     uint64_t orders;             /* given, under the lock */
     uint64_t obeyed;             /* ... carried out; changed by the driver only */
-    wefti_call_t release_call;
+    weft_ext_call_t release_call;
 };
 weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, weft_transport_t **trans_out);
 void wefti_transport_free(weft_transport_t *t);
@@ -249,8 +258,8 @@ struct element_io {
     element_way_t *way;          /* from HELD or MOVING on; counted */
     weft_buffer_t *buf;          /* counted; NULL: it needs none */
     uint8_t *own;                /* memory of the caller's instead: of one item of a batch */
-    wefti_timer_t timer;         /* of an operation without a deadline */
-    wefti_call_t call;
+    weft_ext_timer_t timer;         /* of an operation without a deadline */
+    weft_ext_call_t call;
     uint8_t what, state;
     bool timed;
     uint32_t tries;              /* how often it was begun again */

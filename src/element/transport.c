@@ -17,6 +17,8 @@
 #include <stdio.h>
 
 #include "base/rng.h"
+#include <assert.h>
+
 #include "element/state.h"
 
 #define PAUSE_MOST (2 * WEFT_SECOND)
@@ -96,7 +98,7 @@ static void fail(weft_transport_t *t, weft_transport_state_t state, weft_status_
 {
     if (!set_state(t, state, why))
         return;
-    wefti_info("transport %s is %s: %s", t->name, weft_transport_state_name(state), weft_status_text(why));
+    weft_log(WEFT_LOG_INFO, "transport %s is %s: %s", t->name, weft_transport_state_name(state), weft_status_text(why));
     wefti_ios_waiting_end(t, why);
 }
 
@@ -104,9 +106,9 @@ static void again(weft_transport_t *t)
 {
     if (t->state == WEFT_TRANSPORT_RELEASED) /* by someone who was told that it failed: it may be gone before the timer */
         return;
-    uint64_t in = wefti_rng_jitter(&t->rt->rng, t->pause);
+    uint64_t in = wefti_rng_jitter(&t->es->rng, t->pause);
     t->pause = t->pause < PAUSE_MOST / 2 ? t->pause * 2 : PAUSE_MOST;
-    if (wefti_timer_at(t->rt, &t->retry, element_after(wefti_now(t->rt), in)))
+    if (weft_ext_timer_set(t->rt, &t->retry, element_after(weft_now(t->rt), in)))
         fail(t, WEFT_TRANSPORT_FAILED, WEFT_ERR_NOMEM);
 }
 
@@ -116,7 +118,7 @@ static void came_to_nothing(weft_transport_t *t, weft_status_t why)
         fail(t, WEFT_TRANSPORT_FAILED, why);
         return;
     }
-    if (t->state == WEFT_TRANSPORT_CONNECTING && element_after(wefti_now(t->rt), t->pause) >= t->give_up_at)
+    if (t->state == WEFT_TRANSPORT_CONNECTING && element_after(weft_now(t->rt), t->pause) >= t->give_up_at)
         fail(t, WEFT_TRANSPORT_LOST, why);
     else if (t->state == WEFT_TRANSPORT_CONNECTING ||
              !t->stats.connects) /* who was there once is lost, whatever its place says now */
@@ -135,7 +137,7 @@ static void dial(weft_transport_t *t)
     way->ops->begin(way);
 }
 
-static void retry(wefti_timer_t *timer)
+static void retry(weft_ext_timer_t *timer)
 {
     weft_transport_t *t = wefti_container_of(timer, weft_transport_t, retry);
     if (!t->coming && !t->way && t->state != WEFT_TRANSPORT_RELEASED)
@@ -174,7 +176,7 @@ void wefti_transport_down(weft_transport_t *t, element_way_t *way, weft_status_t
     } else if (way == t->way) {
         (void)take_way(t, true);
         if (set_state(t, WEFT_TRANSPORT_LOST, WEFT_ERR_PEER)) {
-            wefti_info("transport %s: the element is lost: %s", t->name, weft_status_text(why));
+            weft_log(WEFT_LOG_INFO, "transport %s: the element is lost: %s", t->name, weft_status_text(why));
             again(t);
         }
     } else {
@@ -186,7 +188,7 @@ void wefti_transport_down(weft_transport_t *t, element_way_t *way, weft_status_t
 /* --- orders ------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct order {
-    wefti_call_t call;
+    weft_ext_call_t call;
     weft_transport_t *t;
     uint64_t number;
     weft_durl_t durl;
@@ -205,7 +207,7 @@ static void go(weft_transport_t *t, const weft_durl_t *durl)
     element_way_t *coming = t->coming, *was = take_way(t, false);
     t->coming = NULL;
     t->durl = *durl;
-    wefti_timer_stop(t->rt, &t->retry);
+    weft_ext_timer_stop(t->rt, &t->retry);
     wefti_way_part(coming);
     wefti_way_part(was);
     unpin(t);
@@ -217,11 +219,11 @@ static void go(weft_transport_t *t, const weft_durl_t *durl)
     if (!set_state(t, WEFT_TRANSPORT_CONNECTING, WEFT_OK))
         return;
     t->pause = t->action->retry_ns;
-    t->give_up_at = element_after(wefti_now(t->rt), t->action->connect_ns);
+    t->give_up_at = element_after(weft_now(t->rt), t->action->connect_ns);
     dial(t);
 }
 
-static void obey(wefti_call_t *call)
+static void obey(weft_ext_call_t *call)
 {
     order_t *o = wefti_container_of(call, order_t, call);
     weft_transport_t *t = o->t;
@@ -280,14 +282,14 @@ static weft_status_t open_memory(weft_transport_t *t, const weft_durl_t *d)
     pthread_mutex_unlock(&t->lock);
     if (!may)
         weft_memory_close(m, NULL);
-    return may ? WEFT_OK : wefti_fail(WEFT_ERR_STATE, "the transport %s has its memory already", t->name);
+    return may ? WEFT_OK : weft_fail(WEFT_ERR_STATE, "the transport %s has its memory already", t->name);
 }
 
 weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl)
 {
     order_t *o = (order_t *)wefti_calloc(1, sizeof *o);
     if (!o)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory to configure a transport");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory to configure a transport");
     if (t->server || wefti_transport_is_own(durl)) {
         weft_status_t st = open_memory(t, durl);
         if (st) {
@@ -302,11 +304,12 @@ weft_status_t wefti_transport_send(weft_transport_t *t, const weft_durl_t *durl)
     o->number = ++t->orders;
     pthread_mutex_unlock(&t->lock);
     wefti_action_ref(t->action);
-    if (wefti_call_on_driver(t->rt, &o->call))
-        return WEFT_OK;
-    wefti_free(o);
-    wefti_action_unref(t->action);
-    return wefti_fail_gone(t->rt);
+    weft_status_t st = weft_ext_call(t->rt, &o->call);
+    if (st) {
+        wefti_free(o);
+        wefti_action_unref(t->action);
+    }
+    return st;
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------------------------ */
@@ -320,16 +323,16 @@ void wefti_transport_end(weft_transport_t *t)
     pthread_mutex_unlock(&t->lock);
     element_way_t *coming = t->coming, *was = take_way(t, false);
     t->coming = NULL;
-    wefti_timer_stop(t->rt, &t->retry);
+    weft_ext_timer_stop(t->rt, &t->retry);
     wefti_ios_end(t, WEFT_ERR_CLOSED);
     wefti_way_part(coming);
     wefti_way_part(was);
     unpin(t);
-    if (memory && !t->rt->closing)
+    if (memory && !weft_ext_closing(t->rt))
         weft_memory_close(memory, NULL);
 }
 
-static void released(wefti_call_t *call)
+static void released(weft_ext_call_t *call)
 {
     weft_transport_t *t = wefti_container_of(call, weft_transport_t, release_call);
     weft_action_t *action = t->action;
@@ -343,7 +346,7 @@ void wefti_transport_release(weft_transport_t *t)
         return;
     t->release_call.fn = released;
     wefti_action_ref(t->action);
-    if (!wefti_call_on_driver(t->rt, &t->release_call))
+    if (weft_ext_call(t->rt, &t->release_call))
         wefti_action_unref(t->action);
 }
 
@@ -361,7 +364,7 @@ weft_status_t wefti_transport_new(weft_action_t *a, const weft_durl_t *durl, wef
 {
     weft_transport_t *t = (weft_transport_t *)wefti_handle_take(&handles);
     if (!t)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     if (t->handle.uses == 1)
         pthread_mutex_init(&t->lock, NULL);
     memset(&t->es, 0, sizeof *t - offsetof(weft_transport_t, es));
@@ -401,8 +404,9 @@ void wefti_transport_free(weft_transport_t *t)
 
 weft_status_t wefti_transport_enter(weft_transport_t *t)
 {
-    if (wefti_gone(t->rt))
-        return wefti_fail_gone(t->rt);
+    weft_status_t st = weft_ext_check(t->rt);
+    if (st)
+        return st;
     pthread_mutex_lock(&t->lock);
     bool may = t->state != WEFT_TRANSPORT_RELEASED;
     if (may) {
@@ -410,7 +414,7 @@ weft_status_t wefti_transport_enter(weft_transport_t *t)
         wefti_action_ref(t->action);
     }
     pthread_mutex_unlock(&t->lock);
-    return may ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
+    return may ? WEFT_OK : weft_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
 }
 
 void wefti_transport_leave(weft_transport_t *t)
@@ -430,9 +434,9 @@ static weft_status_t shared_buffer(weft_transport_t *t, size_t size, weft_transp
 {
     weft_buffer_t *buf = weft_transport_buffer(other);
     if (!buf)
-        return wefti_fail(WEFT_ERR_STATE, "the transport %s has no buffer to share with %s", other->name, t->name);
+        return weft_fail(WEFT_ERR_STATE, "the transport %s has no buffer to share with %s", other->name, t->name);
     if (buf->len < size) {
-        wefti_fail(WEFT_ERR_RANGE, "the buffer of %s has %zu bytes, and %s is to have %zu", other->name, buf->len, t->name, size);
+        weft_fail(WEFT_ERR_RANGE, "the buffer of %s has %zu bytes, and %s is to have %zu", other->name, buf->len, t->name, size);
         weft_buffer_drop(buf);
         return WEFT_ERR_RANGE;
     }
@@ -459,22 +463,22 @@ static weft_status_t set_buffer(weft_transport_t *t, weft_buffer_t *buf)
         t->buf = buf;
     pthread_mutex_unlock(&t->lock);
     weft_buffer_drop(was);
-    return may ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
+    return may ? WEFT_OK : weft_fail(WEFT_ERR_CLOSED, "the transport %s was released", t->name);
 }
 
 weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_transport_t *other)
 {
     weft_buffer_t *buf = NULL;
     if (!trans)
-        return wefti_fail(WEFT_ERR_INVALID, "the transport is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the transport is NULL");
     if (trans->server || (other && other->server))
-        return wefti_fail(WEFT_ERR_INVALID, "%s is a server: it has its memory, and no buffer",
+        return weft_fail(WEFT_ERR_INVALID, "%s is a server: it has its memory, and no buffer",
                           trans->server ? trans->name : other->name);
     weft_status_t st = wefti_transport_enter(trans);
     if (st)
         return st;
     if (other && other->rt != trans->rt)
-        st = wefti_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
+        st = weft_fail(WEFT_ERR_INVALID, "%s and %s are of two runtimes", trans->name, other->name);
     else
         st = other ? shared_buffer(trans, size, other, &buf) : new_buffer(trans->action, size, &buf);
     if (!st)
@@ -486,8 +490,7 @@ weft_status_t weft_transport_reg(weft_transport_t *trans, size_t size, weft_tran
 weft_buffer_t *weft_transport_buffer(weft_transport_t *trans)
 {
     weft_buffer_t *buf = NULL;
-    if (!trans ||
-        wefti_gone(trans->rt)) /* here and below: before any lock, which another thread may have held when we were forked */
+    if (!trans || weft_ext_check(trans->rt)) /* here and below: before any lock, which may be held for ever in a forked child */
         return NULL;
     pthread_mutex_lock(&trans->lock);
     if (trans->state == WEFT_TRANSPORT_RELEASED) {
@@ -506,7 +509,7 @@ void *weft_transport_buf(weft_transport_t *trans, size_t *len_out)
 {
     void *base = NULL;
     size_t len = 0;
-    if (trans && !wefti_gone(trans->rt)) {
+    if (trans && !weft_ext_check(trans->rt)) {
         pthread_mutex_lock(&trans->lock);
         if (trans->state == WEFT_TRANSPORT_RELEASED) {
             ;
@@ -531,9 +534,9 @@ weft_transport_state_t weft_transport_state(const weft_transport_t *trans, weft_
     weft_transport_t *t = (weft_transport_t *)(uintptr_t)trans;
     weft_transport_state_t state = WEFT_TRANSPORT_RELEASED;
     weft_status_t why = WEFT_ERR_INVALID;
-    if (t && wefti_gone(t->rt)) {
-        why = wefti_fail_gone(t->rt);
-    } else if (t) {
+    if (t)
+        why = weft_ext_check(t->rt);
+    if (!why) {
         pthread_mutex_lock(&t->lock);
         state = t->state;
         why = t->why;
@@ -553,13 +556,11 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
 {
     weft_remote_t *remote = NULL;
     if (!trans) {
-        wefti_fail(WEFT_ERR_INVALID, "the transport is NULL");
+        weft_fail(WEFT_ERR_INVALID, "the transport is NULL");
         return NULL;
     }
-    if (wefti_gone(trans->rt)) {
-        wefti_fail_gone(trans->rt);
+    if (weft_ext_check(trans->rt))
         return NULL;
-    }
     pthread_mutex_lock(&trans->lock);
     if (trans->state == WEFT_TRANSPORT_READY && trans->way)
         remote = trans->way->remote;
@@ -568,7 +569,7 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
         wefti_way_ref(trans->way);
     }
     if (!remote)
-        wefti_fail(trans->state == WEFT_TRANSPORT_RELEASED ? WEFT_ERR_CLOSED : WEFT_ERR_STATE, "the transport %s is %s%s",
+        weft_fail(trans->state == WEFT_TRANSPORT_RELEASED ? WEFT_ERR_CLOSED : WEFT_ERR_STATE, "the transport %s is %s%s",
                    trans->name, weft_transport_state_name(trans->state),
                    trans->server                          ? ", a server"
                    : trans->state == WEFT_TRANSPORT_READY ? ", with replicas"
@@ -580,7 +581,7 @@ weft_remote_t *weft_transport_remote(weft_transport_t *trans)
 weft_memory_t *weft_transport_memory(weft_transport_t *trans)
 {
     weft_memory_t *memory = NULL;
-    if (!trans || wefti_gone(trans->rt))
+    if (!trans || weft_ext_check(trans->rt))
         return NULL;
     pthread_mutex_lock(&trans->lock);
     if (trans->server && trans->state == WEFT_TRANSPORT_READY)
@@ -592,18 +593,19 @@ weft_memory_t *weft_transport_memory(weft_transport_t *trans)
 weft_status_t weft_transport_get_stats(weft_transport_t *trans, weft_transport_stats_t *stats_out)
 {
     if (!trans || !stats_out || stats_out->size < sizeof stats_out->size)
-        return wefti_fail(WEFT_ERR_INVALID,
+        return weft_fail(WEFT_ERR_INVALID,
                           trans ? "statistics go to a struct made with WEFT_TRANSPORT_STATS_INIT" : "the transport is NULL");
     weft_transport_stats_t all;
-    if (wefti_gone(trans->rt))
-        return wefti_fail_gone(trans->rt);
+    weft_status_t st = weft_ext_check(trans->rt);
+    if (st)
+        return st;
     pthread_mutex_lock(&trans->lock);
     bool open = wefti_is_open(&trans->handle); /* that of a released one is there until its action goes */
     if (open)
         all = trans->stats;
     pthread_mutex_unlock(&trans->lock);
     if (!open)
-        return wefti_fail(WEFT_ERR_CLOSED, "the action of the transport was closed");
+        return weft_fail(WEFT_ERR_CLOSED, "the action of the transport was closed");
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;
     all.size = n;
     memcpy(stats_out, &all, n);

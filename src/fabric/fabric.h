@@ -5,8 +5,8 @@
  *   wires   ordered byte-message channels for the first minute of an acquaintance: hello, authentication, the exchange of
  *           addresses. Slow and careful; a wire stays open for the life of the connection, because the kernel closes it
  *           at once when the peer's process dies. fabric/sock makes them of TCP and Unix sockets.
- *   rails   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/tcp (our own), fabric/ucx
- *           (everything UCX can do). A connection over a rail is a lane. Which rail is used is chosen during the hello.
+ *   transports   fast ways to move records and payloads: fabric/shm (memory shared on one host), fabric/tcp (our own), fabric/ucx
+ *           (everything UCX can do). A connection over a transport is a lane. Which transport is used is chosen during the hello.
  *
  * fabric/real.c joins sock, shm, tcp and ucx into the fabric a runtime uses; fabric/sim is a second implementation, with
  * virtual time and one seed.
@@ -37,11 +37,11 @@
 #include "base/uri.h"
 
 typedef struct wefti_fabric wefti_fabric_t;
-typedef struct wefti_rail wefti_rail_t;
+typedef struct wefti_transport wefti_transport_t;
 typedef struct wefti_lane wefti_lane_t;
 typedef struct wefti_pull wefti_pull_t;
 typedef struct wefti_wire wefti_wire_t;
-typedef struct wefti_post wefti_post_t; /* a bound address where wires arrive */
+typedef struct wefti_acceptor wefti_acceptor_t; /* a bound address where wires arrive */
 
 /* One transfer under way, embedded by whoever starts it. */
 typedef struct wefti_xfer wefti_xfer_t;
@@ -54,9 +54,9 @@ struct wefti_xfer {
 typedef struct wefti_fabric_up {
     /* wires */
     /* A wire arrived at a post. Set wire->user, or wefti_wire_close() it. from: the peer's address as a URI. */
-    void (*wire_accepted)(void *post_user, wefti_wire_t *wire, const char *from);
+    void (*wire_accepted)(void *acceptor_user, wefti_wire_t *wire, const char *from);
     /* There is no descriptor left for a newcomer at this post. True: a wire was closed to make room for it. May be NULL. */
-    bool (*make_way)(void *post_user);
+    bool (*make_way)(void *acceptor_user);
     void (*wire_opened)(void *wire_user);                                  /* a dialled wire is connected */
     void (*wire_message)(void *wire_user, const void *bytes, size_t n);    /* one whole message; valid during the call */
     /* The wire is over: never connected (REFUSED, UNREACHABLE, TIMEOUT, ADDRESS), ended by the peer or its death (PEER), the peer was
@@ -80,8 +80,8 @@ typedef struct wefti_fabric_up {
 struct wefti_fabric {
     const struct wefti_fabric_ops *ops;
     const wefti_fabric_up_t *up; /* set by conn before any post, wire or lane exists */
-    wefti_rail_t *rails[4];      /* in order of preference */
-    unsigned n_rails;
+    wefti_transport_t *transports[4];      /* in order of preference */
+    unsigned n_transports;
 };
 
 typedef struct wefti_fabric_ops {
@@ -105,10 +105,10 @@ typedef struct wefti_fabric_ops {
     /* Wires. */
     /* Bind one address. `user` comes back with each wire_accepted. A tcp uri whose host is a device name or has several addresses binds
      * them all, on one port. WEFT_ERR_ADDRESS, _LIMIT, _NOMEM, _INVALID with wefti_fail() detail. */
-    weft_status_t (*post_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out);
+    weft_status_t (*acceptor_open)(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_acceptor_t **acceptor_out);
     /* Bound addresses as URIs joined by commas. */
-    const char *(*post_uri)(wefti_post_t *post);
-    void (*post_close)(wefti_post_t *post);
+    const char *(*acceptor_uri)(wefti_acceptor_t *post);
+    void (*acceptor_close)(wefti_acceptor_t *post);
     /* Connect a wire; source may be NULL ("host" or "host:port" text). Result by wire_opened or wire_closed. At once: INVALID, NOMEM, LIMIT. */
     weft_status_t (*wire_dial)(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
     /* Queue one message (at most WEFTI_WIRE_MAX). WEFT_ERR_NOMEM; a broken wire says so by wire_closed. */
@@ -129,7 +129,7 @@ typedef struct wefti_fabric_ops {
     /* Memory. All of it from any thread; NULL where the fabric has no use for it. */
     /* This range is the memfd `fd`, from its first byte on, sealed against shrinking: peers on this host may map it to read payloads out of
      * it, all of it. It stays so, and fd open, until unshare(), which the caller does before it unmaps the range, and when no payload in it
-     * is announced any more. *id_out 0: of no use to anybody (huge pages, no rail for it). WEFT_ERR_INVALID, _NOMEM, _LIMIT. */
+     * is announced any more. *id_out 0: of no use to anybody (huge pages, no transport for it). WEFT_ERR_INVALID, _NOMEM, _LIMIT. */
     weft_status_t (*share)(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out);
     void (*unshare)(wefti_fabric_t *f, uint64_t id);
     /* Register a range with the hardware; *reg_out may be NULL where there is nothing to do. WEFT_ERR_NOMEM, _SYSTEM. */
@@ -149,55 +149,56 @@ struct wefti_wire {
 /* Which side of its wire somebody is. */
 enum { WEFTI_SIDE_DIALLER = 0, WEFTI_SIDE_LISTENER = 1 };
 
-/* --- rails and lanes --------------------------------------------------------------------------------------------------- */
+/* --- transports and lanes --------------------------------------------------------------------------------------------------- */
 
-#define WEFTI_CARD_MAX 128     /* bytes of a rail's card */
+#define WEFTI_CAPS_MAX 128     /* bytes of a transport's caps */
 #define WEFTI_LANE_ADDR_MAX 16384 /* bytes of a lane's address */
-#define WEFTI_TICKET_MAX 64
+#define WEFTI_MAP_HANDLE_MAX 64
 #define WEFTI_KEY_MAX 1024
 #define WEFTI_REC_MAX 4224     /* every lane's frame_max is at least this */
 
-/* What conn knows from the hello when it makes a lane: each side gives the same, but for `side` and `card`. */
+/* What conn knows from the hello when it makes a lane: each side gives the same, but for `side` and `caps`. */
 typedef struct wefti_meeting {
     uint8_t side;                       /* ours */
     uint8_t secret[WEFTI_SECRET_SIZE];  /* nobody but the two sides can know it, if they proved a key to each other; zeroes: they have none */
     uint8_t binding[WEFTI_SECRET_SIZE]; /* hash over both hellos: never the same again, so that what is said for it is good once */
-    const void *card;                   /* the peer's card of this rail */
-    size_t card_n;
+    const void *caps;                   /* the peer's caps of this transport */
+    size_t caps_n;
 } wefti_meeting_t;
 
-struct wefti_rail {
-    const struct wefti_rail_ops *ops;
+struct wefti_transport {
+    const struct wefti_transport_ops *ops;
     wefti_fabric_t *fabric;
     uint8_t kind;       /* on the wire: 1 shm, 2 ucx, 3 sim, 4 tcp */
     const char *name;   /* "shm", "ucx", "tcp" */
+    unsigned live;      /* ucx: lanes and endpoints; 0: there is nothing that progress could move */
 };
 
 struct wefti_lane {
-    const struct wefti_rail_ops *ops;
-    wefti_rail_t *rail;
+    const struct wefti_transport_ops *ops;
+    wefti_transport_t *transport;
     void *user;
     uint32_t frame_max; /* largest record */
     bool emulates;      /* get and put are done by the peer's processor, and slowly: there is no gain in them */
 };
 
 struct wefti_pull {
-    const struct wefti_rail_ops *ops;
+    const struct wefti_transport_ops *ops;
     void *user; /* the receiver's: set in `announced` */
 };
 
-typedef struct wefti_rail_ops {
-    /* What a peer must know to tell whether this rail can reach us (host id, user, versions): at most WEFTI_CARD_MAX bytes; returns how many.
-     * Cheap. `side`: whose hello it is for. The listener's is only shown to a dialler whose own card matches. */
-    size_t (*card)(wefti_rail_t *rail, int side, void *buf);
-    /* Could a lane to the owner of this card work? Symmetric: both sides give the same answer. It is what the peer claims: nothing of the
+typedef struct wefti_transport_ops {
+    /* What a peer must know to tell whether this transport can reach us (host id, user, versions): at most WEFTI_CAPS_MAX bytes; returns how many.
+     * Cheap. `side`: whose hello it is for. The listener's is only shown to a dialler whose own caps matches. */
+    size_t (*caps)(wefti_transport_t *transport, int side, void *buf);
+    /* Could a lane to the owner of this caps work? Symmetric: both sides give the same answer. It is what the peer claims: nothing of the
      * peer's is touched because of it. */
-    bool (*match)(wefti_rail_t *rail, const void *card, size_t n);
+    bool (*match)(wefti_transport_t *transport, const void *caps, size_t n);
 
     /* Make our half of a lane with whom we have met, and its address (at most WEFTI_LANE_ADDR_MAX; *n_out how many), which shows that peer,
-     * and only in this meeting, that it is ours. Opens the rail if it was not yet. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED,
-     * _UNREACHABLE (the peer's card was a lie). */
-    weft_status_t (*lane_new)(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+     * and only in this meeting, that it is ours. Opens the transport if it was not yet. WEFT_ERR_NOMEM, _LIMIT, _SYSTEM, _UNSUPPORTED,
+     * _UNREACHABLE (the peer's caps was a lie). */
+    weft_status_t (*lane_new)(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
                               wefti_lane_t **lane_out);
     /* Join it to the peer's half. Called once. After it, records may be sent; whether the peer gets them is for the caller to find
      * out (it waits for the peer's first record). WEFT_ERR_PROTOCOL: the address is nonsense; _UNREACHABLE (it may also be another's than the
@@ -220,7 +221,7 @@ typedef struct wefti_rail_ops {
     weft_status_t (*announce)(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                               wefti_xfer_t *x);
     /* Fetch the first `want` bytes of the payload (0 < want <= total) into the pieces. p is consumed. Done with WEFT_OK, or WEFT_ERR_PEER when the
-     * sender vanished or closed midway (the buffer then holds nothing to rely on), _CANCELLED after lane_close here. A rail may do the whole
+     * sender vanished or closed midway (the buffer then holds nothing to rely on), _CANCELLED after lane_close here. A transport may do the whole
      * copy in here, in pieces during progress, or wait for the hardware. Never calls done from inside. WEFT_ERR_NOMEM: p is still ours. */
     weft_status_t (*pull)(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
     /* Do without the payload. p is consumed; the sender's transfer is done with WEFT_OK if `taken` (as good as delivered: a zero-length
@@ -232,20 +233,20 @@ typedef struct wefti_rail_ops {
      * that we are done with it, if it was not withdrawn until then (a closed lane withdraws it; the memory stays, though its owner
      * may write to it again). *lent_out is for unlend(), on the driver, once. */
     weft_status_t (*lend)(wefti_pull_t *p, const void **ptr_out, void **lent_out);
-    void (*unlend)(wefti_rail_t *rail, void *lent);
-    bool lent_outlives; /* what is lent also outlives the rail: unlend() may then come from any thread, with a rail that is gone */
+    void (*unlend)(wefti_transport_t *transport, void *lent);
+    bool lent_outlives; /* what is lent also outlives the transport: unlend() may then come from any thread, with a transport that is gone */
 
-    /* Memory that the peer of a lane maps, to read and write. NULL where the rail cannot. */
-    /* A ticket (at most WEFTI_TICKET_MAX bytes; returns how many) with which the peer of this lane can map the memfd `fd` of n bytes, sealed
+    /* Memory that the peer of a lane maps, to read and write. NULL where the transport cannot. */
+    /* A map_handle (at most WEFTI_MAP_HANDLE_MAX bytes; returns how many) with which the peer of this lane can map the memfd `fd` of n bytes, sealed
      * against shrinking, for as long as fd is open. 0: it cannot. */
-    size_t (*expose)(wefti_lane_t *lane, int fd, size_t n, void *ticket);
-    /* Map what the peer's ticket is for, all n bytes, readable and writable. The mapping outlives the lane and the peer, until unmap().
-     * WEFT_ERR_PROTOCOL: the ticket is nonsense or not for that; _UNREACHABLE: its memory is not there, or not any more (the peer closed it
-     * while the ticket was on its way); _NOMEM, _LIMIT, _SYSTEM. */
-    weft_status_t (*map)(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
+    size_t (*expose)(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
+    /* Map what the peer's map_handle is for, all n bytes, readable and writable. The mapping outlives the lane and the peer, until unmap().
+     * WEFT_ERR_PROTOCOL: the map_handle is nonsense or not for that; _UNREACHABLE: its memory is not there, or not any more (the peer closed it
+     * while the map_handle was on its way); _NOMEM, _LIMIT, _SYSTEM. */
+    weft_status_t (*map)(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
     void (*unmap)(void *ptr, size_t n);
 
-    /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the rail cannot, and where its fabric
+    /* One-sided access to memory of the peer: nobody there checks anything, so that these are NULL where the transport cannot, and where its fabric
      * is not marked as trusted (the variable "trusted"). Both sides must have them. */
     /* Let the peer of this lane at [base, base+n), which is ordinary memory and stays until it is taken back: `buf` gets the key for it, at most
      * WEFTI_KEY_MAX bytes; *len_out says how many. WEFT_ERR_NOMEM, _UNSUPPORTED (it cannot be registered, or its key is longer). */
@@ -263,7 +264,7 @@ typedef struct wefti_rail_ops {
      * (the lane has failed). */
     weft_status_t (*get)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
     weft_status_t (*put)(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
-} wefti_rail_ops_t;
+} wefti_transport_ops_t;
 
 /* The fabric of this machine: sockets, shared memory, TCP, UCX, as `config` allows ("transports"). WEFT_ERR_INVALID (no such transport),
  * _NOMEM, _LIMIT, _SYSTEM. */

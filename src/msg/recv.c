@@ -59,7 +59,7 @@ bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, con
 static void pull_done(wefti_xfer_t *x, weft_status_t status)
 {
     msg_recv_t *r = wefti_container_of(x, msg_recv_t, x);
-    weft_op_t *op = wefti_op_of_room(r);
+    weft_op_t *op = wefti_op_of_scratch(r);
     weft_ep_t *ep = r->source;
     msg_ep(ep)->pulling--;
     if (status) {
@@ -296,7 +296,7 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
 static void end_all(msg_state_t *ms, wefti_list_t *posted, weft_status_t why)
 {
     for (wefti_list_t *l; (l = wefti_list_first(posted));) {
-        weft_op_t *op = wefti_op_of_room(wefti_container_of(l, msg_recv_t, owner_link));
+        weft_op_t *op = wefti_op_of_scratch(wefti_container_of(l, msg_recv_t, owner_link));
         wefti_msg_unpost(ms, op);
         wefti_op_complete(op, why);
     }

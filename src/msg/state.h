@@ -115,8 +115,8 @@ typedef struct msg_recv {
 
 _Static_assert(sizeof(msg_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(msg_recv_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
 
-static inline msg_send_t *msg_send(weft_op_t *op) { return wefti_op_room(op, msg_send_t); }
-static inline msg_recv_t *msg_recv(weft_op_t *op) { return wefti_op_room(op, msg_recv_t); }
+static inline msg_send_t *msg_send(weft_op_t *op) { return wefti_op_scratch(op, msg_send_t); }
+static inline msg_recv_t *msg_recv(weft_op_t *op) { return wefti_op_scratch(op, msg_recv_t); }
 
 
 /* --- a message nobody has asked for yet -------------------------------------------------------------------------------- */

@@ -331,7 +331,7 @@ static void end(weft_registry_t *r)
 
 static weft_status_t start_close(weft_op_t *op)
 {
-    weft_registry_t *r = wefti_op_room(op, closing_t)->registry;
+    weft_registry_t *r = wefti_op_scratch(op, closing_t)->registry;
     wefti_handle_quiet(&r->handle);
     r->closer.op = op;
     end(r);
@@ -366,7 +366,7 @@ weft_status_t weft_registry_close(weft_registry_t *registry, weft_op_t *op)
     wefti_reg_leave(registry);
     if (st)
         return st;
-    wefti_op_room(op, closing_t)->registry = registry;
+    wefti_op_scratch(op, closing_t)->registry = registry;
     st = wefti_op_go(registry->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (st)
         atomic_fetch_sub(&registry->coming, 1);

@@ -22,7 +22,7 @@ static void request_free(reg_request_t *q)
 
 static reg_request_t *request_of(weft_op_t *op)
 {
-    return wefti_op_room(op, asking_t)->q;
+    return wefti_op_scratch(op, asking_t)->q;
 }
 
 static weft_status_t start(weft_op_t *op)
@@ -75,7 +75,7 @@ static weft_status_t post(reg_request_t *q, weft_op_t *op)
         wefti_reg_leave(r);
     }
     if (!st) {
-        wefti_op_room(op, asking_t)->q = q;
+        wefti_op_scratch(op, asking_t)->q = q;
         st = wefti_op_go_by(rt, op, start);
         if (st && !q->came) /* the runtime was closed meanwhile */
             atomic_fetch_sub(&r->coming, 1);

@@ -173,7 +173,7 @@ typedef struct ending {
 
 static weft_status_t start_end(weft_op_t *op)
 {
-    weft_watch_t *w = wefti_op_room(op, ending_t)->watch;
+    weft_watch_t *w = wefti_op_scratch(op, ending_t)->watch;
     bool own = op == &w->own;
     wefti_handle_quiet(&w->handle);
     atomic_fetch_sub(&w->coming, 1);
@@ -215,7 +215,7 @@ weft_status_t weft_watch_end(weft_watch_t *watch, weft_op_t *op)
     wefti_handle_leave(&watch->handle);
     if (st)
         return st;
-    wefti_op_room(op, ending_t)->watch = watch;
+    wefti_op_scratch(op, ending_t)->watch = watch;
     st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (st)
         atomic_fetch_sub(&watch->coming, 1);

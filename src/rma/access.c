@@ -119,7 +119,7 @@ void wefti_rma_end(rma_acc_t *acc, weft_status_t status)
     } else {
         if (__builtin_expect(status && r->ep, 0))
             explain(acc, status);
-        wefti_op_complete(wefti_op_of_room(acc), status);
+        wefti_op_complete(wefti_op_of_scratch(acc), status);
     }
     wefti_rma_flushes(r);
     weft_ep_t *ep = r->ep;
@@ -580,7 +580,7 @@ void wefti_rma_answer(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size
         if (reply.kind == REC_DATA)
             st = wefti_rma_scatter(acc, 0, (const uint8_t *)wefti_wild_bare(wefti_wild_skip(rec, sizeof reply)), acc->len);
         if (reply.kind == REC_VALUE)
-            wefti_wild_take(&wefti_op_of_room(acc)->tag, wefti_wild_skip(rec, sizeof reply), 8);
+            wefti_wild_take(&wefti_op_of_scratch(acc)->tag, wefti_wild_skip(rec, sizeof reply), 8);
         done(ep, acc, st);
     }
     if (ep->lane && !wefti_list_empty(&rma_ep(ep)->pending))

@@ -35,7 +35,7 @@ static void one_less(rma_batch_t *b)
 {
     if (--b->left)
         return;
-    finish(b->op, b->items, b->n, wefti_op_room(b->op, rma_post_t)->why);
+    finish(b->op, b->items, b->n, wefti_op_scratch(b->op, rma_post_t)->why);
     wefti_free(b);
 }
 
@@ -119,7 +119,7 @@ static void item_begin(rma_batch_t *b, size_t i)
 
 static weft_status_t batch_start(weft_op_t *op)
 {
-    rma_post_t *p = wefti_op_room(op, rma_post_t);
+    rma_post_t *p = wefti_op_scratch(op, rma_post_t);
     weft_rma_item_t *items = p->items;
     size_t n = p->n, first = 0;
     uint64_t done = 0; /* bytes of this post: what is more than a mapped access may be takes turns with others */
@@ -157,7 +157,7 @@ static weft_status_t batch_start(weft_op_t *op)
 
 static void batch_cancel(weft_op_t *op, weft_status_t why)
 {
-    rma_post_t *p = wefti_op_room(op, rma_post_t);
+    rma_post_t *p = wefti_op_scratch(op, rma_post_t);
     rma_batch_t *b = p->batch;
     if (!p->why)
         p->why = why;
@@ -170,7 +170,7 @@ static void batch_cancel(weft_op_t *op, weft_status_t why)
 
 static void batch_skip(weft_op_t *op)
 {
-    const rma_post_t *p = wefti_op_room(op, rma_post_t);
+    const rma_post_t *p = wefti_op_scratch(op, rma_post_t);
     for (size_t i = 0; i < p->n; i++) {
         (void)item_fits(&p->items[i]); /* its fence stands */
         p->items[i].status = WEFT_ERR_CANCELLED;
@@ -201,7 +201,7 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
         wefti_op_unprepare(op);
         goto err_coming;
     }
-    *wefti_op_room(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
+    *wefti_op_scratch(op, rma_post_t) = (rma_post_t){.items = items, .n = n};
     op->from = items[0].remote->owner;
     for (size_t i = 0; i < n; i++) /* a fence that is called from now on is not before it, whenever the driver begins */
         items[i].status = first_of_remote(items, i) && atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
@@ -225,7 +225,7 @@ typedef struct rma_flush {
 
 static void flush_end(weft_op_t *op, weft_status_t st)
 {
-    weft_remote_t *r = wefti_op_room(op, rma_flush_t)->remote;
+    weft_remote_t *r = wefti_op_scratch(op, rma_flush_t)->remote;
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_op_complete(op, st);
     wefti_rma_remote_unref(r);
@@ -238,14 +238,14 @@ void wefti_rma_flushes(weft_remote_t *r)
     wefti_list_t *l = wefti_list_first(&r->live);
     uint64_t oldest = l ? wefti_container_of(l, rma_acc_t, live_link)->seq : UINT64_MAX;
     r->refs++;
-    while ((l = wefti_list_first(&r->flushes)) && wefti_op_room(wefti_op_of_link(l), rma_flush_t)->seq < oldest)
+    while ((l = wefti_list_first(&r->flushes)) && wefti_op_scratch(wefti_op_of_link(l), rma_flush_t)->seq < oldest)
         flush_end(wefti_op_of_link(l), WEFT_OK);
     wefti_rma_remote_unref(r);
 }
 
 static weft_status_t flush_start(weft_op_t *op)
 {
-    rma_flush_t *f = wefti_op_room(op, rma_flush_t);
+    rma_flush_t *f = wefti_op_scratch(op, rma_flush_t);
     weft_remote_t *r = f->remote;
     weft_status_t st = WEFT_OK;
     if (wefti_list_empty(&r->live)) {
@@ -276,11 +276,11 @@ weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
         wefti_op_unprepare(op);
         return st;
     }
-    *wefti_op_room(op, rma_flush_t) = (rma_flush_t){.remote = r};
+    *wefti_op_scratch(op, rma_flush_t) = (rma_flush_t){.remote = r};
     op->from = r->owner;
     op->len = 0;
     st = wefti_op_go(rt, op);
-    if (st && wefti_op_room(op, rma_flush_t)->remote) /* the runtime was closed meanwhile */
+    if (st && wefti_op_scratch(op, rma_flush_t)->remote) /* the runtime was closed meanwhile */
         wefti_rma_comes_not(r);
     return st;
 }

@@ -40,7 +40,7 @@ typedef struct ending {
 
 static ending_t *ending(weft_op_t *op)
 {
-    return wefti_op_room(op, ending_t);
+    return wefti_op_scratch(op, ending_t);
 }
 
 static const wefti_op_kind_t revoke_kind, free_kind;

@@ -103,8 +103,9 @@ weft_status_t wefti_rma_grant_check(rma_grant_t *g, uint32_t rights, uint64_t of
     /* The generation too: a revoke counts from its call on, which may come from another thread. One that is not stale has a region. */
     if (g->stale || g->generation != atomic_load_explicit(&region->generation, memory_order_relaxed))
         return refuse(g, WEFT_ERR_STALE);
+    uint64_t until = atomic_load_explicit(&region->until, memory_order_relaxed);
     /* By the clock, too: in a process that was stopped and goes on, what waits may be read before the timer is looked at. */
-    if ((g->expires && wefti_now(g->ep->rt) >= g->expires) || (region->until && wefti_now(g->ep->rt) >= region->until))
+    if ((g->expires && wefti_now(g->ep->rt) >= g->expires) || (until && wefti_now(g->ep->rt) >= until))
         return refuse(g, WEFT_ERR_STALE);
     if (rights & ~g->rights)
         return refuse(g, WEFT_ERR_RIGHTS);

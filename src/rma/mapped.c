@@ -33,7 +33,7 @@ static weft_status_t touch(rma_acc_t *acc, uint64_t n)
         return wefti_rma_scatter(acc, acc->stepped, there, n);
     if (acc->what == ACC_WRITE)
         return wefti_rma_gather(acc, acc->stepped, there, n);
-    wefti_op_of_room(acc)->tag = rma_atomic_apply(there, acc->which, acc->width, acc->operand, acc->compare);
+    wefti_op_of_scratch(acc)->tag = rma_atomic_apply(there, acc->which, acc->width, acc->operand, acc->compare);
     return WEFT_OK;
 }
 

@@ -247,7 +247,7 @@ static rma_native_t *one_new(weft_ep_t *ep, rma_acc_t *acc)
 
 weft_status_t wefti_rma_native_start(weft_ep_t *ep, rma_acc_t *acc)
 {
-    const wefti_rail_ops_t *ops = ep->lane->ops;
+    const wefti_transport_ops_t *ops = ep->lane->ops;
     weft_remote_t *r = acc->remote;
     weft_status_t st;
     if (rma_ep(ep)->n_native >= RMA_REQUESTS)

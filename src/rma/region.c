@@ -291,11 +291,6 @@ void wefti_rma_region_gone(weft_region_t *r)
     wefti_handle_free(&handles, r);
 }
 
-void wefti_region_until(weft_region_t *region, uint64_t when)
-{
-    region->until = when;
-}
-
 /* --- the rest of the calls ----------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_rma_region_enter(const weft_region_t *region)
@@ -308,6 +303,19 @@ weft_status_t wefti_rma_region_enter(const weft_region_t *region)
         return WEFT_OK;
     wefti_rma_region_leave(region);
     return wefti_fail_gone(region->rt);
+}
+
+weft_status_t weft_region_until(weft_region_t *region, uint64_t when)
+{
+    weft_status_t st = wefti_rma_region_enter(region);
+    if (st)
+        return st;
+    if (region->checked)
+        atomic_store(&region->until, when);
+    else
+        st = wefti_fail(WEFT_ERR_STATE, "peers may map this region, and what is mapped cannot be refused: make it `unmapped`");
+    wefti_rma_region_leave(region);
+    return st;
 }
 
 weft_status_t weft_region_extend(weft_region_t *region, uint64_t len)

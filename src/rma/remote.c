@@ -6,7 +6,7 @@
  *
  * Small accesses to mapped memory do not look whether it was dropped: what they look at stays in its memory, and says that nothing is mapped.
  *
- * Mapping: where the owner gives a ticket for its memory, and the rail can use it, accesses go there directly. Otherwise, and if the
+ * Mapping: where the owner gives a map_handle for its memory, and the transport can use it, accesses go there directly. Otherwise, and if the
  * mapping fails, the same grant is used over the lane. */
 #include <sys/mman.h>
 
@@ -215,14 +215,14 @@ void wefti_rma_remotes_down(weft_ep_t *ep, weft_status_t why)
 
 /* --- attaching ------------------------------------------------------------------------------------------------------------------- */
 
-/* Map what the ticket is for. false: use the lane. */
-static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const uint8_t *ticket, size_t ticket_n)
+/* Map what the map_handle is for. false: use the lane. */
+static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const uint8_t *map_handle, size_t map_handle_n)
 {
     wefti_lane_t *lane = ep->lane;
     void *ptr;
-    if (!a->stamp || !ticket_n || r->wanted == WEFT_RMA_CHECKED || !lane || !lane->ops->map)
+    if (!a->stamp || !map_handle_n || r->wanted == WEFT_RMA_CHECKED || !lane || !lane->ops->map)
         return false;
-    if (lane->ops->map(lane, ticket, ticket_n, (size_t)a->map_bytes, &ptr)) {
+    if (lane->ops->map(lane, map_handle, map_handle_n, (size_t)a->map_bytes, &ptr)) {
         wefti_info("a region of a peer could not be mapped, every access asks its owner: %s", weft_last_error());
         return false;
     }
@@ -246,19 +246,19 @@ static bool map(weft_ep_t *ep, weft_remote_t *r, const rma_attached_t *a, const 
 void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, size_t n)
 {
     rma_attached_t a;
-    uint8_t ticket[WEFTI_KEY_MAX]; /* or a fabric key */
-    _Static_assert(WEFTI_KEY_MAX >= WEFTI_TICKET_MAX, "it holds either");
+    uint8_t map_handle[WEFTI_KEY_MAX]; /* or a fabric key */
+    _Static_assert(WEFTI_KEY_MAX >= WEFTI_MAP_HANDLE_MAX, "it holds either");
     if (n < sizeof a) { /* its request was cancelled: nobody looked at the length of the answer */
         wefti_rma_nonsense(ep);
         return;
     }
     wefti_wild_take(&a, rec, sizeof a);
-    size_t ticket_n = n - sizeof a;
-    if (ticket_n <= sizeof ticket)
-        wefti_wild_take(ticket, wefti_wild_skip(rec, sizeof a), ticket_n);
-    if (!a.grant || ticket_n > sizeof ticket || a.rights & ~WEFT_RMA_ALL ||
+    size_t map_handle_n = n - sizeof a;
+    if (map_handle_n <= sizeof map_handle)
+        wefti_wild_take(map_handle, wefti_wild_skip(rec, sizeof a), map_handle_n);
+    if (!a.grant || map_handle_n > sizeof map_handle || a.rights & ~WEFT_RMA_ALL ||
         (a.stamp &&
-         (ticket_n > WEFTI_TICKET_MAX || a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 || a.map_bytes < RMA_CONTROL ||
+         (map_handle_n > WEFTI_MAP_HANDLE_MAX || a.slot >= RMA_SLOTS || a.map_bytes > SIZE_MAX / 2 || a.map_bytes < RMA_CONTROL ||
           a.map_offset < RMA_CONTROL || a.map_offset > a.map_bytes || a.len > a.map_bytes - a.map_offset))) {
         wefti_rma_nonsense(ep);
         if (acc)
@@ -276,9 +276,9 @@ void wefti_rma_attached(weft_ep_t *ep, rma_acc_t *acc, const wefti_wild_t *rec, 
     r->rights = a.rights;
     r->generation = a.generation;
     r->path = WEFT_RMA_CHECKED;
-    if (map(ep, r, &a, ticket, ticket_n))
+    if (map(ep, r, &a, map_handle, map_handle_n))
         r->path = WEFT_RMA_MAPPED;
-    else if (!a.stamp && ticket_n && wefti_rma_native_open(r, ep, ticket, ticket_n))
+    else if (!a.stamp && map_handle_n && wefti_rma_native_open(r, ep, map_handle, map_handle_n))
         r->path = WEFT_RMA_NATIVE;
     if (r->wanted && r->wanted != r->path) {
         wefti_rma_end(acc, WEFT_ERR_UNSUPPORTED);

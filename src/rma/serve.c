@@ -298,12 +298,12 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_
     rma_state_t *rs = rma_state(ep->rt);
     struct {
         rma_attached_t a;
-        uint8_t ticket[WEFTI_KEY_MAX]; /* or a fabric key */
+        uint8_t map_handle[WEFTI_KEY_MAX]; /* or a fabric key */
     } rec;
     uint8_t claim_bytes[WEFT_REGION_KEY_MAX];
     rma_claim_t claim;
     rma_grant_t *grant = NULL;
-    size_t ticket_n = 0;
+    size_t map_handle_n = 0;
     wefti_wild_take(claim_bytes, bytes, head->len);
     weft_status_t st = head->flags & F_NAME ? wefti_rma_named(rs, (const char *)claim_bytes, head->len, &claim)
                                             : wefti_rma_key_open(rs, claim_bytes, head->len, &claim);
@@ -322,8 +322,8 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_
                              .rights = grant->rights};
     if (grant->slot >= 0) {
         const rma_share_t *share = &grant->region->share;
-        ticket_n = ep->lane->ops->expose(ep->lane, share->fd, share->bytes, rec.ticket);
-        if (!ticket_n) {
+        map_handle_n = ep->lane->ops->expose(ep->lane, share->fd, share->bytes, rec.map_handle);
+        if (!map_handle_n) {
             wefti_rma_grant_unmap(grant);
         } else {
             rec.a.slot = (uint32_t)grant->slot;
@@ -332,10 +332,10 @@ static void on_attach(weft_ep_t *ep, const rma_attach_t *head, const wefti_wild_
             rec.a.map_offset = RMA_CONTROL + grant->offset;
         }
     } else if (head->flags & F_NATIVE) {
-        ticket_n = wefti_rma_native_grant(grant, rec.ticket);
+        map_handle_n = wefti_rma_native_grant(grant, rec.map_handle);
     }
     wefti_count_up(&rs->served, 1);
-    reply(ep, &rec, sizeof rec.a + ticket_n);
+    reply(ep, &rec, sizeof rec.a + map_handle_n);
 }
 
 /* --- records in ------------------------------------------------------------------------------------------------------------------- */

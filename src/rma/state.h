@@ -25,7 +25,7 @@
 /* docs/design/wire.md has them byte by byte. Every request has an id of its poster's and is answered once; answers may come in any order. */
 enum {
     REC_ATTACH = WEFTI_REC_RMA_FIRST, /* rma_attach_t, a region's key or (F_NAME) a name: answered by ATTACHED or DONE */
-    REC_ATTACHED,                     /* rma_attached_t, a ticket for the mapping */
+    REC_ATTACHED,                     /* rma_attached_t, a map_handle for the mapping */
     REC_DROP,                         /* rma_drop_t: no answer */
     REC_READ,                         /* rma_request_t: answered by DATA, PAYLOAD or DONE */
     REC_WRITE,                        /* rma_request_t, with F_TELL the value (8 bytes), the bytes: answered by DONE */
@@ -89,7 +89,7 @@ typedef struct rma_attached {
     uint64_t stamp;           /* of the slot; 0: no mapping, and so are the next two */
     uint64_t map_bytes;       /* of the memfd, the control page included */
     uint64_t map_offset;      /* of the part's first byte in it */
-} rma_attached_t;             /* a ticket follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
+} rma_attached_t;             /* a map_handle follows, where stamp is not 0; else, with F_NATIVE, perhaps a fabric key */
 
 typedef struct rma_drop {
     uint8_t kind, zero[7];
@@ -192,7 +192,7 @@ struct weft_region {
     uint8_t *base;                /* share.data, or the program's */
     _Atomic uint64_t len;
     uint64_t max_len;
-    uint64_t until;               /* fabric time from which nothing is let in; 0: none. The driver's */
+    _Atomic uint64_t until;       /* fabric time from which nothing is let in; 0: none */
     uint32_t rights, name_rights;
     const weft_mem_kind_t *device; /* NULL: the processor can touch it */
     char *name;                   /* NULL: none */
@@ -450,8 +450,8 @@ struct rma_big_acc {
     bool replied;
 };
 
-static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch->op : wefti_op_of_room(acc); }
-static inline rma_acc_t *rma_acc(weft_op_t *op) { return wefti_op_room(op, rma_acc_t); }
+static inline weft_op_t *rma_op(rma_acc_t *acc) { return acc->batch ? acc->batch->op : wefti_op_of_scratch(acc); }
+static inline rma_acc_t *rma_acc(weft_op_t *op) { return wefti_op_scratch(op, rma_acc_t); }
 static inline bool rma_writes(const rma_acc_t *acc) { return acc->what == ACC_WRITE || acc->what == ACC_ATOMIC; }
 
 /* --- post.c: what the program may ask, and the way of a small mapped access -------------------------------------------------------- */

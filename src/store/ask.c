@@ -42,13 +42,13 @@ void wefti_store_ask_of(store_ask_t *a, weft_store_t *store)
 weft_status_t wefti_store_ask_for(weft_store_t *store, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out)
 {
     if (!op)
-        return wefti_fail(WEFT_ERR_INVALID, "the operation is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the operation is NULL");
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
     *ask_out = wefti_store_ask_new(store, kind, name);
     wefti_store_leave(store);
-    return *ask_out ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+    return *ask_out ? WEFT_OK : weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
 }
 
 void wefti_store_ask_drop(store_ask_t *a)
@@ -70,13 +70,14 @@ static void let_go(store_ask_t *a)
 void wefti_store_ask_end(store_ask_t *a, weft_status_t status)
 {
     weft_op_t *op = a->op;
+    uint64_t sentence = a->sentence;
     a->op = NULL;
     a->over = true;
     if (a->renewal)
         a->store->renewing = false;
     let_go(a);
     if (op)
-        wefti_op_complete(op, status);
+        weft_ext_op_complete(op, status, sentence);
 }
 
 /* An operation that several requests serve, one after the other. */
@@ -84,7 +85,7 @@ void wefti_store_ask_takes_over(store_ask_t *next, store_ask_t *a)
 {
     next->op = a->op;
     a->op = NULL;
-    wefti_op_room(next->op, asking_t)->ask = next;
+    weft_ext_scratch(next->op, asking_t)->ask = next;
 }
 
 static void own_done(weft_op_t *op, void *user)
@@ -136,8 +137,7 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
     if (a->kind == STORE_OPEN && !can_store(ep)) {
-        if (a->op) /* else nobody hears it, and the next failure would say it */
-            wefti_ep_says(ep, "its library serves no memory; it is too old");
+        a->sentence = weft_ext_sentence(ep, "its program cannot serve memory: libweft-elements is not in it");
         return WEFT_ERR_UNSUPPORTED;
     }
     weft_status_t st = wefti_slots_add(&e->asked, a, &a->id);
@@ -165,7 +165,7 @@ static weft_status_t transmit(store_ask_t *a, weft_ep_t *ep)
 static void flush(weft_ep_t *ep)
 {
     store_ep_t *e = store_ep(ep);
-    while (ep->lane && e->asked.taken < STORE_ASKS && !wefti_list_empty(&e->waiting)) {
+    while (weft_ep_get_state(ep) == WEFT_EP_UP && e->asked.taken < STORE_ASKS && !wefti_list_empty(&e->waiting)) {
         store_ask_t *a = wefti_container_of(wefti_list_pop(&e->waiting), store_ask_t, link);
         a->state = ASK_NEW;
         weft_status_t st = transmit(a, ep);
@@ -177,7 +177,7 @@ static void flush(weft_ep_t *ep)
 void wefti_store_ask_send(store_ask_t *a)
 {
     weft_ep_t *ep = wefti_store_ep(a->store);
-    weft_status_t st = ep ? wefti_ep_may_wait(ep) : (weft_status_t)atomic_load(&a->store->state);
+    weft_status_t st = ep ? weft_ext_ep_usable(ep) : (weft_status_t)atomic_load(&a->store->state);
     if (st || !ep) {
         wefti_store_ask_end(a, st ? st : WEFT_ERR_CLOSED);
         return;
@@ -191,7 +191,7 @@ void wefti_store_ask_send(store_ask_t *a)
 
 static store_ask_t *ask_of(weft_op_t *op)
 {
-    return wefti_op_room(op, asking_t)->ask;
+    return weft_ext_scratch(op, asking_t)->ask;
 }
 
 static weft_status_t start(weft_op_t *op)
@@ -199,16 +199,16 @@ static weft_status_t start(weft_op_t *op)
     store_ask_t *a = ask_of(op);
     weft_store_t *store = a->store;
     bool must = a->kind == STORE_CLOSE || a->kind == STORE_FREE; /* these end something here, whatever the server does about it */
-    weft_status_t st = must ? WEFT_OK : wefti_op_may_start(op);
+    weft_status_t st = must ? WEFT_OK : weft_ext_op_may_start(op);
     if (!st)
-        st = wefti_op_track(op);
+        st = weft_ext_op_track(op);
     if (st && !must)
         return st;
     weft_status_t state = (weft_status_t)atomic_load_explicit(&store->state, memory_order_relaxed);
     if (!state)
-        state = wefti_store_ep(store) ? wefti_ep_may_wait(store->ep) : WEFT_ERR_CLOSED;
+        state = wefti_store_ep(store) ? weft_ext_ep_usable(store->ep) : WEFT_ERR_CLOSED;
     if (state && !must)
-        return wefti_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
+        return weft_fail(state, a->kind == STORE_OPEN ? "the endpoint is closed or lost; open another one"
                                                        : "the store cannot be used any more; open it again");
     a->op = op;
     if (a->kind == STORE_CLOSE)
@@ -229,6 +229,7 @@ static void failed(weft_op_t *op, weft_status_t st)
 static void cancel(weft_op_t *op, weft_status_t why)
 {
     store_ask_t *a = ask_of(op);
+    uint64_t sentence = 0;
     a->op = NULL;
     if (a->state == ASK_WAITING) {
         wefti_list_remove(&a->link);
@@ -237,19 +238,19 @@ static void cancel(weft_op_t *op, weft_status_t why)
     } else if (a->state == ASK_ATTACHING) {
         weft_op_cancel(&a->attach);
     } else if (a->state == ASK_SENT && why == WEFT_ERR_TIMEOUT && wefti_store_ep(a->store)) {
-        wefti_ep_says(wefti_store_ep(a->store), "the memory server has not answered in time");
+        sentence = weft_ext_sentence(wefti_store_ep(a->store), "the memory server has not answered in time");
     }
-    wefti_op_complete(op, why);
+    weft_ext_op_complete(op, why, sentence);
 }
 
-static const wefti_op_kind_t ask_kind = {.name = "store request", .start = start, .cancel = cancel, .failed = failed};
-static const wefti_op_kind_t own_kind = {
+static const weft_op_kind_t ask_kind = {.name = "store request", .start = start, .cancel = cancel, .failed = failed};
+static const weft_op_kind_t own_kind = {
     .name = "store request", .start = start, .cancel = cancel, .failed = failed, .by_post = true};
 
 static weft_status_t post(store_ask_t *a, weft_op_t *op)
 {
     store_state_t *ss = a->store->ss;
-    const wefti_op_kind_t *kind = op ? &ask_kind : &own_kind;
+    const weft_op_kind_t *kind = op ? &ask_kind : &own_kind;
     if (!op) {
         op = &a->own;
         op->fn = own_done;
@@ -257,10 +258,10 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
         a->owning = true;
         store_begin(ss);
     }
-    weft_status_t st = wefti_op_prepare(ss->rt, op, kind);
+    weft_status_t st = weft_ext_op_prepare(ss->rt, op, kind);
     if (!st) {
-        wefti_op_room(op, asking_t)->ask = a;
-        st = wefti_op_go_by(ss->rt, op, start);
+        weft_ext_scratch(op, asking_t)->ask = a;
+        st = weft_ext_op_start(op);
     }
     if (st && a->owning) {
         a->owning = false;
@@ -272,13 +273,13 @@ static weft_status_t post(store_ask_t *a, weft_op_t *op)
 weft_status_t wefti_store_ask_post(store_ask_t *a, weft_op_t *op)
 {
     weft_runtime_t *rt = a->store->rt;
-    weft_status_t st = wefti_join(rt); /* so that the room stays */
+    weft_status_t st = weft_ext_enter(rt); /* so that the room stays */
     if (st)
         return st;
     st = wefti_store_there(a->store);
     if (!st)
         st = post(a, op); /* it is gone then, perhaps */
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -298,14 +299,14 @@ void wefti_store_replied(weft_am_t *am, void *user)
     store_reply_t p;
     (void)user;
     if (am->len || !wefti_store_get_reply(am->header, am->header_len, &p)) {
-        wefti_ep_protocol_error(ep, "a reply of a store that is none");
+        weft_ext_ep_break(ep, WEFT_ERR_PROTOCOL, "a reply of a store that is none");
         return;
     }
     store_ask_t *a = (store_ask_t *)wefti_slots_get(&store_ep(ep)->asked, p.id);
     if (!a) /* of a connection before this one */
         return;
     if (a->kind != p.kind) {
-        wefti_ep_protocol_error(ep, "a reply of a store to something else");
+        weft_ext_ep_break(ep, WEFT_ERR_PROTOCOL, "a reply of a store to something else");
         return;
     }
     unsend(a, ep);
@@ -314,7 +315,7 @@ void wefti_store_replied(weft_am_t *am, void *user)
     if (p.flags & STORE_LEASE_OVER)
         atomic_store(&a->store->state, WEFT_ERR_STALE);
     if (p.status && a->op)
-        wefti_store_refusal(a, ep, &p);
+        a->sentence = wefti_store_refusal(a, ep, &p);
     wefti_store_answer(a, &p);
     flush(ep);
 }
@@ -344,10 +345,10 @@ void wefti_store_asks_down(weft_ep_t *ep, weft_status_t why)
 weft_status_t wefti_store_check_name(const char *name, const char *what)
 {
     if (!name)
-        return wefti_fail(WEFT_ERR_INVALID, "the name of %s is NULL", what);
+        return weft_fail(WEFT_ERR_INVALID, "the name of %s is NULL", what);
     size_t n = strnlen(name, WEFT_RMA_NAME_MAX + 1);
     if (!wefti_store_name_ok(name, n))
-        return wefti_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
+        return weft_fail(WEFT_ERR_INVALID, "the name of %s is 1 to %u bytes of UTF-8 without control characters", what,
                           WEFT_RMA_NAME_MAX);
     return WEFT_OK;
 }

@@ -154,10 +154,10 @@ void wefti_store_block_answer(store_ask_t *a, const store_reply_t *p)
 static weft_status_t enter(const weft_block_t *block)
 {
     if (!block)
-        return wefti_fail(WEFT_ERR_INVALID, "the block is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the block is NULL");
     return wefti_handle_enter(&((weft_block_t *)(uintptr_t)block)->handle)
                ? WEFT_OK
-               : wefti_fail(WEFT_ERR_CLOSED, "the block was freed or dropped");
+               : weft_fail(WEFT_ERR_CLOSED, "the block was freed or dropped");
 }
 
 static void leave(const weft_block_t *block)
@@ -169,7 +169,7 @@ static void leave(const weft_block_t *block)
 static weft_status_t ask_about(weft_block_t *block, const weft_op_t *op, uint8_t kind, const char *name, store_ask_t **ask_out)
 {
     if (!op)
-        return wefti_fail(WEFT_ERR_INVALID, "the operation is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the operation is NULL");
     weft_status_t st = enter(block);
     if (st)
         return st;
@@ -179,7 +179,7 @@ static weft_status_t ask_about(weft_block_t *block, const weft_op_t *op, uint8_t
         atomic_fetch_add_explicit(&block->refs, 1, memory_order_relaxed);
         a->block = block;
     } else {
-        st = wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+        st = weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
     }
     leave(block);
     *ask_out = a;
@@ -196,9 +196,9 @@ weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opt
     if (st)
         return st;
     if (o.max_len && o.max_len < o.len)
-        return wefti_fail(WEFT_ERR_INVALID, "a block has at most max_len bytes, not %llu", (unsigned long long)o.len);
+        return weft_fail(WEFT_ERR_INVALID, "a block has at most max_len bytes, not %llu", (unsigned long long)o.len);
     if (o.shared && !o.name)
-        return wefti_fail(WEFT_ERR_INVALID, "a shared block needs a name: nobody would find it any more");
+        return weft_fail(WEFT_ERR_INVALID, "a shared block needs a name: nobody would find it any more");
     st = wefti_store_ask_for(store, op, STORE_ALLOC, o.name, &a);
     if (st)
         return st;
@@ -235,7 +235,7 @@ static weft_status_t key(const weft_block_t *block, void *buf, size_t *len)
     size_t room = *len;
     *len = r->key_len;
     if (room < r->key_len)
-        return wefti_fail(WEFT_ERR_LIMIT, "the region key has %u bytes and there is room for %zu", r->key_len, room);
+        return weft_fail(WEFT_ERR_LIMIT, "the region key has %u bytes and there is room for %zu", r->key_len, room);
     memcpy(buf, r->key, r->key_len);
     return WEFT_OK;
 }
@@ -243,7 +243,7 @@ static weft_status_t key(const weft_block_t *block, void *buf, size_t *len)
 weft_status_t weft_block_key(const weft_block_t *block, void *buf, size_t *len)
 {
     if (!block || !len || (!buf && *len))
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !block ? "the block" : "where the region key goes");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", !block ? "the block" : "where the region key goes");
     weft_status_t st = enter(block);
     if (st)
         return st;
@@ -292,8 +292,8 @@ weft_status_t weft_block_free(weft_block_t *block, weft_op_t *op)
         a->q.block = block->id;
     leave(block);
     if (!first)
-        return wefti_fail(WEFT_ERR_CLOSED, "the block is being freed or dropped already");
-    st = a ? wefti_store_ask_go(a, op) : wefti_fail(WEFT_ERR_NOMEM, "no memory for a request");
+        return weft_fail(WEFT_ERR_CLOSED, "the block is being freed or dropped already");
+    st = a ? wefti_store_ask_go(a, op) : weft_fail(WEFT_ERR_NOMEM, "no memory for a request");
     if (st)
         wefti_handle_reopen(&block->handle); /* nothing was started: it is as it was */
     else

@@ -164,7 +164,7 @@ weft_status_t wefti_store_block_new(weft_store_server_t *s, store_client_t *c, c
     b->len = q->len;
     b->max_len = max_len;
     b->charge = pages(q->len);
-    b->born = wefti_now(s->ss->rt);
+    b->born = weft_now(s->ss->rt);
     b->shared = shared;
     b->name_len = q->name_len;
     memcpy(b->name, q->name ? q->name : "", q->name_len);
@@ -226,7 +226,8 @@ weft_status_t wefti_store_block_tell(store_held_t *b, uint32_t rights, uint8_t *
     size_t n = WEFT_REGION_KEY_MAX;
     o.rights = rights;
     /* an empty one has no byte that could be read or written, so that it is zero when it is extended */
-    weft_status_t st = b->len ? weft_region_key(b->region, &o, key, &n) : wefti_rma_key_empty(b->region, &o, key, &n);
+    o.empty = !b->len;
+    weft_status_t st = weft_region_key(b->region, &o, key, &n);
     if (st)
         return st;
     reply->block = b->id;

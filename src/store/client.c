@@ -32,17 +32,18 @@ void wefti_store_unref(weft_store_t *store)
 
 weft_status_t wefti_store_there(const weft_store_t *store)
 {
-    if (wefti_gone(store->rt))
-        return wefti_fail_gone(store->rt);
-    return store->rt->handle.uses == store->rt_uses ? WEFT_OK : wefti_fail(WEFT_ERR_CLOSED, "the runtime of the store is closed");
+    weft_status_t st = weft_ext_check(store->rt);
+    if (st)
+        return st;
+    return weft_ext_use(store->rt) == store->rt_use ? WEFT_OK : weft_fail(WEFT_ERR_CLOSED, "the runtime of the store is closed");
 }
 
 weft_status_t wefti_store_enter(const weft_store_t *store)
 {
     if (!store)
-        return wefti_fail(WEFT_ERR_INVALID, "the store is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the store is NULL");
     if (!wefti_handle_enter(&((weft_store_t *)(uintptr_t)store)->handle))
-        return wefti_fail(WEFT_ERR_CLOSED, "the store was closed");
+        return weft_fail(WEFT_ERR_CLOSED, "the store was closed");
     weft_status_t st = wefti_store_there(store);
     if (st)
         wefti_store_leave(store);
@@ -57,7 +58,7 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
     if (store->rt == rt)
         atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
     else
-        st = wefti_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
+        st = weft_fail(WEFT_ERR_INVALID, "the store is of another runtime than the mirror");
     wefti_store_leave(store);
     return st;
 }
@@ -66,7 +67,7 @@ weft_status_t wefti_store_hold(weft_store_t *store, const weft_runtime_t *rt)
 static void part(weft_store_t *store)
 {
     wefti_handle_quiet(&store->handle);
-    wefti_timer_stop(store->rt, &store->renew);
+    weft_ext_timer_stop(store->rt, &store->renew);
     wefti_list_remove(&store->all_link);
     if (wefti_list_linked(&store->ep_link))
         wefti_list_remove(&store->ep_link);
@@ -78,7 +79,7 @@ void wefti_store_closing(weft_store_t *store)
     wefti_store_unref(store); /* the program's; the request has one */
 }
 
-static void leave(wefti_call_t *call)
+static void leave(weft_ext_call_t *call)
 {
     weft_store_t *store = wefti_container_of(call, weft_store_t, leave_call);
     store_ask_t *bye = store->bye;
@@ -104,7 +105,7 @@ void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
     for (wefti_list_t *l; (l = wefti_list_pop(&store_ep(ep)->stores));) {
         weft_store_t *store = wefti_container_of(l, weft_store_t, ep_link);
         int32_t ok = WEFT_OK;
-        wefti_timer_stop(store->rt, &store->renew);
+        weft_ext_timer_stop(store->rt, &store->renew);
         atomic_compare_exchange_strong(&store->state, &ok, (int32_t)why);
         store->ep = NULL;
     }
@@ -113,7 +114,7 @@ void wefti_store_stores_down(weft_ep_t *ep, weft_status_t why)
 void wefti_store_stores_shutdown(store_state_t *ss)
 {
     wefti_list_each(l, &ss->stores)
-        wefti_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
+        weft_ext_timer_stop(ss->rt, &wefti_container_of(l, weft_store_t, all_link)->renew);
 }
 
 /* Those that the program forgot. */
@@ -131,10 +132,10 @@ void wefti_store_stores_free(store_state_t *ss)
 static void renew_later(weft_store_t *store)
 {
     if (!store->manual && !atomic_load(&store->state))
-        wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + store->lease_ns / 3);
+        weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
 }
 
-static void renew_due(wefti_timer_t *t)
+static void renew_due(weft_ext_timer_t *t)
 {
     weft_store_t *store = wefti_container_of(t, weft_store_t, renew);
     store_ask_t *a = store->renewing ? NULL : wefti_store_ask_new(store, STORE_RENEW, NULL);
@@ -168,7 +169,7 @@ static void opened(store_ask_t *a, const store_reply_t *p)
     store->lease_ns = p->lease_ns > LEASE_MIN ? p->lease_ns : LEASE_MIN; /* whatever it says: renewing is not all we do */
     memcpy(store->server, p->server, sizeof store->server);
     weft_status_t st =
-        store->manual ? WEFT_OK : wefti_timer_at(store->rt, &store->renew, wefti_now(store->rt) + store->lease_ns / 3);
+        store->manual ? WEFT_OK : weft_ext_timer_set(store->rt, &store->renew, weft_now(store->rt) + store->lease_ns / 3);
     if (st) {
         if (store->fresh)
             give_lease_back(store);
@@ -234,17 +235,17 @@ void wefti_store_random_id(store_state_t *ss, uint8_t id_out[WEFT_STORE_ID])
     crypto_generichash(id_out, WEFT_STORE_ID, (const uint8_t *)&n, sizeof n, ss->secret, sizeof ss->secret);
 }
 
-static weft_status_t open_on(weft_ep_t *ep, const weft_store_opts_t *o, weft_op_t *op)
+static weft_status_t open_on(store_state_t *ss, weft_ep_t *ep, const weft_store_opts_t *o, weft_op_t *op)
 {
     weft_store_t *store = (weft_store_t *)wefti_handle_new(&handles);
     store_ask_t *bye = wefti_store_ask_new(NULL, STORE_CLOSE, NULL);
     if (!store || !bye)
         goto err_store;
-    store->rt = ep->rt;
-    store->rt_uses = ep->rt->handle.uses;
-    store->ss = store_state(ep->rt);
+    store->rt = ss->rt;
+    store->rt_use = weft_ext_use(ss->rt);
+    store->ss = ss;
     store->ep = ep;
-    store->ep_id = ep->id;
+    store->ep_id = weft_ep_id(ep);
     store->manual = o->manual;
     store->fresh = !o->id;
     store->renew.fn = renew_due;
@@ -264,38 +265,40 @@ static weft_status_t open_on(weft_ep_t *ep, const weft_store_opts_t *o, weft_op_
 err_store:
     wefti_handle_free(&handles, store);
     wefti_free(bye);
-    return wefti_fail(WEFT_ERR_NOMEM, "no memory for a store");
+    return weft_fail(WEFT_ERR_NOMEM, "no memory for a store");
 }
 
 weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op)
 {
     weft_store_opts_t o;
     if (!ep || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", ep ? "the operation" : "the endpoint");
     weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_store_opts_t");
-    if (!st)
-        st = wefti_ep_check(ep);
     if (st)
         return st;
-    weft_runtime_t *rt = ep->rt;
-    st = wefti_join(rt);
+    weft_runtime_t *rt = weft_ep_runtime(ep);
+    st = weft_ext_enter(rt);
     if (st)
         return st;
-    st = open_on(ep, &o, op);
-    wefti_part(rt);
+    store_state_t *ss = store_state(rt);
+    if (weft_ep_get_state(ep) == WEFT_EP_GONE)
+        st = weft_fail(WEFT_ERR_CLOSED, "the endpoint %llu was closed", (unsigned long long)weft_ep_id(ep));
+    else
+        st = ss ? open_on(ss, ep, &o, op) : wefti_store_no_state(rt);
+    weft_ext_leave(rt);
     return st;
 }
-/* Close the handle, for the one who is first; the runtime stays until wefti_part(store->rt). WEFT_ERR_INVALID, _CLOSED, _FORKED. */
+/* Close the handle, for the one who is first; the runtime stays until weft_ext_leave(store->rt). WEFT_ERR_INVALID, _CLOSED, _FORKED. */
 static weft_status_t close_handle(weft_store_t *store)
 {
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
     weft_runtime_t *rt = store->rt;
-    st = wefti_join(rt);
+    st = weft_ext_enter(rt);
     if (!st && !wefti_handle_close(&store->handle)) {
-        wefti_part(rt);
-        st = wefti_fail(WEFT_ERR_CLOSED, "the store is being closed already");
+        weft_ext_leave(rt);
+        st = weft_fail(WEFT_ERR_CLOSED, "the store is being closed already");
     }
     wefti_store_leave(store);
     return st;
@@ -317,7 +320,7 @@ weft_status_t weft_store_close(weft_store_t *store, weft_op_t *op)
         wefti_handle_reopen(&store->handle);
         wefti_store_unref(store);
     }
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -326,8 +329,8 @@ void weft_store_leave(weft_store_t *store)
     if (!store || close_handle(store))
         return;
     weft_runtime_t *rt = store->rt;
-    wefti_call_on_driver(rt, &store->leave_call); /* where that is too late, the end of the room lets go of it */
-    wefti_part(rt);
+    (void)weft_ext_call(rt, &store->leave_call); /* where that is too late, the end of the room lets go of it */
+    weft_ext_leave(rt);
 }
 
 weft_status_t weft_store_renew(weft_store_t *store, weft_op_t *op)
@@ -341,7 +344,7 @@ weft_status_t weft_store_get_info(const weft_store_t *store, weft_store_info_t *
 {
     weft_store_info_t all = WEFT_STORE_INFO_INIT;
     if (!store || !info_out || !info_out->size)
-        return wefti_fail(WEFT_ERR_INVALID, store ? "info goes to a struct made with WEFT_STORE_INFO_INIT" : "the store is NULL");
+        return weft_fail(WEFT_ERR_INVALID, store ? "info goes to a struct made with WEFT_STORE_INFO_INIT" : "the store is NULL");
     weft_status_t st = wefti_store_enter(store);
     if (st)
         return st;
@@ -360,7 +363,7 @@ weft_status_t weft_store_query(weft_store_t *store, weft_store_stats_t *stats_ou
 {
     store_ask_t *a;
     if (!stats_out || stats_out->size < sizeof stats_out->size)
-        return wefti_fail(WEFT_ERR_INVALID, "statistics go to a struct made with WEFT_STORE_STATS_INIT");
+        return weft_fail(WEFT_ERR_INVALID, "statistics go to a struct made with WEFT_STORE_STATS_INIT");
     weft_status_t st = wefti_store_ask_for(store, op, STORE_QUERY, NULL, &a);
     if (st)
         return st;

@@ -17,7 +17,7 @@ void wefti_mirror_die(weft_mirror_t *m, weft_status_t why)
 {
     if (m->state)
         return;
-    wefti_info("mirror %s ends: %s", m->name, weft_status_name(why));
+    weft_log(WEFT_LOG_INFO, "mirror %s ends: %s", m->name, weft_status_name(why));
     m->state = why;
     m->again = true;
 }
@@ -66,7 +66,7 @@ uint64_t wefti_mirror_why(const weft_mirror_t *m, weft_status_t why)
     default:
         return 0;
     }
-    return wefti_detail_format("the mirror \"%.64s\": %s", m->name ? m->name : "", text);
+    return weft_ext_sentence(NULL, "the mirror \"%.64s\": %s", m->name ? m->name : "", text);
 }
 
 /* Tell everyone. */
@@ -86,7 +86,7 @@ static void bury(weft_mirror_t *m)
     m->open_op = NULL;
     m->phase = MIR_GONE; /* nobody ever had it */
     op->buf = NULL;
-    wefti_op_complete_why(op, m->state, wefti_mirror_why(m, m->state));
+    weft_ext_op_complete(op, m->state, wefti_mirror_why(m, m->state));
 }
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_mirror_t, rt);
@@ -108,10 +108,10 @@ static void gone(weft_mirror_t *m)
     weft_status_t st = m->close_status;
     uint64_t detail = wefti_mirror_why(m, st);
     wefti_list_remove(&m->link);
-    wefti_timer_stop(m->rt, &m->timer);
+    weft_ext_timer_stop(m->rt, &m->timer);
     mirror_free(m);
     if (op)
-        wefti_op_complete_why(op, st, detail);
+        weft_ext_op_complete(op, st, detail);
 }
 
 /* --- closing ------------------------------------------------------------------------------------------------------------------------- */
@@ -154,7 +154,7 @@ static void close_begin(weft_mirror_t *m)
     }
     m->phase = MIR_CLOSING;
     if (m->add_op) {
-        wefti_op_complete(m->add_op, WEFT_ERR_CLOSED);
+        weft_ext_op_complete(m->add_op, WEFT_ERR_CLOSED, 0);
         m->add_op = NULL;
     }
     wefti_mirror_add_abort(m);
@@ -165,19 +165,19 @@ static void close_begin(weft_mirror_t *m)
 weft_status_t wefti_mirror_enter(weft_mirror_t *m)
 {
     if (!m)
-        return wefti_fail(WEFT_ERR_INVALID, "the mirror is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the mirror is NULL");
     if (!wefti_handle_enter(&m->handle))
-        return wefti_fail(WEFT_ERR_CLOSED, "the mirror was closed");
-    if (!wefti_gone(m->rt))
-        return WEFT_OK;
-    wefti_handle_leave(&m->handle);
-    return wefti_fail_gone(m->rt);
+        return weft_fail(WEFT_ERR_CLOSED, "the mirror was closed");
+    weft_status_t st = weft_ext_check(m->rt);
+    if (st)
+        wefti_handle_leave(&m->handle);
+    return st;
 }
 
-weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const wefti_op_kind_t *kind, weft_status_t st)
+weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_op_kind_t *kind, weft_status_t st)
 {
     if (!st)
-        st = wefti_op_prepare(m->rt, op, kind);
+        st = weft_ext_op_prepare(m->rt, op, kind);
     if (!st)
         atomic_fetch_add(&m->coming, 1);
     wefti_handle_leave(&m->handle);
@@ -186,30 +186,30 @@ weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const wefti_
 
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op)
 {
-    weft_status_t st = wefti_op_go(m->rt, op);
-    if (st && wefti_op_room(op, mir_open_t)->m) /* the runtime was closed meanwhile */
+    weft_status_t st = weft_ext_op_start(op);
+    if (st && weft_ext_scratch(op, mir_open_t)->m) /* the runtime was closed meanwhile */
         atomic_fetch_sub(&m->coming, 1);
     return st;
 }
 
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
     atomic_fetch_sub(&m->coming, 1);
     if (!st)
         return WEFT_OK;
-    wefti_op_room(op, mir_open_t)->m = NULL;
+    weft_ext_scratch(op, mir_open_t)->m = NULL;
     wefti_mirror_turn(m);
     return st;
 }
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
     weft_status_t st = wefti_mirror_came(op, m->phase == MIR_UP ? WEFT_OK : WEFT_ERR_CLOSED);
     if (st)
         return st;
-    (void)wefti_op_track(
+    (void)weft_ext_op_track(
         op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
     m->close_op = op;
     close_begin(m);
@@ -219,13 +219,13 @@ static weft_status_t close_start(weft_op_t *op)
 
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    wefti_op_room(op, mir_open_t)->m->close_op = NULL; /* it goes on */
-    wefti_op_complete(op, why);
+    weft_ext_scratch(op, mir_open_t)->m->close_op = NULL; /* it goes on */
+    weft_ext_op_complete(op, why, 0);
 }
 
-static const wefti_op_kind_t close_kind = {.name = "mirror close", .start = close_start, .cancel = close_cancel};
+static const weft_op_kind_t close_kind = {.name = "mirror close", .start = close_start, .cancel = close_cancel};
 
-static void close_called(wefti_call_t *call)
+static void close_called(weft_ext_call_t *call)
 {
     weft_mirror_t *m = wefti_container_of(call, weft_mirror_t, close_call);
     atomic_fetch_sub(&m->coming, 1);
@@ -240,8 +240,8 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     if (st)
         return st;
     if (!wefti_handle_close(&mirror->handle))
-        st = wefti_fail(WEFT_ERR_CLOSED, "the mirror is being closed already");
-    else if (op && (st = wefti_op_prepare(mirror->rt, op, &close_kind)))
+        st = weft_fail(WEFT_ERR_CLOSED, "the mirror is being closed already");
+    else if (op && (st = weft_ext_op_prepare(mirror->rt, op, &close_kind)))
         wefti_handle_reopen(&mirror->handle); /* it is as it was */
     else
         atomic_fetch_add(&mirror->coming, 1);
@@ -249,11 +249,11 @@ weft_status_t weft_mirror_close(weft_mirror_t *mirror, weft_op_t *op)
     if (st)
         return st;
     if (op) {
-        wefti_op_room(op, mir_open_t)->m = mirror;
+        weft_ext_scratch(op, mir_open_t)->m = mirror;
         return wefti_mirror_go(mirror, op);
     }
     mirror->close_call.fn = close_called;
-    if (!wefti_call_on_driver(mirror->rt, &mirror->close_call))
+    if (weft_ext_call(mirror->rt, &mirror->close_call))
         atomic_fetch_sub(&mirror->coming, 1);
     return WEFT_OK;
 }
@@ -286,8 +286,8 @@ static void arm(weft_mirror_t *m)
     when = m->retry_at < when ? m->retry_at : when;
     when = m->find_at < when ? m->find_at : when;
     if (when == WEFT_FOREVER)
-        wefti_timer_stop(m->rt, &m->timer);
-    else if (wefti_timer_at(m->rt, &m->timer, when))
+        weft_ext_timer_stop(m->rt, &m->timer);
+    else if (weft_ext_timer_set(m->rt, &m->timer, when))
         wefti_mirror_die(m, WEFT_ERR_NOMEM);
 }
 
@@ -323,10 +323,10 @@ void wefti_mirror_turn(weft_mirror_t *m)
         show(m);
 }
 
-static void on_timer(wefti_timer_t *t)
+static void on_timer(weft_ext_timer_t *t)
 {
     weft_mirror_t *m = wefti_container_of(t, weft_mirror_t, timer);
-    uint64_t now = wefti_now(m->rt);
+    uint64_t now = weft_now(m->rt);
     if (m->fence_at <= now)
         m->fence_at = WEFT_FOREVER;
     if (m->find_at <= now)
@@ -363,15 +363,15 @@ bool wefti_mirror_idle(weft_runtime_t *rt)
 
 static weft_status_t open_start(weft_op_t *op)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
-    weft_status_t st = wefti_op_track(op);
+    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
+    weft_status_t st = weft_ext_op_track(op);
     if (st) {
-        wefti_op_room(op, mir_open_t)->m = NULL;
+        weft_ext_scratch(op, mir_open_t)->m = NULL;
         mirror_free(m);
         return st;
     }
     m->open_op = op;
-    m->prefer = (uint32_t)wefti_rng_below(&m->rt->rng, WEFT_MIRROR_MAX);
+    m->prefer = (uint32_t)wefti_rng_below(&store_state(m->rt)->rng, WEFT_MIRROR_MAX);
     wefti_list_push_back(&store_state(m->rt)->mirrors, &m->link);
     wefti_mirror_open_begin(m);
     wefti_mirror_turn(m);
@@ -380,12 +380,12 @@ static weft_status_t open_start(weft_op_t *op)
 
 static void open_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_open_t)->m;
+    weft_mirror_t *m = weft_ext_scratch(op, mir_open_t)->m;
     wefti_mirror_die(m, why);
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t open_kind = {.name = "mirror open", .start = open_start, .cancel = open_cancel};
+static const weft_op_kind_t open_kind = {.name = "mirror open", .start = open_start, .cancel = open_cancel};
 
 static weft_status_t check(const weft_mirror_opts_t *o)
 {
@@ -393,14 +393,14 @@ static weft_status_t check(const weft_mirror_opts_t *o)
     if (st)
         return st;
     if (!o->stores || !o->n_stores || o->n_stores > WEFT_MIRROR_MAX)
-        return wefti_fail(WEFT_ERR_INVALID, "a mirror has one to %u stores, not %zu", WEFT_MIRROR_MAX, o->n_stores);
+        return weft_fail(WEFT_ERR_INVALID, "a mirror has one to %u stores, not %zu", WEFT_MIRROR_MAX, o->n_stores);
     if (o->len > MIR_LEN_MAX || (o->len && !o->write))
-        return wefti_fail(WEFT_ERR_INVALID,
+        return weft_fail(WEFT_ERR_INVALID,
                           o->write ? "a mirror of %llu bytes is too long"
                                    : "to make a mirror (of %llu bytes) open it with `write`",
                           (unsigned long long)o->len);
     if (o->lease_ns && (o->lease_ns < WEFTI_REPLICA_LEASE_MIN || o->lease_ns > WEFTI_REPLICA_LEASE_MAX))
-        return wefti_fail(WEFT_ERR_INVALID, "a lease of %llu ns is not between 1 ms and 1 h", (unsigned long long)o->lease_ns);
+        return weft_fail(WEFT_ERR_INVALID, "a lease of %llu ns is not between 1 ms and 1 h", (unsigned long long)o->lease_ns);
     return WEFT_OK;
 }
 
@@ -442,14 +442,14 @@ static weft_mirror_t *mirror_new(weft_runtime_t *rt, const weft_mirror_opts_t *o
 static weft_status_t take_store(weft_mirror_t *m, size_t i, weft_store_t *store)
 {
     if (!store)
-        return wefti_fail(WEFT_ERR_INVALID, "store %zu is NULL", i);
+        return weft_fail(WEFT_ERR_INVALID, "store %zu is NULL", i);
     weft_status_t st = wefti_store_hold(store, m->rt);
     if (st)
         return st;
     wefti_mirror_take_store(&m->at[i], store);
     for (size_t k = 0; k < i; k++)
         if (!memcmp(m->at[i].server, m->at[k].server, WEFT_STORE_ID))
-            return wefti_fail(WEFT_ERR_INVALID, "stores %zu and %zu are of one server: a copy each is what a mirror is for", k,
+            return weft_fail(WEFT_ERR_INVALID, "stores %zu and %zu are of one server: a copy each is what a mirror is for", k,
                               i);
     return WEFT_OK;
 }
@@ -461,27 +461,27 @@ weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opt
     if (st)
         return st;
     if (!rt || !op || !o.name)
-        return wefti_fail(WEFT_ERR_INVALID,
+        return weft_fail(WEFT_ERR_INVALID,
                           "a mirror needs a runtime, an operation, and options made with WEFT_MIRROR_OPTS_INIT that have a name");
     st = check(&o);
     if (!st)
-        st = wefti_op_prepare(rt, op, &open_kind);
+        st = weft_ext_op_prepare(rt, op, &open_kind);
     if (st)
         return st;
     weft_mirror_t *m = mirror_new(rt, &o);
-    st = m ? WEFT_OK : wefti_fail(WEFT_ERR_NOMEM, "no memory for a mirror");
+    st = m ? WEFT_OK : weft_fail(WEFT_ERR_NOMEM, "no memory for a mirror");
     for (size_t i = 0; i < o.n_stores && !st; i++)
         st = take_store(m, i, o.stores[i]);
     if (st) {
-        wefti_op_unprepare(op);
+        weft_ext_op_unprepare(op);
         goto err_mirror;
     }
     op->buf = NULL;
-    wefti_op_room(op, mir_open_t)->m = m;
-    st = wefti_op_go(rt, op);
+    weft_ext_scratch(op, mir_open_t)->m = m;
+    st = weft_ext_op_start(op);
     if (!st)
         return WEFT_OK;
-    if (!wefti_op_room(op, mir_open_t)->m)
+    if (!weft_ext_scratch(op, mir_open_t)->m)
         return st; /* it was freed where it began */
 
 err_mirror:
@@ -494,7 +494,7 @@ weft_status_t weft_mirror_get_info(const weft_mirror_t *mirror, weft_mirror_info
 {
     weft_mirror_t *m = (weft_mirror_t *)(uintptr_t)mirror;
     if (!m || !info_out || !info_out->size)
-        return wefti_fail(WEFT_ERR_INVALID, "the mirror, or the size of the info, is missing");
+        return weft_fail(WEFT_ERR_INVALID, "the mirror, or the size of the info, is missing");
     size_t size = info_out->size < sizeof m->shown ? info_out->size : sizeof m->shown;
     weft_status_t st = wefti_mirror_enter(m);
     if (st)

@@ -27,7 +27,7 @@ void wefti_mirror_add_end(weft_mirror_t *m, weft_status_t why)
         m->scan.failed = why ? why : WEFT_ERR_CANCELLED;
     mir_wake(m);
     if (op)
-        wefti_op_complete_why(op, why, wefti_mirror_why(m, why));
+        weft_ext_op_complete(op, why, wefti_mirror_why(m, why));
 }
 
 static void give_up(mir_member_t *mb, weft_status_t why)
@@ -53,7 +53,7 @@ static void found(mir_member_t *mb, weft_status_t st)
     }
     bool ours = was->origin == m->origin && mb->answer.bytes == mir_bytes(m->len, m->checksums);
     if (!st && (!ours || mir_config(was->epoch) > mir_config(m->accepted))) {
-        wefti_warn("mirror %s: the server has a block of that name that is %s: remove it first", m->name,
+        weft_log(WEFT_LOG_WARN, "mirror %s: the server has a block of that name that is %s: remove it first", m->name,
                    ours ? "newer" : "another's");
         give_up(mb, WEFT_ERR_STATE);
         return;
@@ -159,23 +159,23 @@ static weft_status_t may_add(const weft_mirror_t *m, const weft_store_t *store)
     if (m->state || m->phase != MIR_UP)
         return m->state ? m->state : WEFT_ERR_CLOSED;
     if (m->adding)
-        return wefti_fail(WEFT_ERR_STATE, "a server is being added already: wait for that");
+        return weft_fail(WEFT_ERR_STATE, "a server is being added already: wait for that");
     for (const mir_member_t *mb = m->at; mb < m->at + WEFT_MIRROR_MAX; mb++) {
         if (mir_gets(mb) && !memcmp(mb->server, store->server, WEFT_STORE_ID))
-            return wefti_fail(WEFT_ERR_STATE, "this server is a member already");
+            return weft_fail(WEFT_ERR_STATE, "this server is a member already");
         place = place || !mir_gets(mb);
     }
-    return place ? WEFT_OK : wefti_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
+    return place ? WEFT_OK : weft_fail(WEFT_ERR_LIMIT, "the mirror has %u members already", WEFT_MIRROR_MAX);
 }
 
 static weft_status_t add_start(weft_op_t *op)
 {
-    const mir_add_t *a = wefti_op_room(op, mir_add_t);
+    const mir_add_t *a = weft_ext_scratch(op, mir_add_t);
     weft_mirror_t *m = a->m;
     weft_store_t *store = a->store;
     weft_status_t st = may_add(m, store);
     if (!st)
-        st = wefti_op_track(op);
+        st = weft_ext_op_track(op);
     st = wefti_mirror_came(op, st);
     if (st) {
         wefti_store_unref(store);
@@ -191,24 +191,24 @@ static weft_status_t add_start(weft_op_t *op)
 
 static void add_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_mirror_t *m = wefti_op_room(op, mir_add_t)->m;
+    weft_mirror_t *m = weft_ext_scratch(op, mir_add_t)->m;
     m->add_op = NULL;
-    wefti_op_complete(op, why);
+    weft_ext_op_complete(op, why, 0);
     wefti_mirror_add_abort(m);
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t add_kind = {.name = "mirror add", .start = add_start, .cancel = add_cancel};
+static const weft_op_kind_t add_kind = {.name = "mirror add", .start = add_start, .cancel = add_cancel};
 
 weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_op_t *op)
 {
     if (!mirror || !store || !op)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !mirror ? "the mirror" : !store ? "the store" : "the operation");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", !mirror ? "the mirror" : !store ? "the store" : "the operation");
     weft_status_t st = wefti_mirror_enter(mirror);
     if (st)
         return st;
     st = mirror->writer ? wefti_store_hold(store, mirror->rt)
-                        : wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
+                        : weft_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
     bool held = !st;
     st = wefti_mirror_prepare(mirror, op, &add_kind, st);
     if (st) {
@@ -216,9 +216,9 @@ weft_status_t weft_mirror_add(weft_mirror_t *mirror, weft_store_t *store, weft_o
             wefti_store_unref(store);
         return st;
     }
-    *wefti_op_room(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
+    *weft_ext_scratch(op, mir_add_t) = (mir_add_t){.m = mirror, .store = store};
     st = wefti_mirror_go(mirror, op);
-    if (st && wefti_op_room(op, mir_add_t)->m) /* it did not even begin */
+    if (st && weft_ext_scratch(op, mir_add_t)->m) /* it did not even begin */
         wefti_store_unref(store);
     return st;
 }

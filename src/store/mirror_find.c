@@ -143,7 +143,7 @@ static void give_up(weft_mirror_t *m)
     wefti_list_t *lists[] = {&m->reads, &m->begun};
     for (unsigned i = 0; i < 2; i++)
         wefti_list_each_safe(l, lists[i]) {
-            weft_op_t *op = wefti_op_of_link(l);
+            weft_op_t *op = wefti_container_of(l, mir_io_t, link)->op;
             if (!op->timeout_ns)
                 wefti_mirror_io_fail(op, WEFT_ERR_STALE);
         }
@@ -199,7 +199,7 @@ void wefti_mirror_find_turn(weft_mirror_t *m)
     bool waiting = false, found = false, usable = false;
     if (m->writer || m->state || m->phase == MIR_GONE)
         return;
-    uint64_t now = wefti_now(m->rt);
+    uint64_t now = weft_now(m->rt);
     if (m->seek && now >= m->seek_at)
         ask_all(m, now);
     else if (m->seek)

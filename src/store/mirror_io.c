@@ -122,7 +122,7 @@ void wefti_mirror_piece_retry(mir_piece_t *p, weft_status_t st)
         return;
     }
     p->retries += p->retries < MIR_RETRIES;
-    mir_at(p->m, &p->m->retry_at, wefti_now(p->m->rt) + MIR_AGAIN);
+    mir_at(p->m, &p->m->retry_at, weft_now(p->m->rt) + MIR_AGAIN);
 }
 
 /* --- accesses ------------------------------------------------------------------------------------------------------------------------ */
@@ -133,8 +133,10 @@ static bool came(mir_piece_t *p, mir_member_t *mb)
     weft_mirror_t *m = p->m;
     if (!m->checksums || wefti_mirror_good(p->bytes, p->block))
         return true;
-    wefti_warn_rarely(&m->rarely, mir_index(mb), "mirror %s: block %llu does not match its checksum at member %u", m->name,
-                      (unsigned long long)p->block, mir_index(mb));
+    uint64_t left_out;
+    if (wefti_rarely_may(&m->rarely, mir_index(mb), weft_now(NULL), &left_out))
+        weft_log(WEFT_LOG_WARN, "mirror %s: block %llu does not match its checksum at member %u (and %llu others since the last line)",
+                 m->name, (unsigned long long)p->block, mir_index(mb), (unsigned long long)left_out);
     p->bad |= mir_bit(mb);
     return false;
 }
@@ -284,9 +286,9 @@ static void piece_done(mir_piece_t *p)
     io->pieces--;
     if (io->pieces || io->begun < io->len)
         return;
-    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_list_remove(&mir_io(op)->link);
     op->len = io->len;
-    wefti_op_complete(op, WEFT_OK);
+    weft_ext_op_complete(op, WEFT_OK, 0);
 }
 
 static void read_step(mir_piece_t *p)
@@ -404,8 +406,8 @@ static bool begin_one(weft_op_t *op)
     io->pieces++;
     io->begun += p->n;
     if (io->begun == io->len) {
-        wefti_list_remove(&wefti_opx(op)->link);
-        wefti_list_push_back(&m->begun, &wefti_opx(op)->link);
+        wefti_list_remove(&mir_io(op)->link);
+        wefti_list_push_back(&m->begun, &mir_io(op)->link);
     }
     return true;
 }
@@ -413,7 +415,7 @@ static bool begin_one(weft_op_t *op)
 static void begin_of(weft_mirror_t *m, wefti_list_t *list, const uint32_t *n, uint32_t most)
 {
     for (wefti_list_t *l; *n < most && (l = wefti_list_first(list));) {
-        weft_op_t *op = wefti_op_of_link(l);
+        weft_op_t *op = wefti_container_of(l, mir_io_t, link)->op;
         if (begin_one(op))
             continue;
         if (mir_io(op)->pieces)
@@ -444,7 +446,7 @@ static void let_go(weft_op_t *op)
             wefti_mirror_piece_end(p);
     }
     io->pieces = 0;
-    wefti_list_remove(&wefti_opx(op)->link);
+    wefti_list_remove(&mir_io(op)->link);
 }
 
 void wefti_mirror_io_fail(weft_op_t *op, weft_status_t why)
@@ -452,7 +454,7 @@ void wefti_mirror_io_fail(weft_op_t *op, weft_status_t why)
     const weft_mirror_t *m = mir_io(op)->m;
     let_go(op);
     op->len = 0;
-    wefti_op_complete_why(op, why, wefti_mirror_why(m, why));
+    weft_ext_op_complete(op, why, wefti_mirror_why(m, why));
 }
 
 void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_status_t why)
@@ -460,7 +462,7 @@ void wefti_mirror_io_fail_all(weft_mirror_t *m, bool reads, bool writes, weft_st
     wefti_list_t *lists[] = {&m->reads, &m->writes, &m->begun};
     for (unsigned i = 0; i < 3; i++)
         wefti_list_each_safe(l, lists[i]) {
-            weft_op_t *op = wefti_op_of_link(l);
+            weft_op_t *op = wefti_container_of(l, mir_io_t, link)->op;
             if (mir_io(op)->write ? writes : reads)
                 wefti_mirror_io_fail(op, why);
         }
@@ -481,18 +483,18 @@ static weft_status_t io_start(weft_op_t *op)
 {
     mir_io_t *io = mir_io(op);
     weft_mirror_t *m = io->m;
-    weft_status_t st = m->state ? m->state : m->phase != MIR_UP ? WEFT_ERR_CLOSED : wefti_op_may_start(op);
+    weft_status_t st = m->state ? m->state : m->phase != MIR_UP ? WEFT_ERR_CLOSED : weft_ext_op_may_start(op);
     if (!st && io->len)
-        st = wefti_op_track(op);
+        st = weft_ext_op_track(op);
     st = wefti_mirror_came(op, st);
     if (st)
         return st;
     if (!io->len) {
         op->len = 0;
-        wefti_op_complete(op, WEFT_OK);
+        weft_ext_op_complete(op, WEFT_OK, 0);
         return WEFT_OK;
     }
-    wefti_list_push_back(io->write ? &m->writes : &m->reads, &wefti_opx(op)->link);
+    wefti_list_push_back(io->write ? &m->writes : &m->reads, &mir_io(op)->link);
     m->again = true;
     wefti_mirror_turn(m);
     return WEFT_OK;
@@ -505,15 +507,15 @@ static void io_cancel(weft_op_t *op, weft_status_t why)
     wefti_mirror_turn(m);
 }
 
-static const wefti_op_kind_t read_kind = {.name = "mirror read", .start = io_start, .cancel = io_cancel};
-static const wefti_op_kind_t write_kind = {.name = "mirror write", .start = io_start, .cancel = io_cancel};
+static const weft_op_kind_t read_kind = {.name = "mirror read", .start = io_start, .cancel = io_cancel};
+static const weft_op_kind_t write_kind = {.name = "mirror write", .start = io_start, .cancel = io_cancel};
 
 static weft_status_t may(const weft_mirror_t *m, uint64_t offset, size_t len, bool write)
 {
     if (write && !m->writer)
-        return wefti_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
+        return weft_fail(WEFT_ERR_RIGHTS, "this mirror was opened to read: open it with `write`");
     if (offset > m->len || len > m->len - offset)
-        return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not in a mirror of %llu", len, (unsigned long long)offset,
+        return weft_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not in a mirror of %llu", len, (unsigned long long)offset,
                           (unsigned long long)m->len);
     return WEFT_OK;
 }
@@ -521,14 +523,14 @@ static weft_status_t may(const weft_mirror_t *m, uint64_t offset, size_t len, bo
 static weft_status_t post(weft_mirror_t *m, uint64_t offset, void *buf, size_t len, bool write, weft_op_t *op)
 {
     if (!m || !op || (!buf && len))
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", !m ? "the mirror" : !op ? "the operation" : "the buffer");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", !m ? "the mirror" : !op ? "the operation" : "the buffer");
     weft_status_t st = wefti_mirror_enter(m);
     if (st)
         return st;
     st = wefti_mirror_prepare(m, op, write ? &write_kind : &read_kind, may(m, offset, len, write));
     if (st)
         return st;
-    *mir_io(op) = (mir_io_t){.m = m, .buf = (uint8_t *)buf, .offset = offset, .len = len, .write = write};
+    *mir_io(op) = (mir_io_t){.m = m, .op = op, .buf = (uint8_t *)buf, .offset = offset, .len = len, .write = write};
     return wefti_mirror_go(m, op);
 }
 

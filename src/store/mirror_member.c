@@ -29,7 +29,7 @@ static void asked(mir_member_t *mb, uint8_t what, weft_status_t st)
     bool told = what == ASK_GET || what == ASK_MAKE || what == ASK_SET;
     if (told && (!st || st == WEFT_ERR_AGAIN)) {
         mb->stamp = a->stamp;
-        mb->heard = wefti_now(m->rt);
+        mb->heard = weft_now(m->rt);
     }
     if (what == ASK_ATTACH && !st && mb->op.len < mir_bytes(m->len, m->checksums))
         st = WEFT_ERR_CORRUPT;
@@ -184,7 +184,7 @@ void wefti_mirror_lose(mir_member_t *mb, weft_status_t why)
     weft_mirror_t *m = mb->m;
     if (!mir_gets(mb))
         return;
-    wefti_info("mirror %s: member %u is lost: %s", m->name, mir_index(mb), weft_status_name(why));
+    weft_log(WEFT_LOG_INFO, "mirror %s: member %u is lost: %s", m->name, mir_index(mb), weft_status_name(why));
     mb->why = why;
     mb->state = mb->listed ? WEFT_MEMBER_LOST : WEFT_MEMBER_FENCED;
     mb->left_out = mb->resetting = mb->lapsed = false;
@@ -299,8 +299,8 @@ void wefti_mirror_set(weft_mirror_t *m)
         mb->lapsed = false;
         mb->left_out = mb->state == WEFT_MEMBER_LOST;
     }
-    mir_at(m, &m->renew_at, wefti_now(m->rt) + m->lease_ns / 4);
-    wefti_info("mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch), r->n_members);
+    mir_at(m, &m->renew_at, weft_now(m->rt) + m->lease_ns / 4);
+    weft_log(WEFT_LOG_INFO, "mirror %s: configuration %llu has %u members", m->name, (unsigned long long)mir_config(m->epoch), r->n_members);
     mir_each(mb, m)
         if (mb->resetting)
             wefti_mirror_ask(mb, ASK_SET);
@@ -358,7 +358,7 @@ void wefti_mirror_config_turn(weft_mirror_t *m)
     }
     if (!lost && !lapsed)
         return;
-    if (wefti_now(m->rt) < when)
+    if (weft_now(m->rt) < when)
         mir_at(m, &m->fence_at, when);
     else
         wefti_mirror_set(m);
@@ -379,10 +379,10 @@ static void on_renewed(weft_op_t *op, void *user)
     } else if (!st || st == WEFT_ERR_AGAIN) {
         if (mb->epoch == mb->renew_epoch) { /* else there is a later stamp, and nobody has this one */
             mb->stamp = mb->renewed.stamp;
-            mb->heard = wefti_now(m->rt);
+            mb->heard = weft_now(m->rt);
         }
         if (st)
-            mir_at(m, &m->renew_at, wefti_now(m->rt) + m->lease_ns / 32);
+            mir_at(m, &m->renew_at, weft_now(m->rt) + m->lease_ns / 32);
     } else if (mb->epoch == mb->renew_epoch && mb->state == WEFT_MEMBER_UP && !mb->resetting && st != WEFT_ERR_NOMEM &&
                st != WEFT_ERR_CANCELLED) {
         doubt(mb, st);
@@ -392,7 +392,7 @@ static void on_renewed(weft_op_t *op, void *user)
 
 void wefti_mirror_renew(weft_mirror_t *m)
 {
-    m->renew_at = wefti_now(m->rt) + m->lease_ns / 4;
+    m->renew_at = weft_now(m->rt) + m->lease_ns / 4;
     mir_each(mb, m) {
         if (mb->state != WEFT_MEMBER_UP || !mb->served || mb->lapsed || mb->resetting || mb->renewing)
             continue;

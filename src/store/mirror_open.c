@@ -151,7 +151,7 @@ static void answered(weft_mirror_t *m)
         memcpy(r->members[r->n_members++], mb->server, WEFT_STORE_ID);
     }
     if (missing && (!m->force || !mir_config(rec.epoch))) { /* what was never whole has nothing to be saved */
-        wefti_info("mirror %s: %u of its %u members do not answer%s", m->name, missing, rec.n_members,
+        weft_log(WEFT_LOG_INFO, "mirror %s: %u of its %u members do not answer%s", m->name, missing, rec.n_members,
                    mir_config(rec.epoch) ? "" : ", and its making was never complete");
         wefti_mirror_die(m, WEFT_ERR_STALE);
         return;
@@ -180,8 +180,8 @@ static void again_later(weft_mirror_t *m)
     mir_each(mb, m)
         wefti_mirror_drop_remote(mb);
     m->phase = MIR_PAUSING;
-    uint64_t now = wefti_now(m->rt);
-    mir_at(m, &m->find_at, now + m->lease_ns / 32 + wefti_rng_below(&m->rt->rng, m->lease_ns / 8));
+    uint64_t now = weft_now(m->rt);
+    mir_at(m, &m->find_at, now + m->lease_ns / 32 + wefti_rng_below(&store_state(m->rt)->rng, m->lease_ns / 8));
 }
 
 static void taken(weft_mirror_t *m)
@@ -269,7 +269,7 @@ void wefti_mirror_opened(weft_mirror_t *m)
         wefti_mirror_renew(m);
     op->buf = m;
     op->len = m->len;
-    wefti_op_complete(op, WEFT_OK);
+    weft_ext_op_complete(op, WEFT_OK, 0);
 }
 
 void wefti_mirror_open_turn(weft_mirror_t *m)

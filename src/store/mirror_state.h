@@ -119,7 +119,7 @@ struct weft_mirror {
     uint8_t tries;
     weft_status_t undone;        /* why the making is undone */
     weft_op_t *open_op, *close_op, *add_op;
-    wefti_call_t close_call;     /* where nobody waits for it */
+    weft_ext_call_t close_call;     /* where nobody waits for it */
     _Atomic uint32_t coming;     /* calls that are on their way to the driver: it stays until then */
     weft_status_t close_status;
     wefti_rarely_t rarely;       /* copies that were changed, by member */
@@ -133,11 +133,11 @@ struct weft_mirror {
     uint64_t found_at;           /* when the first answer of a round came that gives something to read from; 0: none did */
     uint64_t barren_since;       /* rounds have found nothing since then; 0: the last one did */
 
-    wefti_timer_t timer;
+    weft_ext_timer_t timer;
     uint64_t renew_at, fence_at, retry_at, find_at; /* WEFT_FOREVER: not */
 
     /* operations and pieces: mirror_io.c */
-    wefti_list_t reads, writes;  /* operations with bytes for which no piece was made yet; opx->link */
+    wefti_list_t reads, writes;  /* operations with bytes for which no piece was made yet; mir_io_t.link */
     wefti_list_t begun;          /* the others */
     wefti_list_t pieces;         /* all: mir_piece_t.link */
     wefti_list_t ready;          /* to be stepped: mir_piece_t.ready_link */
@@ -160,13 +160,15 @@ struct weft_mirror {
 /* In the room of a read or a write. */
 typedef struct mir_io {
     weft_mirror_t *m;
+    weft_op_t *op;
+    wefti_list_t link;           /* weft_mirror_t.reads, .writes or .begun */
     uint8_t *buf;
     uint64_t offset, len;
     uint64_t begun;              /* bytes */
     uint32_t pieces;             /* under way */
     bool write;
 } mir_io_t;
-static inline mir_io_t *mir_io(weft_op_t *op) { return wefti_op_room(op, mir_io_t); }
+static inline mir_io_t *mir_io(weft_op_t *op) { return weft_ext_scratch(op, mir_io_t); }
 
 enum { PIECE_READ = 1, PIECE_WRITE, PIECE_AGREE, PIECE_COPY };
 enum { STAGE_PEEK, STAGE_READ, STAGE_WRITE };
@@ -231,7 +233,7 @@ void wefti_mirror_shutdown(weft_runtime_t *rt); /* the runtime closes */
 /* A call of any thread, whose operation has the mirror as the first field of its room. Look at the mirror: it stays until prepare. WEFT_ERR_INVALID,
  * _CLOSED, _FORKED. Then prepare, with what the look came to: counted as coming if that is WEFT_OK. Then fill in the room and go. */
 weft_status_t wefti_mirror_enter(weft_mirror_t *m);
-weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const wefti_op_kind_t *kind, weft_status_t st);
+weft_status_t wefti_mirror_prepare(weft_mirror_t *m, weft_op_t *op, const weft_op_kind_t *kind, weft_status_t st);
 weft_status_t wefti_mirror_go(weft_mirror_t *m, weft_op_t *op);
 /* On the driver: it has arrived. `st`: it does not begin; the mirror may be gone then. */
 weft_status_t wefti_mirror_came(weft_op_t *op, weft_status_t st);

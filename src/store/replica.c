@@ -3,7 +3,7 @@
  * The states, and why a lease counts from a stamp, are in replica.h. Here they are flags of the record:
  *
  *     REFILLING set       only the key of the last make or set is there
- *     none set            LEASED until `until`; the region itself refuses every access from then on (wefti_region_until), whether or not the timer
+ *     none set            LEASED until `until`; the region itself refuses every access from then on (weft_region_until), whether or not the timer
  *                         came that makes it LAPSED
  *     LAPSED, SEALED set
  *
@@ -17,7 +17,7 @@ struct store_replica {
     store_held_t *block;
     wefti_replica_t rec;
     uint64_t until; /* LEASED: when that ends */
-    wefti_timer_t timer;
+    weft_ext_timer_t timer;
 };
 
 static bool leased(const store_replica_t *r)
@@ -28,18 +28,18 @@ static bool leased(const store_replica_t *r)
 static void lapse(store_replica_t *r)
 {
     r->rec.flags |= WEFTI_REPLICA_LAPSED;
-    wefti_timer_stop(r->block->server->ss->rt, &r->timer);
+    weft_ext_timer_stop(r->block->server->ss->rt, &r->timer);
     weft_region_revoke(r->block->region, NULL); /* should there be no memory for that: `until` has passed, and nobody gets in */
 }
 
 /* What it is now, whether or not the timer came yet. */
 static void look(store_replica_t *r)
 {
-    if (leased(r) && wefti_now(r->block->server->ss->rt) >= r->until)
+    if (leased(r) && weft_now(r->block->server->ss->rt) >= r->until)
         lapse(r);
 }
 
-static void lease_over(wefti_timer_t *t)
+static void lease_over(weft_ext_timer_t *t)
 {
     store_replica_t *r = wefti_container_of(t, store_replica_t, timer);
     store_state_t *ss = r->block->server->ss;
@@ -53,18 +53,18 @@ static void serve_until(store_replica_t *r, uint64_t until)
 {
     weft_runtime_t *rt = r->block->server->ss->rt;
     r->until = until;
-    wefti_region_until(r->block->region, until);
+    (void)weft_region_until(r->block->region, until);
     if (until)
-        wefti_timer_at(rt, &r->timer, until); /* without memory for it the region still refuses, and look() finds it lapsed */
+        weft_ext_timer_set(rt, &r->timer, until); /* without memory for it the region still refuses, and look() finds it lapsed */
     else
-        wefti_timer_stop(rt, &r->timer);
+        weft_ext_timer_stop(rt, &r->timer);
 }
 
 void wefti_store_replica_free(store_held_t *b)
 {
     if (!b->replica)
         return;
-    wefti_timer_stop(b->server->ss->rt, &b->replica->timer);
+    weft_ext_timer_stop(b->server->ss->rt, &b->replica->timer);
     wefti_free(b->replica);
     b->replica = NULL;
 }
@@ -83,7 +83,7 @@ static void reply(store_held_t *b, const store_asker_t *to, weft_status_t status
     p.flags = STORE_BODY;
     p.len = b->len;
     p.rec = b->replica->rec;
-    p.stamp = wefti_now(s->ss->rt);
+    p.stamp = weft_now(s->ss->rt);
     s->stats.refused += status != WEFT_OK;
     wefti_store_reply(s->ss, to->ep, &p);
 }
@@ -191,7 +191,7 @@ static void on_get(store_held_t *b, const store_asker_t *to)
 /* A stamp of ours that leaves something of the lease. */
 static bool fresh(const store_held_t *b, uint64_t stamp, uint64_t lease_ns)
 {
-    uint64_t now = wefti_now(b->server->ss->rt);
+    uint64_t now = weft_now(b->server->ss->rt);
     return stamp <= now && now - stamp < lease_ns;
 }
 
@@ -271,7 +271,7 @@ static void on_unmake(store_held_t *b, const store_asker_t *to, const store_requ
 
 void wefti_store_replica_request(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q)
 {
-    store_asker_t to = {ep->id, q->id, q->kind};
+    store_asker_t to = {weft_ep_id(ep), q->id, q->kind};
     if (q->kind == STORE_R_MAKE) {
         on_make(s, c, &to, q);
         return;

@@ -44,7 +44,7 @@ static weft_status_t send_reply(store_state_t *ss, weft_ep_t *ep, const uint8_t 
         return WEFT_ERR_NOMEM;
     memset(s, 0, sizeof *s);
     s->ss = ss;
-    s->to = ep->id;
+    s->to = weft_ep_id(ep);
     s->op.fn = left;
     s->op.user = s;
     memcpy(s->bytes, bytes, n);
@@ -70,7 +70,7 @@ void wefti_store_reply(store_state_t *ss, weft_ep_id_t to, const store_reply_t *
     no_longer_owed(ss, to);
     /* A client that is not answered would wait for ever: without memory it loses the connection instead. Other errors say that it has already. */
     if (st == WEFT_ERR_NOMEM && weft_am_send(ep, STORE_AM_REPLY, bytes, n, NULL, 0, NULL))
-        wefti_ep_cannot(ep, "there is no memory to answer a request to the store");
+        weft_ext_ep_break(ep, WEFT_ERR_NOMEM, "there is no memory to answer a request to the store");
 }
 
 /* --- requests ------------------------------------------------------------------------------------------------------------------ */
@@ -95,7 +95,7 @@ static void tell_block(weft_store_server_t *s, weft_ep_t *ep, store_held_t *b, s
     weft_status_t st = wefti_store_block_tell(b, WEFT_RMA_ALL, key, p);
     if (st)
         refuse(s, p, st);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
     p->key = NULL;
 }
 
@@ -108,7 +108,7 @@ static void on_alloc(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, c
         return;
     }
     refuse(s, p, st);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 static void on_find(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
@@ -120,7 +120,7 @@ static void on_find(weft_store_server_t *s, weft_ep_t *ep, const store_request_t
         return;
     }
     refuse(s, p, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 static void on_extend(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
@@ -134,13 +134,13 @@ static void on_extend(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, 
         return;
     }
     refuse(s, p, st);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 /* FREE and REMOVE: the reply comes when the memory is back. */
 static void on_free(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
 {
-    store_asker_t asker = {ep->id, q->id, q->kind};
+    store_asker_t asker = {weft_ep_id(ep), q->id, q->kind};
     store_held_t *b = q->kind == STORE_FREE ? (store_held_t *)wefti_slots_get(&s->blocks, q->block)
                                             : wefti_store_names_find(&s->names, q->name, q->name_len);
     if (b && may_change(b, c)) {
@@ -148,7 +148,7 @@ static void on_free(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, co
         return;
     }
     refuse(s, p, b ? WEFT_ERR_STATE : WEFT_ERR_NOTFOUND);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 static void on_share(weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
@@ -157,14 +157,14 @@ static void on_share(weft_store_server_t *s, const store_client_t *c, weft_ep_t 
     weft_status_t st = b ? wefti_store_block_share(b, c, q) : WEFT_ERR_NOTFOUND;
     if (st)
         refuse(s, p, st);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 static void on_list(weft_store_server_t *s, const store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
 {
     uint8_t entries[STORE_ENTRIES_MAX];
     wefti_writer_t w = wefti_writer(entries, sizeof entries);
-    uint64_t now = wefti_now(s->ss->rt);
+    uint64_t now = weft_now(s->ss->rt);
     bool exact = false;
     size_t at = wefti_store_names_from(&s->names, q->name, q->name_len, NULL);
     size_t after = q->after_len ? wefti_store_names_from(&s->names, q->after, q->after_len, &exact) + exact : 0;
@@ -193,7 +193,7 @@ static void on_list(weft_store_server_t *s, const store_client_t *c, weft_ep_t *
     }
     p->entries = entries;
     p->entries_len = (uint32_t)(w.at - entries);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
     p->entries = NULL; /* ours no longer */
 }
 
@@ -214,7 +214,7 @@ static void on_query(weft_store_server_t *s, weft_ep_t *ep, store_reply_t *p)
     sum_up(s, &all);
     _Static_assert(sizeof all == sizeof(size_t) + sizeof p->stats, "what travels is what there is");
     memcpy(p->stats, &all.bytes, sizeof p->stats);
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 static void on_open(weft_store_server_t *s, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
@@ -227,7 +227,7 @@ static void on_open(weft_store_server_t *s, weft_ep_t *ep, const store_request_t
         p->lease_ns = c->lease_ns;
         memcpy(p->server, s->id, sizeof s->id);
     }
-    wefti_store_reply(s->ss, ep->id, p);
+    wefti_store_reply(s->ss, weft_ep_id(ep), p);
 }
 
 static void serve_client(weft_store_server_t *s, store_client_t *c, weft_ep_t *ep, const store_request_t *q, store_reply_t *p)
@@ -236,14 +236,14 @@ static void serve_client(weft_store_server_t *s, store_client_t *c, weft_ep_t *e
     case STORE_RENEW:
         s->stats.renewals++;
         p->lease_ns = c->lease_ns;
-        wefti_store_reply(s->ss, ep->id, p);
+        wefti_store_reply(s->ss, weft_ep_id(ep), p);
         break;
     case STORE_CLOSE:
         if (q->flags & STORE_LEAVE)
             wefti_store_client_left(c);
         else
             wefti_store_client_end(c, false);
-        wefti_store_reply(s->ss, ep->id, p);
+        wefti_store_reply(s->ss, weft_ep_id(ep), p);
         break;
     case STORE_QUERY:
         on_query(s, ep, p);
@@ -282,7 +282,7 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
     if (!s || s->closing || q.kind >= STORE_KINDS) {
         p.status = WEFT_ERR_UNSUPPORTED;
         p.flags = 0;
-        wefti_store_reply(ss, ep->id, &p);
+        wefti_store_reply(ss, weft_ep_id(ep), &p);
         return true;
     }
     store_client_t *c = wefti_store_client(s, q.client);
@@ -291,10 +291,10 @@ bool wefti_store_serve(store_state_t *ss, weft_ep_t *ep, const void *bytes, size
     } else if (!c || c->ep != ep) { /* its lease is over, or it is here over another endpoint now */
         refuse(s, &p, WEFT_ERR_STALE);
         p.flags |= STORE_LEASE_OVER;
-        wefti_store_reply(ss, ep->id, &p);
+        wefti_store_reply(ss, weft_ep_id(ep), &p);
     } else {
         wefti_store_client_renew(c);
-        if (!wefti_store_later(s, c, ep->id, &q, bytes, n))
+        if (!wefti_store_later(s, c, weft_ep_id(ep), &q, bytes, n))
             serve_client(s, c, ep, &q, &p);
     }
     return true;
@@ -305,7 +305,7 @@ void wefti_store_request(weft_am_t *am, void *user)
     store_state_t *ss = (store_state_t *)user;
     weft_ep_t *ep = am->ep;
     if (store_ep(ep)->owed >= STORE_OWED) {
-        wefti_ep_protocol_error(ep, "requests to the store without an end, and it does not take the replies");
+        weft_ext_ep_break(ep, WEFT_ERR_PROTOCOL, "requests to the store without an end, and it does not take the replies");
         return;
     }
     store_ep(ep)->owed++;
@@ -313,7 +313,7 @@ void wefti_store_request(weft_am_t *am, void *user)
     bool ok = !am->len && wefti_store_serve(ss, ep, am->header, am->header_len);
     pthread_mutex_unlock(&ss->lock);
     if (!ok)
-        wefti_ep_protocol_error(ep, "a request to the store that is none");
+        weft_ext_ep_break(ep, WEFT_ERR_PROTOCOL, "a request to the store that is none");
 }
 
 /* --- beginning and end --------------------------------------------------------------------------------------------------------- */
@@ -325,7 +325,7 @@ static weft_status_t take_opts(const weft_store_server_opts_t *given, weft_store
         return st;
     o->size = sizeof *o;
     if (!o->bytes || o->bytes > UINT64_C(1) << 56)
-        return wefti_fail(WEFT_ERR_INVALID, "a server has 1 byte to 64 PiB to give out, not %llu", (unsigned long long)o->bytes);
+        return weft_fail(WEFT_ERR_INVALID, "a server has 1 byte to 64 PiB to give out, not %llu", (unsigned long long)o->bytes);
     if (!o->client_bytes)
         o->client_bytes = o->bytes;
     if (!o->client_blocks)
@@ -337,9 +337,9 @@ static weft_status_t take_opts(const weft_store_server_opts_t *given, weft_store
     if (!o->lease_ns)
         o->lease_ns = 30 * WEFT_SECOND;
     if (o->blocks > 1u << 24 || o->clients > 1u << 24)
-        return wefti_fail(WEFT_ERR_INVALID, "a server has at most 16777216 blocks and as many clients");
+        return weft_fail(WEFT_ERR_INVALID, "a server has at most 16777216 blocks and as many clients");
     if (o->lease_ns < WEFT_MILLISECOND || o->lease_ns > 86400 * WEFT_SECOND)
-        return wefti_fail(WEFT_ERR_INVALID, "a lease is 1 ms to 1 day, not %llu ns", (unsigned long long)o->lease_ns);
+        return weft_fail(WEFT_ERR_INVALID, "a lease is 1 ms to 1 day, not %llu ns", (unsigned long long)o->lease_ns);
     return WEFT_OK;
 }
 
@@ -358,9 +358,11 @@ static weft_status_t serve_on(weft_runtime_t *rt, const weft_store_server_opts_t
 {
     store_state_t *ss = store_state(rt);
     weft_status_t st = WEFT_OK;
+    if (!ss)
+        return wefti_store_no_state(rt);
     weft_store_server_t *s = (weft_store_server_t *)wefti_handle_new(&handles);
     if (!s)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a server");
+        return weft_fail(WEFT_ERR_NOMEM, "no memory for a server");
     s->rt = rt;
     s->ss = ss;
     s->opts = *o;
@@ -374,10 +376,10 @@ static weft_status_t serve_on(weft_runtime_t *rt, const weft_store_server_opts_t
     wefti_store_random_id(ss, s->id);
     wefti_store_random_id(ss, s->hash_key);
     pthread_mutex_lock(&ss->lock);
-    if (wefti_closing(rt)) /* those who come later see that, and those before are seen by the end of the room */
-        st = wefti_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", rt->name);
+    if (weft_ext_closing(rt)) /* those who come later see that, and those before are seen by the end of the room */
+        st = weft_fail(WEFT_ERR_CLOSED, "the runtime \"%s\" is being closed", weft_runtime_name(rt));
     else if (ss->server)
-        st = wefti_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a server already; close that first", rt->name);
+        st = weft_fail(WEFT_ERR_STATE, "the runtime \"%s\" has a server already; close that first", weft_runtime_name(rt));
     else
         ss->server = s;
     pthread_mutex_unlock(&ss->lock);
@@ -392,14 +394,14 @@ weft_status_t weft_store_serve(weft_runtime_t *rt, const weft_store_server_opts_
 {
     weft_store_server_opts_t o;
     if (!rt || !server_out)
-        return wefti_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "where the server goes" : "the runtime");
+        return weft_fail(WEFT_ERR_INVALID, "%s is NULL", rt ? "where the server goes" : "the runtime");
     weft_status_t st = take_opts(opts, &o);
     if (!st)
-        st = wefti_join(rt);
+        st = weft_ext_enter(rt);
     if (st)
         return st;
     st = serve_on(rt, &o, server_out);
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 static void server_free(weft_store_server_t *s)
@@ -419,7 +421,7 @@ void wefti_store_server_settle(weft_store_server_t *s)
     weft_op_t *op = s->close_op;
     server_free(s);
     if (op)
-        wefti_op_complete(op, WEFT_OK);
+        weft_ext_op_complete(op, WEFT_OK, 0);
 }
 
 static void clients_end(weft_store_server_t *s)
@@ -434,9 +436,9 @@ typedef struct closing {
 
 static weft_status_t close_start(weft_op_t *op)
 {
-    weft_store_server_t *s = wefti_op_room(op, closing_t)->server;
+    weft_store_server_t *s = weft_ext_scratch(op, closing_t)->server;
     store_state_t *ss = s->ss;
-    (void)wefti_op_track(
+    (void)weft_ext_op_track(
         op); /* its handle is closed: without memory for a deadline it goes on, for nobody could close it again */
     pthread_mutex_lock(&ss->lock);
     s->closing = true;
@@ -453,12 +455,12 @@ static weft_status_t close_start(weft_op_t *op)
 /* Whoever waited does so no longer; the memory is given back all the same. */
 static void close_cancel(weft_op_t *op, weft_status_t why)
 {
-    weft_store_server_t *s = wefti_op_room(op, closing_t)->server;
+    weft_store_server_t *s = weft_ext_scratch(op, closing_t)->server;
     s->close_op = NULL;
-    wefti_op_complete(op, why);
+    weft_ext_op_complete(op, why, 0);
 }
 
-static const wefti_op_kind_t close_kind = {.name = "store server close", .start = close_start, .cancel = close_cancel};
+static const weft_op_kind_t close_kind = {.name = "store server close", .start = close_start, .cancel = close_cancel};
 
 static void free_op(weft_op_t *op, void *user)
 {
@@ -466,15 +468,15 @@ static void free_op(weft_op_t *op, void *user)
     wefti_free(op);
 }
 
-/* The runtime of a server that is open: it stays until wefti_part(). WEFT_ERR_CLOSED, _FORKED. */
+/* The runtime of a server that is open: it stays until weft_ext_leave(). WEFT_ERR_CLOSED, _FORKED. */
 static weft_status_t join(weft_store_server_t *server, weft_runtime_t **rt_out)
 {
     if (!server)
-        return wefti_fail(WEFT_ERR_INVALID, "the server is NULL");
+        return weft_fail(WEFT_ERR_INVALID, "the server is NULL");
     if (!wefti_handle_enter(&server->handle))
-        return wefti_fail(WEFT_ERR_CLOSED, "the server was closed");
+        return weft_fail(WEFT_ERR_CLOSED, "the server was closed");
     *rt_out = server->rt;
-    weft_status_t st = wefti_join(server->rt);
+    weft_status_t st = weft_ext_enter(server->rt);
     wefti_handle_leave(&server->handle);
     return st;
 }
@@ -485,13 +487,13 @@ static weft_status_t close_it(weft_runtime_t *rt, weft_store_server_t *server, w
     if (!op) {
         op = own = (weft_op_t *)wefti_calloc(1, sizeof *own);
         if (!own)
-            return wefti_fail(WEFT_ERR_NOMEM, "no memory to close a server");
+            return weft_fail(WEFT_ERR_NOMEM, "no memory to close a server");
         own->fn = free_op;
     }
-    weft_status_t st = wefti_op_prepare(rt, op, &close_kind);
+    weft_status_t st = weft_ext_op_prepare(rt, op, &close_kind);
     if (!st) {
-        wefti_op_room(op, closing_t)->server = server;
-        st = wefti_op_go(rt, op);
+        weft_ext_scratch(op, closing_t)->server = server;
+        st = weft_ext_op_start(op);
     }
     if (st)
         wefti_free(own);
@@ -505,13 +507,13 @@ weft_status_t weft_store_server_close(weft_store_server_t *server, weft_op_t *op
     if (st)
         return st;
     if (!wefti_handle_close(&server->handle)) {
-        st = wefti_fail(WEFT_ERR_CLOSED, "the server is being closed already");
+        st = weft_fail(WEFT_ERR_CLOSED, "the server is being closed already");
     } else {
         st = close_it(rt, server, op);
         if (st) /* nothing was started: it is as it was */
             wefti_handle_reopen(&server->handle);
     }
-    wefti_part(rt);
+    weft_ext_leave(rt);
     return st;
 }
 
@@ -520,7 +522,7 @@ weft_status_t weft_store_server_get_stats(weft_store_server_t *server, weft_stor
     weft_store_stats_t all;
     weft_runtime_t *rt;
     if (!server || !stats_out || !stats_out->size)
-        return wefti_fail(WEFT_ERR_INVALID,
+        return weft_fail(WEFT_ERR_INVALID,
                           server ? "statistics go to a struct made with WEFT_STORE_STATS_INIT" : "the server is NULL");
     weft_status_t st = join(server, &rt);
     if (st)
@@ -530,9 +532,9 @@ weft_status_t weft_store_server_get_stats(weft_store_server_t *server, weft_stor
     if (ss->server == server)
         sum_up(server, &all);
     else
-        st = wefti_fail(WEFT_ERR_CLOSED, "the server was closed");
+        st = weft_fail(WEFT_ERR_CLOSED, "the server was closed");
     pthread_mutex_unlock(&ss->lock);
-    wefti_part(rt);
+    weft_ext_leave(rt);
     if (st)
         return st;
     size_t n = stats_out->size < sizeof all ? stats_out->size : sizeof all;

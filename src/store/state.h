@@ -10,14 +10,19 @@
 #include <stdio.h>
 #include <string.h>
 #include <weft/am.h>
+#include <weft/config.h>
+#include <weft/extend.h>
+#include <weft/rma.h>
+#include <weft/runtime.h>
 #include <weft/store.h>
 
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
-#include "conn/conn.h"
-#include "rma/rma.h"
+#include "base/handle.h"
+#include "base/opts.h"
+#include "base/rng.h"
 #include "store/store.h"
 #include "store/wire.h"
 
@@ -38,10 +43,14 @@ typedef struct store_state {
     _Atomic uint32_t under_way;  /* operations of ours, below, whose completion has not been delivered yet */
     uint8_t secret[32];          /* ids are made of it; written once */
     _Atomic uint64_t ids;
+    wefti_rng_t rng;             /* the driver's */
     weft_op_t handle_op[2];
 } store_state_t;
 
-static inline store_state_t *store_state(const weft_runtime_t *rt) { return (store_state_t *)rt->room_state[WEFTI_ROOM_STORE]; }
+extern const weft_ext_t wefti_store_ext; /* store.c */
+/* Of a runtime that stays for as long as this is looked at. NULL: it was opened before this library was loaded. */
+static inline store_state_t *store_state(const weft_runtime_t *rt) { return (store_state_t *)weft_ext_state(rt, &wefti_store_ext); }
+weft_status_t wefti_store_no_state(const weft_runtime_t *rt); /* the status of that, with a sentence */
 static inline void store_begin(store_state_t *ss) { atomic_fetch_add_explicit(&ss->under_way, 1, memory_order_relaxed); }
 static inline void store_end(store_state_t *ss) { atomic_fetch_sub_explicit(&ss->under_way, 1, memory_order_relaxed); }
 
@@ -56,7 +65,7 @@ typedef struct store_ep {
     uint32_t owed;               /* replies that have not left */
 } store_ep_t;
 
-static inline store_ep_t *store_ep(const weft_ep_t *ep) { return (store_ep_t *)ep->traffic[WEFTI_TRAFFIC_STORE]; }
+static inline store_ep_t *store_ep(const weft_ep_t *ep) { return (store_ep_t *)weft_ext_ep_state(ep, &wefti_store_ext); }
 
 /* --- a server ---------------------------------------------------------------------------------------------------------------- */
 
@@ -107,7 +116,7 @@ typedef struct store_client {
     wefti_list_t link, ep_link;
     wefti_list_t paid;           /* store_held_t.paid_link: blocks that count against it, shared ones too */
     uint64_t lease_ns;
-    wefti_timer_t lease;
+    weft_ext_timer_t lease;
     bool timed;                  /* its lease runs while `ep` is there, too */
     uint64_t bytes, back_bytes;  /* back: of those that are being freed */
     uint32_t n_blocks, back_blocks;
@@ -200,7 +209,7 @@ typedef struct store_ask store_ask_t;
 struct weft_store {
     wefti_handle_t handle;       /* open until the program closes it or leaves */
     weft_runtime_t *rt;          /* up to here it can be read when it was freed */
-    uint32_t rt_uses;            /* rt->handle.uses: another number is another runtime */
+    uint32_t rt_use;             /* weft_ext_use(rt): another number is another runtime */
     store_state_t *ss;           /* while its runtime is there */
     weft_ep_t *ep;               /* NULL once it is down; the driver's */
     weft_ep_id_t ep_id;
@@ -211,10 +220,10 @@ struct weft_store {
     bool manual, fresh;          /* fresh: the id is one that we made */
     bool left;                   /* closed or left: no more renewals */
     bool renewing;
-    wefti_timer_t renew;
+    weft_ext_timer_t renew;
     wefti_list_t all_link, ep_link;
     store_ask_t *bye;            /* for the close, which cannot fail for want of memory */
-    wefti_call_t leave_call;
+    weft_ext_call_t leave_call;
 };
 
 /* What a block reaches: a new one with each extension, the old ones stay with the block, for those who still use them. */
@@ -254,6 +263,7 @@ struct store_ask {
     bool sending, owning;        /* `am`, `own` is under way */
     bool over;                   /* free it when nothing of it is under way any more */
     bool renewal;                /* the store's own */
+    uint64_t sentence;           /* what its operation says if it fails; 0: nothing more than its status */
     uint8_t again;               /* FIND: so often it was asked again */
     void *out;                   /* the caller's: statistics, a wefti_replica_answer_t */
     weft_block_fn fn;            /* LIST */
@@ -266,7 +276,7 @@ struct store_ask {
 };
 
 /* refusal.c */
-void wefti_store_refusal(const store_ask_t *a, weft_ep_t *ep, const store_reply_t *p); /* what it says when it now completes */
+uint64_t wefti_store_refusal(const store_ask_t *a, const weft_ep_t *ep, const store_reply_t *p); /* what it says when it now completes */
 
 /* ask.c */
 /* A request, not sent. name may be NULL; store: NULL for one that is kept for later, wefti_store_ask_of() gives it one. NULL: no memory. */

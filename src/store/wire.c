@@ -4,7 +4,9 @@
  * flags, lengths, statuses, and that nothing is left over. tests/unit/store_wire.c, tests/fuzz/store_wire.c. */
 #include "store/wire.h"
 
-#include "base/status.h"
+#include <string.h>
+#include <weft/config.h>
+
 #include "base/utf8.h"
 
 enum {
@@ -263,6 +265,16 @@ size_t wefti_store_put_reply(const store_reply_t *p, void *buf, size_t cap)
     return w.bad ? 0 : (size_t)(w.at - (uint8_t *)buf);
 }
 
+/* A status of a newer server that is not known here is a failure of this request all the same. */
+static weft_status_t told(int16_t status, uint32_t *reason_out)
+{
+    if (strcmp(weft_status_name((weft_status_t)status), "WEFT_ERR_?"))
+        return (weft_status_t)status;
+    *reason_out = (uint32_t)-status;
+    weft_log(WEFT_LOG_INFO, "a memory server failed with status %d, which version %s does not know", status, WEFT_VERSION_STRING);
+    return WEFT_ERR_REJECTED;
+}
+
 bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
 {
     wefti_reader_t r = wefti_reader(bytes, n);
@@ -274,7 +286,7 @@ bool wefti_store_get_reply(const void *bytes, size_t n, store_reply_t *p)
     if (r.bad || status > 0 || !p->kind || p->kind >= STORE_KINDS ||
         p->flags & ~(kinds[p->kind].reply_flags | STORE_LEASE_OVER) || (status == WEFT_OK && !(p->flags & STORE_BODY)))
         return false;
-    p->status = wefti_status_told(status, "a memory server", &p->reason);
+    p->status = told(status, &p->reason);
     if (p->flags & STORE_BODY)
         get_body(&r, kinds[p->kind].reply, p);
     return !r.bad && !wefti_reader_left(&r);

@@ -146,7 +146,7 @@ static size_t answer(uint8_t flags, uint64_t about, uint32_t reason)
     return sizeof a;
 }
 
-/* --- the attacks, each over both rails on a connection of its own ---------------------------------------------------------------- */
+/* --- the attacks, each over both transports on a connection of its own ---------------------------------------------------------------- */
 
 static void judge(const char *what, verdict_t verdict)
 {
@@ -164,8 +164,8 @@ static void judge(const char *what, verdict_t verdict)
         judge(what, verdict); \
         part(); \
     } while (0)
-#define EACH_RAIL for (unsigned rail = 0; rail < 2; rail++)
-static const char *const rails[] = {"shm", "tcp"};
+#define EACH_TRANSPORT for (unsigned transport = 0; transport < 2; transport++)
+static const char *const transports[] = {"shm", "tcp"};
 
 TEST(records_that_are_short_or_of_no_kind_fail_their_endpoint_alone)
 {
@@ -176,9 +176,9 @@ TEST(records_that_are_short_or_of_no_kind_fail_their_endpoint_alone)
         {REC_EAGER, {1, 7, 8, 15}}, {REC_HEAD, {1, 7}},     {REC_ANSWER, {1, 8, 16, 23, 25}},
         {REC_CREDIT, {1, 7, 9}},    {REC_STARVED, {4, 12}}, {WEFTI_REC_AM_LAST, {1, 8, 64}},
     };
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         for (unsigned i = 0; i < sizeof cut / sizeof *cut; i++) {
             for (unsigned k = 0; k < 6 && cut[i].lens[k]; k++) {
                 char what[64];
@@ -197,9 +197,9 @@ TEST(records_that_are_short_or_of_no_kind_fail_their_endpoint_alone)
 TEST(header_lengths_beyond_the_record_fail_their_endpoint_alone)
 {
     static const uint32_t lens[] = {1, 9, 100, WEFT_AM_HEADER_MAX + 1, 0x7fffffff, 0x80000000, 0xfffffff8, 0xffffffff};
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         for (unsigned i = 0; i < sizeof lens / sizeof *lens; i++) {
             ATTACK("a header longer than its record", FAILS, { offender_put(rec, eager(0, PLAIN, lens[i], i == 1 ? 8 : 0)); });
             ATTACK("a header longer than its announcement", FAILS,
@@ -223,9 +223,9 @@ TEST(header_lengths_beyond_the_record_fail_their_endpoint_alone)
 
 TEST(credit_that_cannot_be_fails_its_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("more bytes than a window has", FAILS, {
             for (int i = 0; i < 64 && offender_put(rec, word(REC_CREDIT, 0, 1, UINT32_MAX)); i++)
                 ;
@@ -256,9 +256,9 @@ TEST(credit_that_cannot_be_fails_its_endpoint_alone)
 
 TEST(more_messages_than_were_granted_fail_their_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("unknown ids beyond the window of messages or bytes", FAILS, {
             for (unsigned i = 0; i < 2 * MESSAGES && offender_put(rec, eager(0, UNKNOWN + i, 0, 0)); i++)
                 ;
@@ -304,9 +304,9 @@ TEST(more_messages_than_were_granted_fail_their_endpoint_alone)
 TEST(more_messages_than_were_counted_fail_their_endpoint_alone)
 {
     setenv("WEFT_AM_MESSAGES", "64", 1);
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("as many messages as were granted", STANDS, {
             for (unsigned i = 0; i < 64; i++)
                 CHECK(offender_put(rec, eager(0, UNKNOWN + i, 0, 0)));
@@ -326,9 +326,9 @@ TEST(more_messages_than_were_counted_fail_their_endpoint_alone)
 
 TEST(answers_about_nothing_change_nothing)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("answers about confirmations that nobody waits for", EITHER, {
             for (uint64_t i = 0; i < 200 && offender_put(rec, answer(F_CONFIRM, i * UINT64_C(0x100000001), (uint32_t)i)); i++)
                 ;
@@ -380,9 +380,9 @@ static bool head_part(bool first, size_t n)
 
 TEST(headers_in_parts_that_never_end_fail_their_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("parts beyond the longest header", FAILS, {
             for (unsigned i = 0; i < 10000 && head_part(i == 0, 1000); i++)
                 ;
@@ -425,9 +425,9 @@ TEST(headers_in_parts_that_never_end_fail_their_endpoint_alone)
 
 TEST(announcements_that_are_none_fail_their_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("an announcement's record without a payload", FAILS,
                { offender_put(rec, announcement(REC_ANNOUNCE, 0, KEEP, 0, 0)); });
         for (uint8_t kind = REC_EAGER; kind <= WEFTI_REC_AM_LAST; kind++) {
@@ -455,9 +455,9 @@ TEST(announcements_that_are_none_fail_their_endpoint_alone)
 TEST(absurd_lengths_are_turned_down)
 {
     static const uint64_t totals[] = {UINT64_C(1) << 40, UINT64_C(1) << 63, UINT64_MAX, UINT64_MAX - 4095};
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         for (unsigned i = 0; i < sizeof totals / sizeof *totals; i++) {
             ATTACK("to a handler that pulls into memory of its own making", EITHER,
                    { offender_announce(rec, announcement(REC_ANNOUNCE, 0, PULL, 0, 0), totals[i]); });
@@ -486,9 +486,9 @@ TEST(records_about_payloads_that_are_not_there_change_nothing_for_others)
 {
     static const uint8_t kinds[] = {WEFTI_REC_STAGED, WEFTI_REC_CHUNKS, WEFTI_REC_CHUNK, WEFTI_REC_STAGED_END,
                                     WEFTI_REC_TAKE_BACK};
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         for (unsigned i = 0; i < sizeof kinds; i++) {
             char what[64];
             for (size_t n = 1; n <= 7; n += 2) {

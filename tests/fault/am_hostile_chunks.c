@@ -20,8 +20,8 @@ enum { ID = 1, NAME = 0x4d, TOTAL = 3000 };
                 FAIL("%s did not come true within %.1f s", #cond, (double)(seconds)); \
         } \
     } while (0)
-#define EACH_RAIL for (unsigned rail = 0; rail < 2; rail++)
-static const char *const rails[] = {"shm", "tcp"};
+#define EACH_TRANSPORT for (unsigned transport = 0; transport < 2; transport++)
+static const char *const transports[] = {"shm", "tcp"};
 
 /* --- our side --------------------------------------------------------------------------------------------------------------------- */
 
@@ -37,9 +37,9 @@ static void on_message(weft_am_t *am, void *user)
         CHECK_OK(weft_am_pull_with(am, &o, &pull_op));
 }
 
-static void begin(const char *transports)
+static void begin(const char *with)
 {
-    offender_begin(transports);
+    offender_begin(with);
     fakedev_install();
     CHECK_OK(weft_mem_alloc(fakedev(), OFFENDER_PAYLOAD, &source));
     CHECK_OK(weft_am_handle(off.witness.rt, ID, on_message, NULL, NULL));
@@ -130,9 +130,9 @@ static uint64_t begin_send(void)
 
 TEST(chunks_that_were_not_asked_for_fail_their_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("a chunk as it should be", STANDS, {
             uint64_t name = begin_pull(TOTAL);
             CHECK(chunk(name, 0, TOTAL));
@@ -184,9 +184,9 @@ TEST(chunks_that_were_not_asked_for_fail_their_endpoint_alone)
 
 TEST(questions_for_chunks_that_are_not_there_fail_their_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("a question as it should be, and its end", STANDS, {
             uint64_t name = begin_send();
             CHECK(say(WEFTI_REC_CHUNKS, name, 7, OFFENDER_PAYLOAD, 32));
@@ -231,9 +231,9 @@ TEST(staged_payloads_that_are_none_fail_their_endpoint_alone)
         uint64_t kind, total;
         am_announce_t a;
     } rec = {WEFTI_REC_STAGED, TOTAL, {.payload = NAME, .id = ID}};
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         for (unsigned kind = 0; kind < 256; kind += kind < 0x28 ? 1 : 17) {
             char what[64];
             snprintf(what, sizeof what, "a staged payload of kind 0x%02x", kind);

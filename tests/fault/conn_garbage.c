@@ -165,7 +165,7 @@ static int greet(wefti_hello_t *h, wefti_hello_t *welcome)
     return fd;
 }
 
-TEST(joins_with_nonsense_for_an_address_or_a_rail)
+TEST(joins_with_nonsense_for_an_address_or_a_transport)
 {
     wefti_rng_t rng = {13};
     start();
@@ -174,10 +174,10 @@ TEST(joins_with_nonsense_for_an_address_or_a_rail)
         uint8_t addr[512], buf[WEFTI_WIRE_MAX];
         for (unsigned k = 0; k < sizeof addr; k++)
             addr[k] = (uint8_t)wefti_rng_next(&rng);
-        int probe = greet(&h, &w); /* to know its cards */
+        int probe = greet(&h, &w); /* to know its caps */
         close(probe);
-        h.n_rails = w.n_rails;
-        memcpy(h.rails, w.rails, sizeof h.rails); /* a peer of the same host, to all appearances */
+        h.n_transports = w.n_transports;
+        memcpy(h.transports, w.transports, sizeof h.transports); /* a peer of the same host, to all appearances */
         int fd = greet(&h, &w);
         wefti_join_t j = {.attempt = 1, .kind = (uint8_t)(i % 4), .addr = addr, .addr_len = wefti_rng_below(&rng, sizeof addr)};
         raw_send(fd, buf, wefti_join_encode(&j, buf, sizeof buf));
@@ -203,8 +203,8 @@ TEST(a_stranger_who_asks_for_someone_elses_endpoint_does_not_get_it)
         h.flags = WEFTI_HELLO_RESUME;
         h.resume_id = weft_ep_id(good[1]);
         memset(h.cookie, guess, sizeof h.cookie);
-        h.n_rails = 1;
-        h.rails[0].kind = 1;
+        h.n_transports = 1;
+        h.transports[0].kind = 1;
         int fd = greet(&h, &w);
         wefti_join_t j = {.attempt = 1, .kind = 1, .addr = addr, .addr_len = sizeof addr};
         raw_send(fd, buf, wefti_join_encode(&j, buf, sizeof buf));

@@ -172,16 +172,16 @@ TEST(a_caller_who_is_not_of_this_host_learns_nothing_of_it)
     wefti_hello_t h = raw_hello(), w;
     uint8_t buf[WEFTI_WIRE_MAX], hello[WEFTI_HELLO_MAX];
     const char *what;
-    h.n_rails = 2;
-    h.rails[0] = (wefti_hello_rail_t){.kind = SHM, .card_len = 4, .card = {4}};
-    h.rails[1] = (wefti_hello_rail_t){.kind = 4, .card_len = 1, .card = {2}};
+    h.n_transports = 2;
+    h.transports[0] = (wefti_hello_transport_t){.kind = SHM, .caps_len = 4, .caps = {4}};
+    h.transports[1] = (wefti_hello_transport_t){.kind = 4, .caps_len = 1, .caps = {2}};
     int fd = raw_connect(weft_listener_port(l));
     raw_send(fd, hello, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, hello, sizeof hello));
     long n = raw_recv(fd, buf, sizeof buf, 20, rt);
     CHECK(n > 0);
     CHECK_OK(wefti_hello_decode(buf, (size_t)n, WEFTI_SHAKE_WELCOME, &w, &what));
-    CHECK_EQ(w.n_rails, 1);
-    CHECK_EQ(w.rails[0].kind, 4);
+    CHECK_EQ(w.n_transports, 1);
+    CHECK_EQ(w.transports[0].kind, 4);
     close(fd);
     CHECK_OK(weft_runtime_close(rt));
 }

@@ -70,8 +70,8 @@ static void nothing_came_of_it(void)
     CHECK_OK(weft_runtime_close(rt));
 }
 
-/* What an honest listener of this host says to a caller with these rails: the rogue has asked one. */
-static void borrow_cards(wefti_hello_t *h)
+/* What an honest listener of this host says to a caller with these transports: the rogue has asked one. */
+static void borrow_caps(wefti_hello_t *h)
 {
     weft_runtime_t *honest;
     weft_listener_t *l;
@@ -85,8 +85,8 @@ static void borrow_cards(wefti_hello_t *h)
     long n = raw_recv(fd, buf, sizeof buf, 20, honest);
     CHECK(n > 0);
     CHECK_OK(wefti_hello_decode(buf, (size_t)n, WEFTI_SHAKE_WELCOME, &w, &what));
-    memcpy(h->rails, w.rails, sizeof h->rails);
-    h->n_rails = w.n_rails;
+    memcpy(h->transports, w.transports, sizeof h->transports);
+    h->n_transports = w.n_transports;
     close(fd); /* and the runtime stays, so that its door does */
 }
 
@@ -106,8 +106,8 @@ TEST(a_caller_that_is_handed_its_own_address_is_not_connected_to_itself)
             if (what == 2)
                 memset(hello.nonce, 1, sizeof hello.nonce);
             if (what == 3)
-                borrow_cards(&hello);
-            welcome(&hello); /* as one of the same host, who has the same rails */
+                borrow_caps(&hello);
+            welcome(&hello); /* as one of the same host, who has the same transports */
             while (next_join(&j, buf)) {
                 shm_joins += j.kind == SHM;
                 lane(j.attempt, j.addr, j.addr_len);
@@ -206,10 +206,10 @@ TEST(a_caller_opens_no_file_that_a_listener_names)
         called("shm");
         memset(hello.uuid, 1, sizeof hello.uuid);
         if (version == 2) { /* a door, which is that file */
-            wefti_hello_rail_t *shm = &hello.rails[0];
+            wefti_hello_transport_t *shm = &hello.transports[0];
             uint32_t where[4] = {(uint32_t)getpid(), (uint32_t)fd, 0, 0};
-            memcpy(shm->card + shm->card_len, where, sizeof where);
-            shm->card_len = (uint8_t)(shm->card_len + sizeof where);
+            memcpy(shm->caps + shm->caps_len, where, sizeof where);
+            shm->caps_len = (uint8_t)(shm->caps_len + sizeof where);
         }
         welcome(&hello);
         if (next_join(&j, buf)) { /* as its bell, its pipe and its ring */

@@ -88,8 +88,8 @@ TEST(a_stranger_who_claims_a_key_and_cannot_prove_it_gets_nowhere)
         int fd = raw_connect(weft_listener_port(l));
         wefti_hello_t h = raw_hello(), w;
         h.flags = WEFTI_HELLO_KEYED;
-        h.n_rails = 1;
-        h.rails[0].kind = 1;
+        h.n_transports = 1;
+        h.transports[0].kind = 1;
         raw_send(fd, hello, wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, hello, sizeof hello));
         long n = raw_recv(fd, buf, sizeof buf, 2, rt);
         CHECK(n > WEFTI_MAC_SIZE);

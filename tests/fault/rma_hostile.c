@@ -20,8 +20,8 @@ static weft_region_t *region;
 static uint8_t rec[WEFTI_REC_MAX];
 static uint64_t grant;
 
-#define EACH_RAIL for (unsigned rail = 0; rail < 2; rail++)
-static const char *const rails[] = {"shm", "tcp"};
+#define EACH_TRANSPORT for (unsigned transport = 0; transport < 2; transport++)
+static const char *const transports[] = {"shm", "tcp"};
 
 static void fill(void)
 {
@@ -46,10 +46,10 @@ static void notified(weft_region_t *r, uint64_t offset, uint64_t len, uint64_t v
         FAIL("a notification of %llu bytes at %llu", (unsigned long long)len, (unsigned long long)offset);
 }
 
-static void begin(const char *transports)
+static void begin(const char *with)
 {
     weft_region_opts_t o = WEFT_REGION_OPTS_INIT;
-    offender_begin(transports);
+    offender_begin(with);
     fill();
     o.len = REGION;
     o.buf = memory + SECRET;
@@ -194,9 +194,9 @@ TEST(records_that_are_short_long_or_of_no_kind_fail_their_endpoint_alone)
         {REC_WRITE_BIG, {1, 48, 64}},
         {WEFTI_REC_RMA_LAST, {1, 16, 40, 64}},
     };
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         for (unsigned i = 0; i < sizeof cut / sizeof *cut; i++) {
             for (unsigned k = 0; k < 8 && cut[i].lens[k]; k++) {
                 char what[64];
@@ -213,9 +213,9 @@ TEST(records_that_are_short_long_or_of_no_kind_fail_their_endpoint_alone)
 
 TEST(requests_that_contradict_themselves_fail_their_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("a write that is longer than its record", FAILS,
                { offender_put(rec, request(REC_WRITE, 0, grant, 0, 100, 0) + 99); });
         ATTACK("a write that is shorter than its record", FAILS,
@@ -268,9 +268,9 @@ TEST(what_is_outside_forged_foreign_or_stale_is_refused_and_nothing_is_touched)
                                          {REGION / 2, UINT64_MAX - REGION / 2 + 1},
                                          {UINT64_C(1) << 63, UINT64_C(1) << 63},
                                          {(uint64_t)-SECRET, 64}};
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         ATTACK("places outside", STANDS, {
             for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
                 CHECK_EQ(ask(request(REC_READ, 0, grant, places[i][0], places[i][1], 0)), WEFT_ERR_RANGE);
@@ -340,9 +340,9 @@ TEST(what_is_outside_forged_foreign_or_stale_is_refused_and_nothing_is_touched)
 
 TEST(keys_that_were_changed_and_keys_and_grants_that_were_revoked_are_refused)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         uint8_t key[WEFT_REGION_KEY_MAX];
         uint8_t forged[WEFT_REGION_KEY_MAX];
         size_t len = sizeof key;
@@ -402,7 +402,7 @@ static bool put_blind(size_t n)
     for (unsigned i = 0; i < 2000 && (lane = off.ep->lane) && !(at = lane->ops->reserve(lane, n)); i++) {
         weft_runtime_progress(off.witness.rt);
         if (i > 500)
-            weft_runtime_progress(off.rt); /* a rail may need it to write */
+            weft_runtime_progress(off.rt); /* a transport may need it to write */
     }
     if (!lane || !at)
         return false;
@@ -414,9 +414,9 @@ static bool put_blind(size_t n)
 
 TEST(more_requests_than_may_be_unanswered_are_not_kept)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         static const struct {
             const char *what;
             uint64_t len;
@@ -429,7 +429,7 @@ TEST(more_requests_than_may_be_unanswered_are_not_kept)
                 for (unsigned i = 0; i < 30000 && put_blind(n); i++)
                     ;
                 double held = (double)in_use() - before;
-                printf("# %s, %s: %.1f MiB held, %u payloads\n", rails[rail], loads[k].what, held / (1 << 20),
+                printf("# %s, %s: %.1f MiB held, %u payloads\n", transports[transport], loads[k].what, held / (1 << 20),
                        rma_ep(off.victim)->serving);
                 CHECK(held < 16 << 20);
                 CHECK(rma_ep(off.victim)->serving <= RMA_SERVING);
@@ -475,7 +475,7 @@ static uint64_t finds(void)
 }
 
 static size_t attached(uint64_t id, uint64_t len, uint32_t rights, uint64_t stamp, uint32_t slot, uint64_t map_bytes,
-                       uint64_t map_offset, size_t ticket)
+                       uint64_t map_offset, size_t map_handle)
 {
     rma_attached_t a = {.reply = {.kind = REC_ATTACHED, .id = id},
                         .grant = 9,
@@ -488,7 +488,7 @@ static size_t attached(uint64_t id, uint64_t len, uint32_t rights, uint64_t stam
                         .map_offset = map_offset};
     memset(rec, 0x41, sizeof rec);
     memcpy(rec, &a, sizeof a);
-    return sizeof a + ticket;
+    return sizeof a + map_handle;
 }
 
 static void has_remote(void)
@@ -539,18 +539,18 @@ static const void *at_the_end(const void *bytes, size_t n)
 
 TEST(an_owner_whose_answers_cannot_be_fails_its_endpoint_alone)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail]);
+        begin(transports[transport]);
         BETRAYAL("rights that are none", FAILS, { offender_put(rec, attached(finds(), 64, 0xff, 0, 0, 0, 0, 0)); });
         BETRAYAL("a slot beyond the page", FAILS, { offender_put(rec, attached(finds(), 64, 7, 1, RMA_SLOTS, 8192, 4096, 8)); });
         BETRAYAL("a part before the page's end", FAILS, { offender_put(rec, attached(finds(), 64, 7, 1, 0, 8192, 100, 8)); });
         BETRAYAL("a part beyond the mapping", FAILS, { offender_put(rec, attached(finds(), 5000, 7, 1, 0, 8192, 4096, 8)); });
         BETRAYAL("a part that wraps", FAILS, { offender_put(rec, attached(finds(), UINT64_MAX, 7, 1, 0, 8192, 4096, 8)); });
         BETRAYAL("a mapping of all there is", FAILS, { offender_put(rec, attached(finds(), 64, 7, 1, 0, UINT64_MAX, 4096, 8)); });
-        BETRAYAL("a ticket that is too long", FAILS,
-                 { offender_put(rec, attached(finds(), 64, 7, 1, 0, 8192, 4096, WEFTI_TICKET_MAX + 1)); });
-        BETRAYAL("a ticket that is none", EITHER, {
+        BETRAYAL("a map_handle that is too long", FAILS,
+                 { offender_put(rec, attached(finds(), 64, 7, 1, 0, 8192, 4096, WEFTI_MAP_HANDLE_MAX + 1)); });
+        BETRAYAL("a map_handle that is none", EITHER, {
             offender_put(rec, attached(finds(), 64, 7, 1, 0, 8192, 4096, 24)); /* not mapped, then */
             offender_drive_for(0.01);
             remote = weft_op_done(&op) && !op.status ? op.buf : NULL;

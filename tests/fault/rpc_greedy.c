@@ -5,7 +5,7 @@
  * ctest: timeout=300 */
 #define TEST_SECONDS 280
 #include "lib/peer.h"
-#include "rpc/state.h"
+#include "rpc/client.h"
 #include "test.h"
 #include <weft/weft.h>
 
@@ -15,7 +15,7 @@ enum { PIECE = 16 << 20, BUDGET = 64 << 20 };
 #define KEEP "keep(v: i32) -> i32"
 #define SUM "sum(v: stream [u8]) -> u64"
 
-static const char *const rails[] = {"shm", "tcp"};
+static const char *const transports[] = {"shm", "tcp"};
 static weft_runtime_t *rt[PARTIES];
 static weft_listener_t *listener;
 static weft_service_t *service;
@@ -190,7 +190,7 @@ static void connect_to(unsigned who)
     CHECK_OK(finish(&connect));
 }
 
-static void begin(const char *rail, uint64_t stall_ns)
+static void begin(const char *transport, uint64_t stall_ns)
 {
     weft_runtime_opts_t o = WEFT_RUNTIME_OPTS_INIT;
     weft_listen_opts_t lo = WEFT_LISTEN_OPTS_INIT;
@@ -200,7 +200,7 @@ static void begin(const char *rail, uint64_t stall_ns)
     large = large ? large : calloc(1, BUDGET);
     failed = false;
     o.progress = WEFT_PROGRESS_CALLER;
-    o.transports = rail;
+    o.transports = transport;
     o.heartbeat_ns = 60 * WEFT_SECOND; /* a busy machine is not what is tested here */
     for (unsigned i = 0; i < PARTIES; i++)
         CHECK_OK(weft_runtime_open(&o, &rt[i]));
@@ -246,15 +246,15 @@ static void others_are_served(void)
     weft_reply_release(&reply);
 }
 
-#define EACH_RAIL for (unsigned rail = 0; rail < 2; rail++)
+#define EACH_TRANSPORT for (unsigned transport = 0; transport < 2; transport++)
 
 /* --- tests ----------------------------------------------------------------------------------------------------------------------- */
 
 TEST(data_that_is_announced_and_never_sent_takes_one_part_of_the_service)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail], UINT64_MAX);
+        begin(transports[transport], UINT64_MAX);
         be_deaf();
         for (unsigned i = 0; i < 10; i++)
             announce_call(take_method[GREEDY], 500 + i, PIECE - 65536);
@@ -277,9 +277,9 @@ TEST(data_that_is_announced_and_never_sent_takes_one_part_of_the_service)
 
 TEST(a_call_that_is_cancelled_while_its_data_is_awaited_still_counts)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail], UINT64_MAX);
+        begin(transports[transport], UINT64_MAX);
         be_deaf();
         for (unsigned i = 0; i < 20; i++) {
             uint64_t refused = stats().exhausted;
@@ -301,9 +301,9 @@ TEST(a_call_that_is_cancelled_while_its_data_is_awaited_still_counts)
 
 TEST(values_of_streams_that_are_announced_count_too)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail], UINT64_MAX);
+        begin(transports[transport], UINT64_MAX);
         weft_op_t ops[6], op = WEFT_OP_INIT;
         weft_reply_t replies[6];
         weft_stream_t *streams[6];
@@ -345,9 +345,9 @@ TEST(values_of_streams_that_are_announced_count_too)
 
 TEST(a_peer_that_sends_nothing_of_what_it_announced_loses_its_connection)
 {
-    EACH_RAIL
+    EACH_TRANSPORT
     {
-        begin(rails[rail], 300 * WEFT_MILLISECOND);
+        begin(transports[transport], 300 * WEFT_MILLISECOND);
         be_deaf();
         announce_call(take_method[GREEDY], 500, PIECE);
         announce_call(take_method[GREEDY], 501, 100000);

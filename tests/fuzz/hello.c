@@ -29,7 +29,7 @@ static void try_hello(const uint8_t *in, size_t n, uint8_t type)
         must_say(st, what);
         return;
     }
-    must(h.name_len <= WEFTI_NAME_MAX && h.name[h.name_len] == 0 && h.n_rails <= WEFTI_HELLO_RAILS_MAX);
+    must(h.name_len <= WEFTI_NAME_MAX && h.name[h.name_len] == 0 && h.n_transports <= WEFTI_HELLO_TRANSPORTS_MAX);
     must(h.recv_window <= UINT32_MAX && h.heartbeat_ns >= 100000000);
     size_t len = wefti_hello_encode(&h, type, out, sizeof out);
     must(len == n && !wefti_hello_decode(out, len, type, &again, &what) && !memcmp(&h, &again, sizeof h));

@@ -1,4 +1,4 @@
-/* tests/fuzz/tcp_items.c - a peer that has shown its token sends any bytes at all over a lane of the tcp rail.
+/* tests/fuzz/tcp_items.c - a peer that has shown its token sends any bytes at all over a lane of the tcp transport.
  *
  * The lane's connection is one end of a socket pair; the input goes in at the other, cut where the input says: pieces of one byte of length
  * and that many bytes, where a length of 0 means 200. The lane has announced two payloads; of what it is offered, it pulls some, refuses some
@@ -111,9 +111,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     config.transports = "tcp";
     must(!wefti_fabric_open_real(&config, &f));
     f->up = &up;
-    must(!f->rails[0]->ops->lane_new(f->rails[0], &with, &failed, addr, &addr_n, &lane));
+    must(!f->transports[0]->ops->lane_new(f->transports[0], &with, &failed, addr, &addr_n, &lane));
     must(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds));
-    tp_conn_t *c = wefti_tp_conn_new(tp_rail(f->rails[0]), fds[0], TP_GREETING);
+    tp_conn_t *c = wefti_tp_conn_new(tp_transport(f->transports[0]), fds[0], TP_GREETING);
     must(c != NULL);
     wefti_list_remove(&c->link);
     wefti_tp_lane_up(tp_lane(lane), c);

@@ -11,7 +11,7 @@ import pytest
 from conftest import BOUND
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-FIELDS = {"test", "size", "tls", "transport", "mode", "endpoints", "seconds", "window", "outstanding", "iterations", "avg_us",
+FIELDS = {"test", "size", "transports", "tls", "transport", "mode", "endpoints", "seconds", "window", "outstanding", "iterations", "avg_us",
           "p50_us", "p90_us",
           "p99_us", "p99_9_us", "max_us", "mb_s", "msg_s"}
 
@@ -29,12 +29,12 @@ def test_every_test_in_every_mode(mode, tls):
     if mode == "uvloop":
         pytest.importorskip("uvloop")
     tests = ["tag_lat", "tag_bw", "tag_rate", "am_lat"] + (["awaits"] if mode in ("asyncio", "uvloop") else [])
-    done = perf("--json", "--mode", mode, "--tls", tls, "--test", ",".join(tests), "--size", "0,8,70k", "--iters", "50",
+    done = perf("--json", "--mode", mode, "--transports", tls, "--test", ",".join(tests), "--size", "0,8,70k", "--iters", "50",
                 "--window", "8")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["test"], row["size"]) for row in rows] == [(test, size) for test in tests for size in (0, 8, 70 << 10)]
     for row in rows:
-        assert set(row) == FIELDS and row["transport"] == row["tls"] == tls and row["mode"] == mode and row["iterations"] >= 48
+        assert set(row) == FIELDS and row["transport"] == row["transports"] == row["tls"] == tls and row["mode"] == mode and row["iterations"] >= 48
         assert 0 < row["p50_us"] <= row["p90_us"] <= row["p99_us"] <= row["max_us"] and row["avg_us"] > 0 and row["msg_s"] > 0
     assert "measuring" not in done.stderr  # progress is for terminals
 

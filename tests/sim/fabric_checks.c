@@ -86,8 +86,8 @@ static void pair_of(uint64_t seed)
     CHECK_OK(wefti_sim_host(w, "b", &b.f));
     wefti_sim_faults(w)->style = WEFTI_SIM_SHM;
     a.f->up = b.f->up = &up;
-    CHECK_OK(a.f->rails[0]->ops->lane_new(a.f->rails[0], NULL, &a, addr_a, &n_a, &a.lane));
-    CHECK_OK(b.f->rails[0]->ops->lane_new(b.f->rails[0], NULL, &b, addr_b, &n_b, &b.lane));
+    CHECK_OK(a.f->transports[0]->ops->lane_new(a.f->transports[0], NULL, &a, addr_a, &n_a, &a.lane));
+    CHECK_OK(b.f->transports[0]->ops->lane_new(b.f->transports[0], NULL, &b, addr_b, &n_b, &b.lane));
     CHECK_OK(a.lane->ops->lane_connect(a.lane, addr_b, n_b));
     CHECK_OK(b.lane->ops->lane_connect(b.lane, addr_a, n_a));
 }
@@ -261,7 +261,7 @@ static void lend(void)
 
 static void unlend(void)
 {
-    b.f->rails[0]->ops->unlend(b.f->rails[0], lent);
+    b.f->transports[0]->ops->unlend(b.f->transports[0], lent);
 }
 
 static void close_all(void)
@@ -425,8 +425,8 @@ TEST(what_is_lent_outlives_lane_and_sender)
 
 static int memory = -1;
 static uint8_t *own; /* the owner's view of it */
-static uint8_t ticket[WEFTI_TICKET_MAX];
-static size_t ticket_n;
+static uint8_t map_handle[WEFTI_MAP_HANDLE_MAX];
+static size_t map_handle_n;
 
 static void expose(void)
 {
@@ -436,14 +436,14 @@ static void expose(void)
     CHECK(memory >= 0 && !ftruncate(memory, (off_t)MAPPED) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK));
     own = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     CHECK(own != MAP_FAILED);
-    ticket_n = a.lane->ops->expose(a.lane, memory, MAPPED, ticket);
-    CHECK(ticket_n && ticket_n <= WEFTI_TICKET_MAX);
+    map_handle_n = a.lane->ops->expose(a.lane, memory, MAPPED, map_handle);
+    CHECK(map_handle_n && map_handle_n <= WEFTI_MAP_HANDLE_MAX);
 }
 
 static weft_status_t map_as(side_t *s, size_t n, uint8_t **at_out)
 {
     void *at = NULL;
-    weft_status_t st = s->lane->ops->map(s->lane, ticket, ticket_n, n, &at);
+    weft_status_t st = s->lane->ops->map(s->lane, map_handle, map_handle_n, n, &at);
     CHECK(!st == (at != NULL));
     *at_out = at;
     return st;
@@ -491,28 +491,28 @@ TEST(two_hosts_see_one_memory_which_outlives_lane_and_owner)
     forget_memory();
     a.f->ops->close(a.f);
     CHECK_EQ(at[0] + at[MAPPED - 1], 3);
-    b.f->rails[0]->ops->unmap(at, MAPPED);
+    b.f->transports[0]->ops->unmap(at, MAPPED);
     b.f->ops->close(b.f);
     wefti_sim_free(w);
 }
 
-TEST(a_ticket_that_is_good_for_nothing_maps_nothing)
+TEST(a_map_handle_that_is_good_for_nothing_maps_nothing)
 {
-    uint8_t *at, same[WEFTI_TICKET_MAX];
+    uint8_t *at, same[WEFTI_MAP_HANDLE_MAX];
     expose();
-    memcpy(same, ticket, sizeof same);
+    memcpy(same, map_handle, sizeof same);
     CHECK_EQ(map_as(&b, MAPPED - 1, &at), WEFT_ERR_PROTOCOL);
     CHECK_EQ(map_as(&b, MAPPED + 1, &at), WEFT_ERR_PROTOCOL);
     CHECK_EQ(map_as(&a, MAPPED, &at), WEFT_ERR_UNREACHABLE); /* it is not the peer's */
-    for (size_t bit = 0; bit < 8 * ticket_n; bit++) {
-        ticket[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+    for (size_t bit = 0; bit < 8 * map_handle_n; bit++) {
+        map_handle[bit / 8] ^= (uint8_t)(1u << (bit % 8));
         CHECK(map_as(&b, MAPPED, &at));
-        memcpy(ticket, same, sizeof same);
+        memcpy(map_handle, same, sizeof same);
     }
-    ticket_n--;
+    map_handle_n--;
     CHECK_EQ(map_as(&b, MAPPED, &at), WEFT_ERR_PROTOCOL);
-    ticket_n++;
-    /* The owner closes it while the ticket is on its way, and the number is used again. */
+    map_handle_n++;
+    /* The owner closes it while the map_handle is on its way, and the number is used again. */
     int other = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(other >= 0 && !ftruncate(other, (off_t)MAPPED) && !fcntl(other, F_ADD_SEALS, F_SEAL_SHRINK));
     int kept = dup(memory);
@@ -564,7 +564,7 @@ TEST(the_seed_says_who_shares_memory)
             pair_of(seed);
             int fd = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
             CHECK(fd >= 0 && !ftruncate(fd, 1) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
-            bool one = a.lane->ops->expose(a.lane, fd, 1, ticket), other = b.lane->ops->expose(b.lane, fd, 1, ticket);
+            bool one = a.lane->ops->expose(a.lane, fd, 1, map_handle), other = b.lane->ops->expose(b.lane, fd, 1, map_handle);
             close(fd);
             CHECK_EQ(one, other);
             CHECK(!again || one == was);
@@ -604,18 +604,18 @@ static void map_on_closed_lane(void)
 static void expose_too_much(void)
 {
     expose();
-    a.lane->ops->expose(a.lane, memory, MAPPED + 1, ticket);
+    a.lane->ops->expose(a.lane, memory, MAPPED + 1, map_handle);
 }
 static void expose_what_shrinks(void)
 {
     expose();
-    a.lane->ops->expose(a.lane, memfd_create("weft-test", MFD_CLOEXEC), 1, ticket);
+    a.lane->ops->expose(a.lane, memfd_create("weft-test", MFD_CLOEXEC), 1, map_handle);
 }
 static void expose_what_is_closed(void)
 {
     expose();
     close(memory);
-    a.lane->ops->expose(a.lane, memory, MAPPED, ticket);
+    a.lane->ops->expose(a.lane, memory, MAPPED, map_handle);
 }
 TEST(mappings_undone_twice_in_part_or_never_are_seen)
 {

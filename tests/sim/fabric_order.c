@@ -23,7 +23,7 @@
 
 typedef struct node {
     wefti_fabric_t *f;
-    wefti_post_t *post;
+    wefti_acceptor_t *post;
     int index;
     int memory;     /* a memfd, -1 once it is closed */
     uint64_t *word; /* its first; NULL: there is none yet */
@@ -39,8 +39,8 @@ typedef struct end {
     uint32_t sent, got; /* records and announcements over the lane */
     uint32_t wire_sent, wire_got;
     unsigned transfers;
-    uint8_t ticket[WEFTI_TICKET_MAX]; /* for the memory of this host, for the other end */
-    size_t ticket_n;
+    uint8_t map_handle[WEFTI_MAP_HANDLE_MAX]; /* for the memory of this host, for the other end */
+    size_t map_handle_n;
 } end_t;
 
 typedef struct xfer {
@@ -58,7 +58,7 @@ typedef struct xfer {
 
 /* A payload that an end has borrowed. */
 typedef struct loan {
-    wefti_rail_t *rail;
+    wefti_transport_t *transport;
     const uint8_t *ptr;
     void *lent;
     uint64_t n;
@@ -123,8 +123,8 @@ static void say(end_t *e)
     if (!e->wire_sent && !e->lane) {
         uint8_t addr[WEFTI_LANE_ADDR_MAX];
         size_t n;
-        wefti_rail_t *rail = e->node->f->rails[0];
-        if (rail->ops->lane_new(rail, NULL, e, addr, &n, &e->lane))
+        wefti_transport_t *transport = e->node->f->transports[0];
+        if (transport->ops->lane_new(transport, NULL, e, addr, &n, &e->lane))
             return;
         h.addr_n = (uint32_t)n;
         memcpy(h.addr, addr, n);
@@ -145,9 +145,9 @@ static end_t *end_new(node_t *node)
     return e;
 }
 
-static void up_accepted(void *post_user, wefti_wire_t *wire, const char *from)
+static void up_accepted(void *acceptor_user, wefti_wire_t *wire, const char *from)
 {
-    node_t *node = post_user;
+    node_t *node = acceptor_user;
     if (strncmp(from, "tcp://", 6))
         BAD("a wire from %s", from);
     if (g.n_ends == ENDS_MAX || below(16) == 0) {
@@ -378,7 +378,7 @@ static void give_back(int i)
 {
     loan_t *l = &g.loans[i];
     check(l->ptr, l->n, l->pattern, "a borrowed payload");
-    l->rail->ops->unlend(l->rail, l->lent);
+    l->transport->ops->unlend(l->transport, l->lent);
     *l = g.loans[--g.n_loans];
 }
 
@@ -391,7 +391,7 @@ static void borrow(end_t *e, xfer_t *src)
         return;
     if (!src->share)
         BAD("borrowed what is not shared");
-    l->rail = e->node->f->rails[0];
+    l->transport = e->node->f->transports[0];
     l->ptr = ptr;
     l->n = src->n;
     l->pattern = src->pattern;
@@ -436,7 +436,7 @@ static void take(end_t *e, bool all)
 
 /* --- memory of one host that others map ------------------------------------------------------------------------------------ */
 
-/* A ticket for its memory; whoever is at the other end maps it sooner or later, or too late. */
+/* A map_handle for its memory; whoever is at the other end maps it sooner or later, or too late. */
 static void expose(end_t *e)
 {
     node_t *node = e->node;
@@ -447,21 +447,21 @@ static void expose(end_t *e)
             BAD("no memory to share");
     }
     if (node->memory >= 0)
-        e->ticket_n = e->lane->ops->expose(e->lane, node->memory, MAPPED, e->ticket);
+        e->map_handle_n = e->lane->ops->expose(e->lane, node->memory, MAPPED, e->map_handle);
 }
 
 static void map_other(end_t *e)
 {
     end_t *o = e->other >= 0 ? &g.ends[e->other] : NULL;
     void *ptr;
-    if (!o || !o->ticket_n || g.n_maps == MAPS_MAX)
+    if (!o || !o->map_handle_n || g.n_maps == MAPS_MAX)
         return;
-    weft_status_t st = e->lane->ops->map(e->lane, o->ticket, o->ticket_n, MAPPED, &ptr);
+    weft_status_t st = e->lane->ops->map(e->lane, o->map_handle, o->map_handle_n, MAPPED, &ptr);
     bool gone = !wefti_sim_alive(o->node->f) || o->node->memory < 0;
     if (gone ? st != WEFT_ERR_UNREACHABLE : st && st != WEFT_ERR_UNREACHABLE && st != WEFT_ERR_NOMEM && st != WEFT_ERR_LIMIT)
         BAD("end %d maps memory that is %s: %s", (int)(e - g.ends), gone ? "gone" : "there", weft_status_name(st));
     if (!gone && st == WEFT_ERR_UNREACHABLE && g.peaceful && !wefti_sim_faults(g.w)->map_fails)
-        BAD("end %d cannot map what it has a ticket for", (int)(e - g.ends));
+        BAD("end %d cannot map what it has a map_handle for", (int)(e - g.ends));
     if (!st)
         g.maps[g.n_maps++] = (map_t){e->node, o->node, ptr};
 }
@@ -482,7 +482,7 @@ static void use_map(int i)
 static void unmap(int i)
 {
     map_t *m = &g.maps[i];
-    m->mapper->f->rails[0]->ops->unmap(m->ptr, MAPPED);
+    m->mapper->f->transports[0]->ops->unmap(m->ptr, MAPPED);
     g.maps[i] = g.maps[--g.n_maps];
 }
 
@@ -595,7 +595,7 @@ static void dial(void)
     node_t *from = &g.nodes[below((uint64_t)g.n_nodes)], *to = &g.nodes[below((uint64_t)g.n_nodes)];
     if (g.n_ends >= ENDS_MAX - 1 || !wefti_sim_alive(from->f) || wefti_sim_paused(from->f))
         return;
-    const char *text = to->f->ops->post_uri(to->post);
+    const char *text = to->f->ops->acceptor_uri(to->post);
     wefti_uri_t uri;
     if (wefti_uri_parse(&text, &uri))
         BAD("%s is no address", text);
@@ -670,7 +670,7 @@ static void finish(void)
         unmap(0);
     }
     for (int i = 0; i < g.n_nodes; i++) {
-        g.nodes[i].f->ops->post_close(g.nodes[i].post);
+        g.nodes[i].f->ops->acceptor_close(g.nodes[i].post);
         g.nodes[i].f->ops->close(g.nodes[i].f);
         forget_memory(&g.nodes[i]);
     }
@@ -711,7 +711,7 @@ static uint64_t scenario(uint64_t seed)
         if (wefti_sim_host(g.w, name, &node->f) || wefti_uri_parse(&text, &uri))
             BAD("no host");
         node->f->up = &up;
-        if (node->f->ops->post_open(node->f, &uri, 4, node, &node->post))
+        if (node->f->ops->acceptor_open(node->f, &uri, 4, node, &node->post))
             BAD("no post");
     }
     for (int i = 0, rounds = 60 + (int)below(120), mood = (int)below(3); i < rounds; i++) {

@@ -5,6 +5,7 @@ The examples are built the same way, since they are what a newcomer copies, and 
 # ctest: long
 import glob
 import os
+import re
 
 from lib import checks
 
@@ -15,6 +16,18 @@ int main(void)
 {
     puts(weft_version());
     return strcmp(weft_version(), WEFT_VERSION_STRING) != 0;
+}
+"""
+ASKS = """#include <stdio.h>
+#include <weft/weft.h>
+int main(void)
+{
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_runtime_t *rt;
+    opts.transports = "ucx";
+    if (weft_runtime_open(&opts, &rt))
+        return !!puts(weft_last_error());
+    return weft_runtime_close(rt) != WEFT_OK;
 }
 """
 PROJECT = """cmake_minimum_required(VERSION 3.16)
@@ -64,10 +77,83 @@ def install_puts_everything_in_place():
         find(os.path.basename(page))
 
 
+def expected():
+    """Every file that an installation has, below its prefix. lib may be lib64, or have a folder of the machine's in it."""
+    lib = os.path.relpath(os.path.dirname(find("libweft.so")), prefix)
+    names = {"bin/weft", "share/bash-completion/completions/weft", "share/zsh/site-functions/_weft"}
+    names |= {f"{lib}/{n}" for n in ("libweft.so", "libweft.so.0", "libweft.so.0.1.0", "libweft.a", "pkgconfig/weft.pc")}
+    names |= {f"{lib}/cmake/weft/{n}" for n in os.listdir(os.path.dirname(find("weft-config.cmake")))
+              if re.fullmatch(r"weft-(config|config-version|shared|shared-[a-z]+)\.cmake", n)}
+    names |= set(checks.files(checks.SOURCE, "include/weft", ".h", ".hpp"))
+    names |= {f"share/man/man{p[-1]}/{os.path.basename(p)}" for p in checks.files(checks.SOURCE, "docs/man", ".1", ".3", ".7")}
+    return names
+
+
+def nothing_else_is_installed():
+    there = {os.path.relpath(os.path.join(folder, name), prefix) for folder, _, names in os.walk(prefix) for name in names}
+    assert there == expected(), f"too many: {sorted(there - expected())}\nmissing: {sorted(expected() - there)}"
+    with open(find("completions/weft"), encoding="utf-8") as f:
+        assert "complete -o default -F _weft weft" in f.read()
+
+
+def what_make_installs_can_be_used_and_removed():
+    place = os.path.join(room, "place")
+    ours, others = os.path.join(place, "opt"), os.path.join(place, "opt", "share", "others")
+    os.makedirs(others)
+    env = {**environment(), "BUILD": checks.BUILD, "PREFIX": ours, "DESTDIR": ""}
+    script = os.path.join(checks.SOURCE, "scripts", "install")
+    for _ in range(2):  # twice is as good as once
+        said = checks.must([script], env=env)
+        assert "-Wl,-rpath," in said and "PKG_CONFIG_PATH" in said, said
+    there = {os.path.relpath(os.path.join(folder, name), ours) for folder, _, names in os.walk(ours) for name in names}
+    assert there == expected(), there ^ expected()
+    lib = os.path.join(ours, os.path.relpath(os.path.dirname(find("libweft.so")), prefix))
+    checks.write_tree(room, {"small.c": CONSUMER})
+    flags = checks.must(["pkg-config", "--cflags", "--libs", "weft"], env={**env, "PKG_CONFIG_PATH": os.path.join(lib, "pkgconfig")}).split()
+    program = os.path.join(room, "small")
+    checks.must([checks.CC, os.path.join(room, "small.c"), "-o", program, *flags, f"-Wl,-rpath,{lib}"])
+    checks.must([program], env=env)
+    checks.write_tree(ours, {"include/weft/mine.h": ""})
+    checks.must([script, "--uninstall"], env=env)
+    left = [os.path.relpath(os.path.join(folder, name), ours) for folder, folders, names in os.walk(ours) for name in names + folders]
+    assert sorted(left) == ["include", "include/weft", "include/weft/mine.h", "share", "share/others"], left
+    again = checks.run([script, "--uninstall"], env=env)
+    assert again.returncode == 1 and "was not installed" in again.stdout, again.stdout
+    env["PREFIX"] = os.path.join(place, "new", "prefix")
+    checks.must([script], env=env)
+    checks.must([script, "--uninstall"], env=env)
+    assert not os.path.exists(os.path.join(place, "new")), "a prefix that was not there before"
+
+
 def pkg_config(static):
     args = ["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "weft"]
     flags = checks.must(args, env=environment()).split()
     return ["-l:libweft.a" if f == "-lweft" and static else f for f in flags]
+
+
+def only_what_it_stands_on(program, *more):
+    """The library needs libc and libsodium alone; UCX, Redis, CUDA and their like are loaded when they are wanted."""
+    found = set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", needed(program)))
+    allowed = {"libc", "libsodium", "ld-linux-x86-64", "ld-linux-aarch64", *more}
+    assert found <= allowed, f"{program} needs {sorted(found - allowed)}"
+
+
+def the_library_and_the_command_need_libc_and_libsodium_alone():
+    only_what_it_stands_on(find("libweft.so.0"))
+    only_what_it_stands_on(find("bin/weft"), "libm", "libyaml-0")
+
+
+def the_module_is_found_after_the_tree_was_moved():
+    if not os.path.exists(os.path.join(checks.BUILD, "libweft_ucx.so")):
+        raise checks.Skip("this build has no libweft_ucx.so")
+    assert "weft_ucx_module" in checks.must(["nm", "-D", "--defined-only", find("weft/libweft_ucx.so")])
+    assert "libweft" not in needed(find("weft/libweft_ucx.so")).replace("libweft_ucx", "")
+    said = checks.must([find("bin/weft"), "info"], env=environment())
+    assert re.search(r"ucx_version +[0-9]+\.", said), said
+    program = os.path.join(room, "asks")
+    checks.write_tree(room, {"asks.c": ASKS})
+    checks.must([checks.CC, os.path.join(room, "asks.c"), "-o", program, *pkg_config(False)])
+    checks.must([program], env={**environment(), "LD_LIBRARY_PATH": os.path.dirname(find("libweft.so"))})
 
 
 def build_and_run(compiler, source, static):
@@ -76,6 +162,7 @@ def build_and_run(compiler, source, static):
     checks.write_tree(room, {source: CONSUMER})
     checks.must([compiler, "-Wall", "-Werror", path, "-o", program, *pkg_config(static)])
     assert ("libweft.so.0" in needed(program)) == (not static), needed(program)
+    only_what_it_stands_on(program, "libweft")
     env = environment()
     if not static:
         env["LD_LIBRARY_PATH"] = os.path.dirname(find("libweft.so"))
@@ -119,5 +206,7 @@ def every_example_builds_against_it_and_runs():
 
 
 with checks.scratch() as room:
-    checks.main(install_puts_everything_in_place, pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
+    checks.main(install_puts_everything_in_place, nothing_else_is_installed, what_make_installs_can_be_used_and_removed,
+                the_library_and_the_command_need_libc_and_libsodium_alone, the_module_is_found_after_the_tree_was_moved,
+                pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
                 pkg_config_gives_the_shared_library_to_cpp, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)

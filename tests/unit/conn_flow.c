@@ -49,7 +49,7 @@ static void lane_commit(wefti_lane_t *lane, size_t n)
     put(s, s->reserved, 0);
 }
 
-static const wefti_rail_ops_t lane_ops = {.reserve = lane_reserve, .commit = lane_commit};
+static const wefti_transport_ops_t lane_ops = {.reserve = lane_reserve, .commit = lane_commit};
 
 static void side_init(side_t *s, const wefti_flow_kind_t *kind, uint64_t window, uint32_t msgs, uint32_t peer_window)
 {

@@ -24,11 +24,11 @@ static wefti_hello_t sample(void)
     memset(h.cookie, 0xcc, sizeof h.cookie);
     h.name_len = 4;
     memcpy(h.name, "left", 5);
-    h.n_rails = 2;
-    h.rails[0].kind = 1;
-    h.rails[0].card_len = 3;
-    memcpy(h.rails[0].card, "abc", 3);
-    h.rails[1].kind = 2;
+    h.n_transports = 2;
+    h.transports[0].kind = 1;
+    h.transports[0].caps_len = 3;
+    memcpy(h.transports[0].caps, "abc", 3);
+    h.transports[1].kind = 2;
     return h;
 }
 
@@ -56,15 +56,15 @@ TEST(the_largest_hello_fits_its_buffer)
     uint8_t buf[WEFTI_HELLO_MAX];
     h.name_len = WEFTI_NAME_MAX;
     memset(h.name, 'n', WEFTI_NAME_MAX);
-    h.n_rails = WEFTI_HELLO_RAILS_MAX;
-    for (unsigned i = 0; i < WEFTI_HELLO_RAILS_MAX; i++) {
-        h.rails[i].kind = (uint8_t)(i + 1);
-        h.rails[i].card_len = WEFTI_CARD_MAX;
-        memset(h.rails[i].card, (int)i, WEFTI_CARD_MAX);
+    h.n_transports = WEFTI_HELLO_TRANSPORTS_MAX;
+    for (unsigned i = 0; i < WEFTI_HELLO_TRANSPORTS_MAX; i++) {
+        h.transports[i].kind = (uint8_t)(i + 1);
+        h.transports[i].caps_len = WEFTI_CAPS_MAX;
+        memset(h.transports[i].caps, (int)i, WEFTI_CAPS_MAX);
     }
     CHECK_EQ(wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf), WEFTI_HELLO_MAX);
     CHECK_EQ(decode(buf, sizeof buf, &g), WEFT_OK);
-    CHECK(!memcmp(h.rails, g.rails, sizeof h.rails));
+    CHECK(!memcmp(h.transports, g.transports, sizeof h.transports));
     CHECK_EQ(wefti_hello_encode(&h, WEFTI_SHAKE_HELLO, buf, sizeof buf - 1), 0);
 }
 

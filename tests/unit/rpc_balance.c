@@ -1,6 +1,6 @@
 /* tests/unit/rpc_balance.c - Which server a call goes to: equal ones share, a slow one gets little, a full one less than an idle one but something, a
  * dead or draining one nothing. */
-#include "rpc/state.h"
+#include "rpc/client.h"
 #include "test.h"
 
 enum { SERVERS = 8, LEAST = 20000 };

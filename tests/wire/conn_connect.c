@@ -132,7 +132,7 @@ TEST(both_sides_know_who_the_other_is)
     }
 }
 
-TEST(sides_without_a_rail_in_common_do_not_connect_and_say_so)
+TEST(sides_without_a_transport_in_common_do_not_connect_and_say_so)
 {
     weft_runtime_opts_t so = WEFT_RUNTIME_OPTS_INIT, co = WEFT_RUNTIME_OPTS_INIT;
     weft_op_t connect = WEFT_OP_INIT;

@@ -1,4 +1,4 @@
-/* tests/wire/fabric_lanes.c - what fabric.h promises of lanes, asked of every rail: each test runs on shm, on tcp, on ucx over TCP, and on ucx
+/* tests/wire/fabric_lanes.c - what fabric.h promises of lanes, asked of every transport: each test runs on shm, on tcp, on ucx over TCP, and on ucx
  * with its rendezvous instead of our chunks; but no peer vanishes there, since UCX 1.13.1 may abort then (fabric/ucx/chunk.c). */
 #include "test.h"
 
@@ -6,10 +6,11 @@
 #include <sys/socket.h>
 
 #include "base/rng.h"
+#include "fabric/module.h"
 #include "lanes.h"
 
-#define ON_EACH_SAFE_RAIL(name) \
-    static void name(const char *rail); \
+#define ON_EACH_SAFE_TRANSPORT(name) \
+    static void name(const char *transport); \
     TEST(name##_on_shm) \
     { \
         name("shm"); \
@@ -22,18 +23,16 @@
     { \
         name("ucx"); \
     } \
-    static void name(const char *rail)
-#define ON_EACH_RAIL(name) \
-    static void name(const char *rail); \
+    static void name(const char *transport)
+#define ON_EACH_TRANSPORT(name) \
+    static void name(const char *transport); \
     TEST(name##_on_rendezvous) \
     { \
-        wefti_ux_rendezvous = true; \
+        wefti_ucx_rendezvous = true; \
         name("ucx"); \
-        wefti_ux_rendezvous = false; \
+        wefti_ucx_rendezvous = false; \
     } \
-    ON_EACH_SAFE_RAIL(name)
-
-extern bool wefti_ux_rendezvous; /* fabric/ucx/ux.h, which would bring UCX's headers */
+    ON_EACH_SAFE_TRANSPORT(name)
 
 static void fill(void *buf, size_t n, uint64_t seed)
 {
@@ -85,12 +84,12 @@ static void check_numbered(lanes_side_t *s, const void *rec, size_t n)
     (*expect)++;
 }
 
-ON_EACH_RAIL(a_hundred_thousand_records_arrive_in_order_and_whole)
+ON_EACH_TRANSPORT(a_hundred_thousand_records_arrive_in_order_and_whole)
 {
     lanes_t l;
     uint64_t expect = 0;
     uint8_t buf[600];
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     l.b.on_record = check_numbered;
     l.b.user = &expect;
     for (uint64_t i = 0; i < 100000; i++) {
@@ -105,12 +104,12 @@ ON_EACH_RAIL(a_hundred_thousand_records_arrive_in_order_and_whole)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(records_go_both_ways_at_once)
+ON_EACH_TRANSPORT(records_go_both_ways_at_once)
 {
     lanes_t l;
     uint64_t expect_a = 0, expect_b = 0, sent_a = 0, sent_b = 0;
     uint8_t buf[256];
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     l.a.on_record = l.b.on_record = check_numbered;
     l.a.user = &expect_a;
     l.b.user = &expect_b;
@@ -124,11 +123,11 @@ ON_EACH_RAIL(records_go_both_ways_at_once)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(records_of_every_length_up_to_frame_max_arrive)
+ON_EACH_TRANSPORT(records_of_every_length_up_to_frame_max_arrive)
 {
     lanes_t l;
     uint64_t expect = 0;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     size_t max = l.a.lane->frame_max;
     CHECK(max >= WEFTI_REC_MAX);
     uint8_t *buf = malloc(max);
@@ -145,10 +144,10 @@ ON_EACH_RAIL(records_of_every_length_up_to_frame_max_arrive)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(a_record_may_be_committed_shorter_than_it_was_reserved)
+ON_EACH_TRANSPORT(a_record_may_be_committed_shorter_than_it_was_reserved)
 {
     lanes_t l;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     for (unsigned i = 1; i <= 200; i++) {
         uint8_t *p = NULL;
         LANES_UNTIL(&l, (p = l.a.lane->ops->reserve(l.a.lane, 1000)) != NULL);
@@ -162,12 +161,12 @@ ON_EACH_RAIL(a_record_may_be_committed_shorter_than_it_was_reserved)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(a_peer_that_does_not_progress_stops_the_sender_and_room_follows)
+ON_EACH_TRANSPORT(a_peer_that_does_not_progress_stops_the_sender_and_room_follows)
 {
     lanes_t l;
     uint8_t buf[1024];
     uint64_t sent = 0, expect = 0;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     LANES_UNTIL(&l, lanes_try_send(&l.a, "12345678", 8));
     LANES_UNTIL(&l, l.b.records == 1);
     double end = test_now() + 15;
@@ -196,10 +195,10 @@ static void echo(lanes_side_t *s, const void *rec, size_t n)
     CHECK(lanes_try_send(s, rec, n));
 }
 
-ON_EACH_RAIL(records_may_be_answered_from_inside_the_upcall)
+ON_EACH_TRANSPORT(records_may_be_answered_from_inside_the_upcall)
 {
     lanes_t l;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     l.b.on_record = echo;
     for (uint64_t i = 0; i < 2000; i++) {
         lanes_send(&l, &l.a, &i, sizeof i);
@@ -217,10 +216,10 @@ static void close_at_once(lanes_side_t *s, const void *rec, size_t n)
     s->lane->ops->lane_close(s->lane);
 }
 
-ON_EACH_RAIL(a_lane_closed_from_inside_a_record_upcall_says_nothing_more)
+ON_EACH_TRANSPORT(a_lane_closed_from_inside_a_record_upcall_says_nothing_more)
 {
     lanes_t l;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     l.b.on_record = close_at_once;
     for (int i = 0; i < 50; i++)
         lanes_send(&l, &l.a, "x", 1);
@@ -232,11 +231,11 @@ ON_EACH_RAIL(a_lane_closed_from_inside_a_record_upcall_says_nothing_more)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(an_address_that_is_nonsense_is_a_protocol_error)
+ON_EACH_TRANSPORT(an_address_that_is_nonsense_is_a_protocol_error)
 {
     lanes_side_t s;
     uint8_t junk[200];
-    lanes_side_open(&s, rail, NULL);
+    lanes_side_open(&s, transport, NULL);
     lanes_side_new(&s);
     memset(junk, 0xee, sizeof junk);
     CHECK_EQ(s.lane->ops->lane_connect(s.lane, junk, sizeof junk), WEFT_ERR_PROTOCOL);
@@ -261,12 +260,12 @@ static void announce(lanes_t *l, lanes_side_t *s, const void *rec, size_t n, con
     CHECK_EQ(x->done, 0);
 }
 
-ON_EACH_RAIL(a_payload_of_each_size_is_pulled_whole)
+ON_EACH_TRANSPORT(a_payload_of_each_size_is_pulled_whole)
 {
     static const size_t sizes[] = {1, 7, 64, 4095, 4096, 65536, 1000003, 64u << 20};
     lanes_t l;
     lanes_xfer_t out, in;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         size_t n = sizes[i];
         uint8_t *src = malloc(n), *dst = calloc(1, n + 1);
@@ -291,7 +290,7 @@ ON_EACH_RAIL(a_payload_of_each_size_is_pulled_whole)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(a_payload_in_pieces_is_pulled_into_other_pieces)
+ON_EACH_TRANSPORT(a_payload_in_pieces_is_pulled_into_other_pieces)
 {
     enum { N = 300007 };
     static uint8_t src[N], dst[N];
@@ -299,7 +298,7 @@ ON_EACH_RAIL(a_payload_in_pieces_is_pulled_into_other_pieces)
     lanes_xfer_t out, in;
     weft_iov_t from[40], to[23];
     size_t at = 0, i;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     fill(src, N, 9);
     for (i = 0; i < 39; i++) {
         from[i] = (weft_iov_t){src + at, 1 + i * 311};
@@ -326,14 +325,14 @@ ON_EACH_RAIL(a_payload_in_pieces_is_pulled_into_other_pieces)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(pulling_less_than_all_writes_no_more_than_that)
+ON_EACH_TRANSPORT(pulling_less_than_all_writes_no_more_than_that)
 {
     static const struct {
         size_t total, want;
     } cases[] = {{100, 1}, {65536, 65535}, {3000000, 12345}, {10000000, 9000001}};
     lanes_t l;
     lanes_xfer_t out, in;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     for (unsigned i = 0; i < 4; i++) {
         size_t total = cases[i].total, want = cases[i].want;
         uint8_t *src = malloc(total), *dst = malloc(total);
@@ -355,13 +354,13 @@ ON_EACH_RAIL(pulling_less_than_all_writes_no_more_than_that)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(refusing_tells_the_sender_which_way)
+ON_EACH_TRANSPORT(refusing_tells_the_sender_which_way)
 {
     static uint8_t src[200000];
     lanes_t l;
     lanes_xfer_t out;
     weft_iov_t iov = {src, sizeof src};
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     for (unsigned i = 0; i < 20; i++) {
         announce(&l, &l.a, "r", 1, &iov, 1, &out);
         LANES_UNTIL(&l, l.b.announced == i + 1);
@@ -389,7 +388,7 @@ static void in_order_announced(lanes_side_t *s, const void *rec, size_t n, uint6
     p->ops->refuse(p, *(uint64_t *)s->user % 2);
 }
 
-ON_EACH_RAIL(records_and_announcements_keep_one_order)
+ON_EACH_TRANSPORT(records_and_announcements_keep_one_order)
 {
     enum { N = 20000 };
     static uint8_t src[5000];
@@ -397,7 +396,7 @@ ON_EACH_RAIL(records_and_announcements_keep_one_order)
     lanes_t l;
     uint64_t expect = 0;
     weft_iov_t iov = {src, sizeof src};
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     l.b.user = &expect;
     l.b.on_record = in_order;
     l.b.on_announced = in_order_announced;
@@ -430,13 +429,13 @@ static void pull_inside(lanes_side_t *s, const void *rec, size_t n, uint64_t tot
     CHECK_EQ(pulled_inside[i].done, 0);
 }
 
-ON_EACH_RAIL(a_payload_may_be_pulled_from_inside_the_upcall)
+ON_EACH_TRANSPORT(a_payload_may_be_pulled_from_inside_the_upcall)
 {
     static uint8_t src[32][70000];
     lanes_xfer_t out[32];
     weft_iov_t iov[32];
     lanes_t l;
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     l.b.on_announced = pull_inside;
     for (uint8_t i = 0; i < 32; i++) {
         fill(src[i], sizeof src[i], i);
@@ -454,7 +453,7 @@ ON_EACH_RAIL(a_payload_may_be_pulled_from_inside_the_upcall)
 
 /* --- endings -------------------------------------------------------------------------------------------------------------- */
 
-static void close_under_way(const char *rail, bool receiver_closes)
+static void close_under_way(const char *transport, bool receiver_closes)
 {
     enum { N = 24, BIG = 4 << 20 };
     lanes_t l;
@@ -463,7 +462,7 @@ static void close_under_way(const char *rail, bool receiver_closes)
     uint8_t *src = malloc(BIG), *dst = malloc((size_t)N * BIG);
     fill(src, BIG, 1);
     iov = (weft_iov_t){src, BIG};
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     for (unsigned i = 0; i < N; i++) {
         lanes_xfer_init(&in[i]);
         announce(&l, &l.a, "c", 1, &iov, 1, &out[i]);
@@ -507,32 +506,32 @@ static void close_under_way(const char *rail, bool receiver_closes)
     free(dst);
 }
 
-ON_EACH_SAFE_RAIL(the_sender_closing_with_everything_under_way_ends_each_transfer_once)
+ON_EACH_SAFE_TRANSPORT(the_sender_closing_with_everything_under_way_ends_each_transfer_once)
 {
-    close_under_way(rail, false);
+    close_under_way(transport, false);
 }
-ON_EACH_RAIL(the_receiver_closing_with_everything_under_way_ends_each_transfer_once)
+ON_EACH_TRANSPORT(the_receiver_closing_with_everything_under_way_ends_each_transfer_once)
 {
-    close_under_way(rail, true);
+    close_under_way(transport, true);
 }
 
-ON_EACH_RAIL(a_lane_that_was_never_connected_closes)
+ON_EACH_TRANSPORT(a_lane_that_was_never_connected_closes)
 {
     lanes_side_t s;
-    lanes_side_open(&s, rail, NULL);
+    lanes_side_open(&s, transport, NULL);
     lanes_side_new(&s);
     lanes_side_close(&s);
 }
 
 /* The child offers and pulls without end; the parent is in the middle of it when the child dies. */
-static void child_of_kill(const char *rail, int fd, size_t n)
+static void child_of_kill(const char *transport, int fd, size_t n)
 {
     lanes_side_t s;
     static lanes_xfer_t out[8], in[LANES_PULLS];
     uint8_t *buf = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint8_t *dst = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     weft_iov_t iov = {buf, n};
-    lanes_side_open(&s, rail, NULL);
+    lanes_side_open(&s, transport, NULL);
     lanes_side_meet(&s, fd);
     for (int i = 0; i < 8; i++) {
         lanes_xfer_init(&out[i]);
@@ -547,14 +546,14 @@ static void child_of_kill(const char *rail, int fd, size_t n)
     }
 }
 
-static void peer_killed(const char *rail, size_t n)
+static void peer_killed(const char *transport, size_t n)
 {
     int fds[2];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
     pid_t pid = fork();
     if (!pid) {
         close(fds[0]);
-        child_of_kill(rail, fds[1], n);
+        child_of_kill(transport, fds[1], n);
         _exit(1);
     }
     close(fds[1]);
@@ -563,7 +562,7 @@ static void peer_killed(const char *rail, size_t n)
     uint8_t *buf = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint8_t *dst = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     weft_iov_t iov = {buf, n};
-    lanes_side_open(&s, rail, NULL);
+    lanes_side_open(&s, transport, NULL);
     lanes_side_meet(&s, fds[0]);
     for (int i = 0; i < 8; i++) {
         lanes_xfer_init(&out[i]);
@@ -576,7 +575,7 @@ static void peer_killed(const char *rail, size_t n)
         lanes_side_progress(&s);
     kill(pid, SIGKILL);
     CHECK_EQ(waitpid(pid, NULL, 0), pid);
-    /* A rail need not see it by itself (the wire does): give it a moment, then do what conn does. */
+    /* A transport need not see it by itself (the wire does): give it a moment, then do what conn does. */
     double end = test_now() + 1;
     while (test_now() < end && !s.failed) {
         lanes_side_progress(&s);
@@ -591,13 +590,13 @@ static void peer_killed(const char *rail, size_t n)
     lanes_side_close(&s);
 }
 
-ON_EACH_SAFE_RAIL(a_peer_killed_in_the_middle_of_large_transfers_ends_each_once)
+ON_EACH_SAFE_TRANSPORT(a_peer_killed_in_the_middle_of_large_transfers_ends_each_once)
 {
-    peer_killed(rail, 64u << 20);
+    peer_killed(transport, 64u << 20);
 }
-ON_EACH_SAFE_RAIL(a_peer_killed_in_the_middle_of_small_transfers_ends_each_once)
+ON_EACH_SAFE_TRANSPORT(a_peer_killed_in_the_middle_of_small_transfers_ends_each_once)
 {
-    peer_killed(rail, 20000);
+    peer_killed(transport, 20000);
 }
 
 /* --- several lanes -------------------------------------------------------------------------------------------------------- */
@@ -607,16 +606,16 @@ static void borrow(lanes_side_t *s, const lanes_side_t *owner)
 {
     memset(s, 0, sizeof *s);
     s->fabric = owner->fabric;
-    s->rail = owner->rail;
+    s->transport = owner->transport;
     s->in_progress = true; /* the owner's progress tells for all */
 }
 
-ON_EACH_RAIL(lanes_connected_in_opposite_orders_close_alone)
+ON_EACH_TRANSPORT(lanes_connected_in_opposite_orders_close_alone)
 {
     enum { N = 6 };
     lanes_t l;
     static lanes_side_t a[N], b[N];
-    lanes_open(&l, rail);
+    lanes_open(&l, transport);
     for (int i = 0; i < N; i++) {
         borrow(&a[i], &l.a);
         borrow(&b[i], &l.b);
@@ -652,11 +651,11 @@ ON_EACH_RAIL(lanes_connected_in_opposite_orders_close_alone)
     lanes_close(&l);
 }
 
-ON_EACH_RAIL(two_lanes_of_one_fabric_may_be_joined_to_each_other)
+ON_EACH_TRANSPORT(two_lanes_of_one_fabric_may_be_joined_to_each_other)
 {
     lanes_side_t s;
     static lanes_side_t a, b;
-    lanes_side_open(&s, rail, NULL);
+    lanes_side_open(&s, transport, NULL);
     borrow(&a, &s);
     borrow(&b, &s);
     lanes_new(&a, &b);

@@ -26,7 +26,7 @@ TEST(a_payload_is_lent_where_it_lies)
     unsigned i = offer(&s, &iov, 1, &x);
     const uint8_t *ptr = lend(&s, i, &lent);
     CHECK(ptr != iov.base && !memcmp(ptr, iov.base, iov.len));
-    CHECK_EQ(rail_of(&s.b)->mapped_copies, 0);
+    CHECK_EQ(transport_of(&s.b)->mapped_copies, 0);
     /* The sender does not get it back before we are done with it. */
     for (int k = 0; k < 100; k++) {
         shm_progress(&s.a);
@@ -40,7 +40,7 @@ TEST(a_payload_is_lent_where_it_lies)
     /* It may be looked at until it is given back, though its owner may write to it. */
     r.at[123] ^= 0xff;
     CHECK_EQ(ptr[0], r.at[123]);
-    s.b.rail->ops->unlend(s.b.rail, lent);
+    s.b.transport->ops->unlend(s.b.transport, lent);
 
     /* Lent, and pulled as well. */
     i = offer(&s, &iov, 1, &x);
@@ -51,7 +51,7 @@ TEST(a_payload_is_lent_where_it_lies)
     SHM_UNTIL2(&s.a, &s.b, x.done && got.done);
     CHECK_OK(x.status);
     CHECK(!memcmp(to.base, ptr, iov.len));
-    s.b.rail->ops->unlend(s.b.rail, lent);
+    s.b.transport->ops->unlend(s.b.transport, lent);
     free(to.base);
     range_free(&s.a, &r);
     scene_close(&s);
@@ -82,7 +82,7 @@ TEST(what_is_not_one_piece_of_shared_memory_is_not_lent)
         if (st != (cases[c].lent ? WEFT_OK : WEFT_ERR_UNSUPPORTED))
             FAIL("case %zu: %s", c, weft_status_name(st));
         if (!st)
-            s.b.rail->ops->unlend(s.b.rail, lent);
+            s.b.transport->ops->unlend(s.b.transport, lent);
         s.eb.offer[i]->ops->refuse(s.eb.offer[i], true);
         SHM_UNTIL2(&s.a, &s.b, x.done);
     }
@@ -116,15 +116,15 @@ TEST(what_is_lent_outlives_unshare_and_both_ends_of_the_lane)
     }
     CHECK_EQ(known(&s), 0);
     CHECK(!memcmp(ptr, same, MB));
-    s.b.rail->ops->unlend(s.b.rail, lent);
+    s.b.transport->ops->unlend(s.b.transport, lent);
     CHECK(!memcmp(ptr2, same, MB));
     shm_end_close(&s.ea);
     shm_end_close(&s.eb);
     shm_side_close(&s.a);
     CHECK(!memcmp(ptr2, same, MB));
-    CHECK_EQ(rail_of(&s.b)->n_mapped, 1);
-    s.b.rail->ops->unlend(s.b.rail, lent2);
-    CHECK_EQ(rail_of(&s.b)->n_mapped, 0);
+    CHECK_EQ(transport_of(&s.b)->n_mapped, 1);
+    s.b.transport->ops->unlend(s.b.transport, lent2);
+    CHECK_EQ(transport_of(&s.b)->n_mapped, 0);
     shm_side_close(&s.b);
     CHECK_EQ(shm_maps(), 0);
     free(same);
@@ -199,8 +199,8 @@ TEST(what_is_lent_outlives_the_process_it_came_from)
     e.offer[0]->ops->refuse(e.offer[0], true);
     shm_end_close(&e);
     CHECK(!memcmp(ptr, same, BIG));
-    s.rail->ops->unlend(s.rail, lent);
-    CHECK_EQ(rail_of(&s)->n_mapped, 0);
+    s.transport->ops->unlend(s.transport, lent);
+    CHECK_EQ(transport_of(&s)->n_mapped, 0);
     shm_side_close(&s);
     CHECK_EQ(shm_maps(), 0);
     free(same);
@@ -220,7 +220,7 @@ TEST(a_sender_killed_in_the_middle_of_a_copy_does_not_take_its_bytes_along)
     shm_pull(&e, 0, &iov, 1, BIG, &x);
     for (int i = 0; i < 3; i++)
         shm_progress(&s);
-    CHECK(!x.done && rail_of(&s)->mapped_copies);
+    CHECK(!x.done && transport_of(&s)->mapped_copies);
     kill_now(pid);
     SHM_UNTIL(&s, x.done);
     CHECK_OK(x.status);
@@ -270,9 +270,9 @@ TEST(a_payload_that_was_taken_back_while_it_was_copied_is_not_reported_as_good)
     shm_pull(&s.eb, i, &to, 1, MB, &got);
     shm_end_close(&s.ea);
     memset(r.at, 0, MB);
-    rail_of(&s.b)->bell_rest = 10; /* it copies before it hears of the end */
+    transport_of(&s.b)->bell_rest = 10; /* it copies before it hears of the end */
     shm_progress(&s.b);
-    CHECK_EQ(rail_of(&s.b)->mapped_copies, MB);
+    CHECK_EQ(transport_of(&s.b)->mapped_copies, MB);
     SHM_UNTIL(&s.b, got.done);
     CHECK_EQ(got.status, WEFT_ERR_PEER);
     shm_end_close(&s.eb);

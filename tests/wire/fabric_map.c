@@ -1,7 +1,8 @@
-/* tests/wire/fabric_map.c - memory that the peer of a lane maps: two processes on one memory, what outlives what, and tickets that are good for
+/* tests/wire/fabric_map.c - memory that the peer of a lane maps: two processes on one memory, what outlives what, and map_handles that are good for
  * nothing.
  *
- * Held here: both sides see what either writes; a mapping stays, whatever becomes of lane, rail and owner; a ticket that is nonsense, or whose
+ * Held here: both sides see what either writes; a mapping stays, whatever becomes of lane, transport and owner; a map_handle
+ * that is nonsense, or whose
  * memory is gone, too short or could shrink, gives a status and leaves neither mapping nor descriptor behind. Who is another user by the time
  * it maps is turned away by the kernel; that needs root, and is skipped without. */
 #include <sys/epoll.h>
@@ -17,21 +18,21 @@
 
 /* --- two processes ------------------------------------------------------------------------------------------------------ */
 
-typedef struct ticket {
-    uint8_t bytes[WEFTI_TICKET_MAX];
+typedef struct map_handle {
+    uint8_t bytes[WEFTI_MAP_HANDLE_MAX];
     size_t n;
-} ticket_t;
+} map_handle_t;
 
-static ticket_t expose(const shm_end_t *e, const range_t *r)
+static map_handle_t expose(const shm_end_t *e, const range_t *r)
 {
-    ticket_t t;
+    map_handle_t t;
     memset(&t, 0, sizeof t);
     t.n = e->lane->ops->expose(e->lane, r->fd, r->n, t.bytes);
-    CHECK(t.n && t.n <= WEFTI_TICKET_MAX);
+    CHECK(t.n && t.n <= WEFTI_MAP_HANDLE_MAX);
     return t;
 }
 
-static weft_status_t map(const shm_end_t *e, const ticket_t *t, size_t n, uint8_t **at_out)
+static weft_status_t map(const shm_end_t *e, const map_handle_t *t, size_t n, uint8_t **at_out)
 {
     void *at = NULL;
     weft_status_t st = e->lane->ops->map(e->lane, t->bytes, t->n, n, &at);
@@ -40,7 +41,7 @@ static weft_status_t map(const shm_end_t *e, const ticket_t *t, size_t n, uint8_
     return st;
 }
 
-/* Exposes memory, says so, and answers: 'f' fill it anew, 'c' close the descriptor, 'l' the lane, 'r' the rail too, 'q' quit. */
+/* Exposes memory, says so, and answers: 'f' fill it anew, 'c' close the descriptor, 'l' the lane, 'r' the transport too, 'q' quit. */
 static void owner(int fd, void *arg)
 {
     static shm_side_t s; /* it ends without closing them: they are not lost */
@@ -51,7 +52,7 @@ static void owner(int fd, void *arg)
     shm_side_open(&s, RING, "auto");
     shm_meet(&s, &e, fd);
     range_map(&r, MAPPED, NULL, 1);
-    ticket_t t = expose(&e, &r);
+    map_handle_t t = expose(&e, &r);
     CHECK(write(fd, &t, sizeof t) == (ssize_t)sizeof t);
     while (read(fd, &what, 1) == 1 && what != 'q') {
         if (what == 'f') {
@@ -85,7 +86,7 @@ static bool holds(const uint8_t *at, unsigned seed)
 typedef struct mapper {
     shm_side_t s;
     shm_end_t e;
-    ticket_t ticket;
+    map_handle_t map_handle;
     pid_t pid;
     int fd;
 } mapper_t;
@@ -95,7 +96,7 @@ static void mapper_open(mapper_t *m)
     m->pid = shm_child(owner, NULL, &m->fd);
     shm_side_open(&m->s, RING, "auto");
     shm_meet(&m->s, &m->e, m->fd);
-    CHECK(recv(m->fd, &m->ticket, sizeof m->ticket, MSG_WAITALL) == (ssize_t)sizeof m->ticket);
+    CHECK(recv(m->fd, &m->map_handle, sizeof m->map_handle, MSG_WAITALL) == (ssize_t)sizeof m->map_handle);
 }
 
 static void mapper_close(mapper_t *m)
@@ -111,15 +112,15 @@ TEST(both_processes_see_what_either_writes)
     uint8_t *at, *again;
     mapper_open(&m);
     unsigned maps = shm_maps(), fds = shm_open_fds();
-    CHECK_OK(map(&m.e, &m.ticket, MAPPED, &at));
+    CHECK_OK(map(&m.e, &m.map_handle, MAPPED, &at));
     CHECK_EQ(shm_open_fds(), fds);
     CHECK_EQ(shm_maps(), maps + 1);
     CHECK(holds(at, 1));
     at[MAPPED - 1] = 0x5a;
     ask(m.fd, 'f');
     CHECK(holds(at, 2));
-    /* A ticket is good for more than one mapping, and they are one memory. */
-    CHECK_OK(map(&m.e, &m.ticket, MAPPED, &again));
+    /* A map_handle is good for more than one mapping, and they are one memory. */
+    CHECK_OK(map(&m.e, &m.map_handle, MAPPED, &again));
     CHECK(again != at && holds(again, 2));
     again[7] ^= 1;
     CHECK_EQ(at[7], again[7]);
@@ -132,12 +133,12 @@ TEST(both_processes_see_what_either_writes)
     mapper_close(&m);
 }
 
-TEST(a_mapping_outlives_descriptor_lane_rail_and_owner)
+TEST(a_mapping_outlives_descriptor_lane_transport_and_owner)
 {
     mapper_t m;
     uint8_t *at;
     mapper_open(&m);
-    CHECK_OK(map(&m.e, &m.ticket, MAPPED, &at));
+    CHECK_OK(map(&m.e, &m.map_handle, MAPPED, &at));
     ask(m.fd, 'c');
     CHECK(holds(at, 1));
     ask(m.fd, 'l');
@@ -157,7 +158,7 @@ TEST(a_mapping_outlives_descriptor_lane_rail_and_owner)
     CHECK_EQ(shm_maps(), 0);
 }
 
-TEST(a_ticket_of_memory_that_is_gone_maps_nothing)
+TEST(a_map_handle_of_memory_that_is_gone_maps_nothing)
 {
     for (int how = 0; how < 3; how++) {
         mapper_t m;
@@ -172,12 +173,12 @@ TEST(a_ticket_of_memory_that_is_gone_maps_nothing)
         if (how == 1)
             SHM_UNTIL(&m.s, m.e.failed);
         unsigned maps = shm_maps(), fds = shm_open_fds();
-        CHECK_EQ(map(&m.e, &m.ticket, MAPPED, &at), WEFT_ERR_UNREACHABLE);
+        CHECK_EQ(map(&m.e, &m.map_handle, MAPPED, &at), WEFT_ERR_UNREACHABLE);
         if (how == 1) {
             range_t r;
-            uint8_t ticket[WEFTI_TICKET_MAX];
+            uint8_t map_handle[WEFTI_MAP_HANDLE_MAX];
             range_map(&r, MB, NULL, 1);
-            CHECK_EQ(m.e.lane->ops->expose(m.e.lane, r.fd, r.n, ticket), 0); /* nobody is there to map it */
+            CHECK_EQ(m.e.lane->ops->expose(m.e.lane, r.fd, r.n, map_handle), 0); /* nobody is there to map it */
             close(r.fd);
             munmap(r.at, r.n);
         }
@@ -195,7 +196,7 @@ static void other_user(int fd, void *arg)
 {
     static shm_side_t s;
     static shm_end_t e;
-    ticket_t t;
+    map_handle_t t;
     uint8_t *at;
     (void)arg;
     shm_side_open(&s, RING, "auto");
@@ -222,19 +223,19 @@ TEST(another_user_maps_nothing)
     shm_side_open(&s, RING, "auto");
     shm_meet(&s, &e, fd);
     range_map(&r, MAPPED, NULL, 1);
-    ticket_t t = expose(&e, &r);
+    map_handle_t t = expose(&e, &r);
     CHECK(write(fd, &t, sizeof t) == (ssize_t)sizeof t);
     shm_child_end(pid);
     shm_end_close(&e);
     shm_side_close(&s);
 }
 
-/* --- tickets that are good for nothing ---------------------------------------------------------------------------------- */
+/* --- map_handles that are good for nothing ---------------------------------------------------------------------------------- */
 
 /* As expose.c writes it: what a peer that lies would send. */
-static ticket_t forge(int fd, uint64_t ino, uint64_t n)
+static map_handle_t forge(int fd, uint64_t ino, uint64_t n)
 {
-    ticket_t t = {.n = 24};
+    map_handle_t t = {.n = 24};
     uint32_t magic = 0x314b4354, fd32 = (uint32_t)fd;
     memcpy(t.bytes, &magic, 4);
     memcpy(t.bytes + 4, &fd32, 4);
@@ -251,7 +252,7 @@ static uint64_t inode(int fd)
 }
 
 /* Nothing but the status is to be seen of it. */
-static void fails(const scene_t *s, const ticket_t *t, size_t n, weft_status_t status)
+static void fails(const scene_t *s, const map_handle_t *t, size_t n, weft_status_t status)
 {
     uint8_t *at;
     unsigned maps = shm_maps(), fds = shm_open_fds();
@@ -262,14 +263,14 @@ static void fails(const scene_t *s, const ticket_t *t, size_t n, weft_status_t s
     CHECK_EQ(shm_open_fds(), fds);
 }
 
-TEST(a_forged_ticket_that_is_right_is_a_ticket)
+TEST(a_forged_map_handle_that_is_right_is_a_map_handle)
 {
     scene_t s;
     range_t r;
     uint8_t *at;
     scene_open(&s, "kernel");
     range_map(&r, MB, NULL, 4);
-    ticket_t t = forge(r.fd, inode(r.fd), MB), real = expose(&s.ea, &r);
+    map_handle_t t = forge(r.fd, inode(r.fd), MB), real = expose(&s.ea, &r);
     CHECK(t.n == real.n && !memcmp(t.bytes, real.bytes, t.n)); /* or the tests below prove nothing */
     CHECK_OK(map(&s.eb, &t, MB, &at));
     s.eb.lane->ops->unmap(at, MB);
@@ -278,14 +279,14 @@ TEST(a_forged_ticket_that_is_right_is_a_ticket)
     scene_close(&s);
 }
 
-TEST(bytes_that_are_no_ticket_map_nothing)
+TEST(bytes_that_are_no_map_handle_map_nothing)
 {
     scene_t s;
     range_t r;
     scene_open(&s, "kernel");
     range_map(&r, MB, NULL, 4);
-    ticket_t good = expose(&s.ea, &r), t;
-    for (size_t n = 0; n <= WEFTI_TICKET_MAX; n++) {
+    map_handle_t good = expose(&s.ea, &r), t;
+    for (size_t n = 0; n <= WEFTI_MAP_HANDLE_MAX; n++) {
         t = good;
         t.n = n;
         if (n != good.n)
@@ -319,7 +320,7 @@ TEST(a_number_that_means_something_else_by_now_maps_nothing)
     int ends[2];
     scene_open(&s, "kernel");
     range_map(&r, MB, NULL, 4);
-    ticket_t t = expose(&s.ea, &r);
+    map_handle_t t = expose(&s.ea, &r);
     CHECK(!pipe(ends));
     int others[] = {memfd_new(MB),
                     ends[0],
@@ -334,7 +335,7 @@ TEST(a_number_that_means_something_else_by_now_maps_nothing)
         CHECK(others[i] >= 0 && dup2(others[i], r.fd) == r.fd);
         fails(&s, &t, MB, WEFT_ERR_UNREACHABLE);
         /* Nor does it with the inode of what it is now, unless that is memory. */
-        ticket_t same = forge(r.fd, inode(r.fd), MB);
+        map_handle_t same = forge(r.fd, inode(r.fd), MB);
         if (i)
             fails(&s, &same, MB, WEFT_ERR_UNREACHABLE);
     }
@@ -376,12 +377,12 @@ TEST(memory_that_could_shrink_or_is_too_short_is_neither_exposed_nor_mapped)
     scene_t s;
     scene_open(&s, "kernel");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        uint8_t ticket[WEFTI_TICKET_MAX], *at;
+        uint8_t map_handle[WEFTI_MAP_HANDLE_MAX], *at;
         int fd = memfd_of(cases[i].bytes, cases[i].flags, cases[i].seals);
         if (fd < 0)
             continue; /* a kernel without huge pages */
-        CHECK(!s.ea.lane->ops->expose(s.ea.lane, fd, MB, ticket) == (cases[i].status != WEFT_OK));
-        ticket_t t = forge(fd, inode(fd), MB);
+        CHECK(!s.ea.lane->ops->expose(s.ea.lane, fd, MB, map_handle) == (cases[i].status != WEFT_OK));
+        map_handle_t t = forge(fd, inode(fd), MB);
         if (cases[i].status) {
             fails(&s, &t, MB, cases[i].status);
         } else {
@@ -391,12 +392,12 @@ TEST(memory_that_could_shrink_or_is_too_short_is_neither_exposed_nor_mapped)
         }
         close(fd);
     }
-    uint8_t ticket[WEFTI_TICKET_MAX];
+    uint8_t map_handle[WEFTI_MAP_HANDLE_MAX];
     int fd = memfd_new(MB);
-    CHECK_EQ(s.ea.lane->ops->expose(s.ea.lane, fd, 0, ticket), 0);
-    CHECK_EQ(s.ea.lane->ops->expose(s.ea.lane, -1, MB, ticket), 0);
+    CHECK_EQ(s.ea.lane->ops->expose(s.ea.lane, fd, 0, map_handle), 0);
+    CHECK_EQ(s.ea.lane->ops->expose(s.ea.lane, -1, MB, map_handle), 0);
     close(fd);
-    CHECK_EQ(s.ea.lane->ops->expose(s.ea.lane, fd, MB, ticket), 0);
+    CHECK_EQ(s.ea.lane->ops->expose(s.ea.lane, fd, MB, map_handle), 0);
     scene_close(&s);
 }
 
@@ -408,7 +409,7 @@ TEST(where_descriptors_or_addresses_run_out_the_status_says_so)
     uint8_t *at;
     scene_open(&s, "kernel");
     range_map(&r, MB, NULL, 4);
-    ticket_t t = expose(&s.ea, &r);
+    map_handle_t t = expose(&s.ea, &r);
     unsigned maps = shm_maps();
     CHECK(!getrlimit(RLIMIT_NOFILE, &was));
     none.rlim_max = was.rlim_max;
@@ -430,15 +431,15 @@ TEST(where_descriptors_or_addresses_run_out_the_status_says_so)
     scene_close(&s);
 }
 
-/* --- other rails -------------------------------------------------------------------------------------------------------- */
+/* --- other transports -------------------------------------------------------------------------------------------------------- */
 
-TEST(rails_of_a_network_map_nothing)
+TEST(transports_of_a_network_map_nothing)
 {
-    static const char *const rails[] = {"shm", "tcp", "ucx"};
+    static const char *const transports[] = {"shm", "tcp", "ucx"};
     for (int i = 0; i < 3; i++) {
         lanes_side_t s;
-        lanes_side_open(&s, rails[i], NULL);
-        const wefti_rail_ops_t *ops = s.rail->ops;
+        lanes_side_open(&s, transports[i], NULL);
+        const wefti_transport_ops_t *ops = s.transport->ops;
         CHECK_EQ(ops->expose != NULL, i == 0);
         CHECK_EQ(ops->map != NULL, i == 0);
         CHECK_EQ(ops->unmap != NULL, i == 0);

@@ -1,4 +1,4 @@
-/* tests/wire/fabric_onesided.c - one-sided access to a peer's memory, on a ucx rail that is marked as trusted: what arrives, when a put is
+/* tests/wire/fabric_onesided.c - one-sided access to a peer's memory, on a ucx transport that is marked as trusted: what arrives, when a put is
  * done, and every way in which the other side or the lane can end in the middle.
  *
  * ctest: timeout=240 */
@@ -8,16 +8,15 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "fabric/module.h"
 #include "lanes.h"
-
-extern bool wefti_ux_rendezvous; /* fabric/ucx/ux.h */
 
 #define BIG ((size_t)48 << 20)
 
 /* As where there is hardware for it: UCX gets everything at once. */
 static void all_at_once(void)
 {
-    wefti_ux_rendezvous = true;
+    wefti_ucx_rendezvous = true;
 }
 
 static void open_pair(lanes_t *l)
@@ -80,12 +79,12 @@ static void fill(uint8_t *buf, size_t n, unsigned seed)
         buf[i] = (uint8_t)(i * 31 + (i >> 9) + seed);
 }
 
-TEST(a_rail_that_is_not_trusted_has_none_of_it)
+TEST(a_transport_that_is_not_trusted_has_none_of_it)
 {
     lanes_t l;
     unsetenv("WEFT_TRUSTED");
     lanes_open(&l, "ucx");
-    const wefti_rail_ops_t *ops = l.a.lane->ops;
+    const wefti_transport_ops_t *ops = l.a.lane->ops;
     CHECK(!ops->key_new && !ops->key_open && !ops->get && !ops->put);
     lanes_close(&l);
 }
@@ -179,7 +178,7 @@ TEST(what_is_not_within_the_key_and_keys_that_are_none_are_refused_at_once)
     void *remote;
     open_pair(&l);
     reach_open(&r, &l, theirs, sizeof theirs);
-    const wefti_rail_ops_t *ops = l.a.lane->ops;
+    const wefti_transport_ops_t *ops = l.a.lane->ops;
     static const uint64_t offsets[] = {1, 4096, UINT64_MAX, UINT64_MAX - 4095, UINT64_C(1) << 63};
     for (unsigned i = 0; i < 5; i++) {
         lanes_xfer_init(&x);
@@ -293,7 +292,7 @@ typedef struct mixed {
 /* Gets and puts at once, large and small: more than the sockets hold. `n` of the buffer and of the remote. */
 static void mixed_post(mixed_t *m, lanes_side_t *s, void *remote, size_t n)
 {
-    const wefti_rail_ops_t *ops = s->lane->ops;
+    const wefti_transport_ops_t *ops = s->lane->ops;
     memset(m, 0, sizeof *m);
     m->buf = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(m->buf != MAP_FAILED);
@@ -347,16 +346,16 @@ static void closing(void)
         void *lane = l.a.lane;
         l.a.lane->ops->lane_close(l.a.lane);
         if (rounds % 2)
-            l.a.rail->ops->key_close(r.remote); /* before the end, or after the lane */
+            l.a.transport->ops->key_close(r.remote); /* before the end, or after the lane */
         LANES_UNTIL(&l, l.a.closed);
         CHECK(lane && mixed_done(&m) == MIXED);
         mixed_ended(&m, WEFT_ERR_CANCELLED, BIG);
         l.a.lane = NULL;
         if (!(rounds % 2))
-            l.a.rail->ops->key_close(r.remote);
+            l.a.transport->ops->key_close(r.remote);
         lanes_xfer_t taken;
         lanes_xfer_init(&taken);
-        l.b.rail->ops->key_free(r.key, &taken.x);
+        l.b.transport->ops->key_free(r.key, &taken.x);
         CHECK(!taken.done);
         lanes_close(&l);
         CHECK(taken.done && !taken.status);
@@ -407,7 +406,7 @@ TEST(an_owner_that_closes_its_lane_in_the_middle_costs_no_more_than_what_was_und
         bad += m.x[i].status == WEFT_ERR_PEER || m.x[i].status == WEFT_ERR_CANCELLED;
     CHECK(bad);
     munmap(m.buf, BIG);
-    l.a.rail->ops->key_close(r.remote);
+    l.a.transport->ops->key_close(r.remote);
     lanes_close(&l);
 }
 
@@ -525,7 +524,7 @@ static void kill_owner(int rounds)
     }
     CHECK(bad > 0);
     munmap(m.buf, BIG);
-    two.s.rail->ops->key_close(two.remote);
+    two.s.transport->ops->key_close(two.remote);
     lanes_side_close(&two.s);
 }
 
@@ -558,7 +557,7 @@ TEST(an_owner_that_is_stopped_is_let_go_of_by_closing)
     lanes_side_close_lane(&two.s);
     CHECK_EQ(mixed_done(&m), MIXED);
     mixed_ended(&m, WEFT_ERR_CANCELLED, BIG);
-    two.s.rail->ops->key_close(two.remote);
+    two.s.transport->ops->key_close(two.remote);
     lanes_side_close(&two.s);
     kill(two.pid, SIGKILL);
     waitpid(two.pid, NULL, 0);

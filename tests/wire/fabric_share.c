@@ -21,16 +21,16 @@ TEST(a_payload_in_shared_memory_is_copied_out_of_a_mapping)
         range_t r;
         scene_open(&s, copies[way]);
         range_new(&s.a, &r, 24 * MB, 1);
-        CHECK_EQ(rail_of(&s.b)->n_mapped, 0);
+        CHECK_EQ(transport_of(&s.b)->n_mapped, 0);
         CHECK_EQ(move1(&s, r.at + 100, 20 * KB), 20 * KB);
-        CHECK_EQ(rail_of(&s.b)->n_mapped, 1);
+        CHECK_EQ(transport_of(&s.b)->n_mapped, 1);
         CHECK_EQ(move1(&s, r.at, r.n), r.n); /* the whole of it, past the cache */
         CHECK_EQ(move1(&s, r.at + r.n - 9001, 9001), 9001);
         CHECK_EQ(move1(&s, r.at + 17, 18 * MB + 3), 18 * MB + 3);
-        CHECK_EQ(rail_of(&s.b)->n_mapped, 1);
+        CHECK_EQ(transport_of(&s.b)->n_mapped, 1);
         CHECK_EQ(known(&s), 1);
         range_free(&s.a, &r);
-        SHM_UNTIL2(&s.a, &s.b, rail_of(&s.b)->n_mapped == 0);
+        SHM_UNTIL2(&s.a, &s.b, transport_of(&s.b)->n_mapped == 0);
         CHECK_EQ(known(&s), 0);
         scene_close(&s);
     }
@@ -83,12 +83,12 @@ TEST(a_piece_that_leaves_its_range_is_not_read_from_the_mapping)
     CHECK(all != MAP_FAILED);
     fill(all, 3 * MB, 5);
     range_map(&r, MB, all + MB, 6);
-    CHECK_OK(wefti_shm_share(s.a.rail, r.at, r.n, r.fd, &r.id));
+    CHECK_OK(wefti_shm_share(s.a.transport, r.at, r.n, r.fd, &r.id));
     CHECK_EQ(move1(&s, r.at, r.n), r.n);
     CHECK_EQ(move1(&s, r.at - 1, r.n), 0);
     CHECK_EQ(move1(&s, r.at + 1, r.n), 0);
     CHECK_EQ(move1(&s, all, 3 * MB), 0);
-    wefti_shm_unshare(s.a.rail, r.id);
+    wefti_shm_unshare(s.a.transport, r.id);
     close(r.fd);
     munmap(all, 3 * MB);
     scene_close(&s);
@@ -121,7 +121,7 @@ TEST(what_cannot_be_mapped_arrives_another_way)
             s.eb.offer[i]->ops->refuse(s.eb.offer[i], false);
             SHM_UNTIL2(&s.a, &s.b, x.done);
             CHECK_EQ(x.status, WEFT_ERR_REFUSED);
-            CHECK_EQ(rail_of(&s.b)->n_mapped, 0);
+            CHECK_EQ(transport_of(&s.b)->n_mapped, 0);
             close(other);
             if (what == CLOSED)
                 r.fd = -1;
@@ -147,12 +147,12 @@ TEST(a_mapping_serves_all_lanes_to_its_peer)
     shm_pull(&fb, 0, &to, 1, MB, &got);
     SHM_UNTIL2(&s.a, &s.b, got.done && sent.done);
     CHECK_OK(got.status);
-    CHECK_EQ(rail_of(&s.b)->mapped_copies, 2 * MB);
-    CHECK_EQ(rail_of(&s.b)->n_mapped, 1);
+    CHECK_EQ(transport_of(&s.b)->mapped_copies, 2 * MB);
+    CHECK_EQ(transport_of(&s.b)->n_mapped, 1);
     /* One lane goes: the other still has it. */
     shm_end_close(&fa);
     shm_end_close(&fb);
-    CHECK_EQ(rail_of(&s.b)->n_mapped, 1);
+    CHECK_EQ(transport_of(&s.b)->n_mapped, 1);
     CHECK_EQ(move1(&s, r.at, MB), MB);
     free(to.base);
     range_free(&s.a, &r);
@@ -172,7 +172,7 @@ TEST(an_address_that_means_something_else_later_is_not_read_from_the_old_mapping
         void *where = r.at;
         for (unsigned round = 0; round < 20; round++) {
             CHECK_EQ(move1(&s, r.at, MB), MB);
-            wefti_shm_unshare(s.a.rail, r.id);
+            wefti_shm_unshare(s.a.transport, r.id);
             close(r.fd);
             if (round % 2) { /* plain memory for a while */
                 CHECK(mmap(where, MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == where);
@@ -180,7 +180,7 @@ TEST(an_address_that_means_something_else_later_is_not_read_from_the_old_mapping
                 CHECK_EQ(move1(&s, where, MB), 0);
             }
             range_map(&r, MB, where, 200 + round);
-            CHECK_OK(wefti_shm_share(s.a.rail, r.at, r.n, r.fd, &r.id));
+            CHECK_OK(wefti_shm_share(s.a.transport, r.at, r.n, r.fd, &r.id));
         }
         range_free(&s.a, &r);
         scene_close(&s);
@@ -198,7 +198,7 @@ TEST(an_announcement_never_overtakes_the_word_that_its_memory_is_another)
     CHECK_EQ(move1(&s, r.at, MB), MB);
     while (shm_send(&s.ea, "a record that fills the ring", 28))
         sent++;
-    wefti_shm_unshare(s.a.rail, r.id);
+    wefti_shm_unshare(s.a.transport, r.id);
     close(r.fd);
     range_map(&r, MB, r.at, 12);
     weft_iov_t iov = {r.at, MB}, to = {malloc(MB), MB};
@@ -214,8 +214,8 @@ TEST(an_announcement_never_overtakes_the_word_that_its_memory_is_another)
     SHM_UNTIL2(&s.a, &s.b, got.done && x.done);
     CHECK_OK(got.status);
     CHECK(!memcmp(to.base, r.at, MB));
-    CHECK_EQ(rail_of(&s.b)->mapped_copies, MB);
-    CHECK_EQ(rail_of(&s.b)->n_mapped, 0);
+    CHECK_EQ(transport_of(&s.b)->mapped_copies, MB);
+    CHECK_EQ(transport_of(&s.b)->n_mapped, 0);
     free(to.base);
     close(r.fd);
     munmap(r.at, r.n);
@@ -238,7 +238,7 @@ TEST(unsharing_wakes_a_sleeping_runtime_which_tells_its_peers)
     uint8_t *to = malloc(MB);
     lanes_pull(&l.b, 0, to, MB, &got);
     LANES_UNTIL(&l, got.done && sent.done);
-    wefti_shm_rail_t *rb = (wefti_shm_rail_t *)l.b.rail;
+    wefti_shm_transport_t *rb = (wefti_shm_transport_t *)l.b.transport;
     CHECK_EQ(rb->mapped_copies, MB);
     CHECK_EQ(rb->n_mapped, 1);
     double end = lanes_now() + LANES_SECONDS;
@@ -258,7 +258,7 @@ TEST(unsharing_wakes_a_sleeping_runtime_which_tells_its_peers)
     lanes_close(&l);
 }
 
-TEST(a_fabric_without_the_rail_shares_nothing_and_is_content)
+TEST(a_fabric_without_the_transport_shares_nothing_and_is_content)
 {
     lanes_side_t side;
     range_t r;
@@ -281,25 +281,25 @@ TEST(ranges_that_cannot_be_shared_are_refused)
     int open_fd = memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(open_fd >= 0 && !ftruncate(open_fd, MB));
     int fd = memfd_new(MB);
-    CHECK_EQ(wefti_shm_share(s.rail, NULL, MB, fd, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at + MB, 0, fd, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at + MB, MB, -1, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at + MB, SIZE_MAX, fd, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at + MB, MB, open_fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, NULL, MB, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at + MB, 0, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at + MB, MB, -1, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at + MB, SIZE_MAX, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at + MB, MB, open_fd, &id), WEFT_ERR_INVALID);
     CHECK(strstr(weft_last_error(), "sealed"));
-    CHECK_EQ(wefti_shm_share(s.rail, r.at + MB, MB + 1, fd, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at, MB, fd, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at + MB - 1, MB, fd, &id), WEFT_ERR_INVALID);
-    CHECK_EQ(wefti_shm_share(s.rail, r.at - MB + 1, MB, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at + MB, MB + 1, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at, MB, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at + MB - 1, MB, fd, &id), WEFT_ERR_INVALID);
+    CHECK_EQ(wefti_shm_share(s.transport, r.at - MB + 1, MB, fd, &id), WEFT_ERR_INVALID);
     CHECK_EQ(id, 5);
     /* Side by side is fine; and what is no memfd is no use, but no mistake. */
-    CHECK_OK(wefti_shm_share(s.rail, r.at + MB, MB, fd, &id));
-    CHECK_OK(wefti_shm_share(s.rail, r.at - MB, MB, fd, &other));
+    CHECK_OK(wefti_shm_share(s.transport, r.at + MB, MB, fd, &id));
+    CHECK_OK(wefti_shm_share(s.transport, r.at - MB, MB, fd, &other));
     CHECK(id && other && id != other);
-    wefti_shm_unshare(s.rail, id);
-    wefti_shm_unshare(s.rail, other);
+    wefti_shm_unshare(s.transport, id);
+    wefti_shm_unshare(s.transport, other);
     int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
-    CHECK_OK(wefti_shm_share(s.rail, r.at + MB, MB, zero, &id));
+    CHECK_OK(wefti_shm_share(s.transport, r.at + MB, MB, zero, &id));
     CHECK_EQ(id, 0);
     range_free(&s, &r);
     shm_side_close(&s);
@@ -316,7 +316,7 @@ TEST(mappings_are_bounded_and_those_in_use_stay)
     void *lent[RANGES];
     const uint8_t *ptr[RANGES];
     scene_open(&s, "kernel");
-    wefti_shm_rail_t *rb = rail_of(&s.b);
+    wefti_shm_transport_t *rb = transport_of(&s.b);
     rb->max_mapped = 4;
     for (unsigned i = 0; i < RANGES; i++)
         range_new(&s.a, &r[i], MB, 40 + i);
@@ -351,7 +351,7 @@ TEST(mappings_are_bounded_and_those_in_use_stay)
     CHECK_EQ(move1(&s, r[7].at, MB), 0);
     for (unsigned i = 0; i < 4; i++) {
         CHECK(!memcmp(ptr[i], r[i].at, MB));
-        s.b.rail->ops->unlend(s.b.rail, lent[i]);
+        s.b.transport->ops->unlend(s.b.transport, lent[i]);
     }
     CHECK_EQ(move1(&s, r[7].at, MB), MB);
     /* Bytes are bounded too. */
@@ -378,7 +378,7 @@ TEST(a_lane_tells_of_a_bounded_number_of_ranges)
         r[i] = (range_t){.n = n, .fd = fd};
         r[i].at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         CHECK(r[i].at != MAP_FAILED);
-        CHECK_OK(wefti_shm_share(s.a.rail, r[i].at, n, fd, &r[i].id));
+        CHECK_OK(wefti_shm_share(s.a.transport, r[i].at, n, fd, &r[i].id));
     }
     for (unsigned i = 0; i < RANGES; i++)
         CHECK_EQ(move1(&s, r[i].at, n), i < WEFTI_SHM_TOLD_MAX ? n : 0);
@@ -386,11 +386,11 @@ TEST(a_lane_tells_of_a_bounded_number_of_ranges)
     CHECK(!s.eb.failed);
     /* Room for others when some are gone. */
     for (unsigned i = 0; i < 20; i++)
-        wefti_shm_unshare(s.a.rail, r[i].id);
+        wefti_shm_unshare(s.a.transport, r[i].id);
     for (unsigned i = WEFTI_SHM_TOLD_MAX; i < RANGES; i++)
         CHECK_EQ(move1(&s, r[i].at, n), n);
     for (unsigned i = 20; i < RANGES; i++)
-        wefti_shm_unshare(s.a.rail, r[i].id);
+        wefti_shm_unshare(s.a.transport, r[i].id);
     for (unsigned i = 0; i < RANGES; i++)
         munmap(r[i].at, n);
     SHM_UNTIL2(&s.a, &s.b, known(&s) == 0);
@@ -415,7 +415,7 @@ TEST(no_memory_for_any_of_it_costs_the_mapping_at_most)
         range_map(&r, MB, NULL, 50);
         allocations = 0;
         wefti_alloc_fails = fails;
-        weft_status_t st = wefti_shm_share(s.a.rail, r.at, r.n, r.fd, &r.id);
+        weft_status_t st = wefti_shm_share(s.a.transport, r.at, r.n, r.fd, &r.id);
         if (!st) {
             shm_xfer_t x, got;
             weft_iov_t iov = {r.at, MB}, to = {malloc(MB), MB};
@@ -428,7 +428,7 @@ TEST(no_memory_for_any_of_it_costs_the_mapping_at_most)
             CHECK_OK(got.status);
             CHECK(!memcmp(to.base, r.at, MB));
             free(to.base);
-            wefti_shm_unshare(s.a.rail, r.id);
+            wefti_shm_unshare(s.a.transport, r.id);
         } else {
             CHECK_EQ(st, WEFT_ERR_NOMEM);
         }
@@ -445,7 +445,7 @@ TEST(no_memory_for_any_of_it_costs_the_mapping_at_most)
 
 typedef struct sharer {
     pthread_t thread;
-    wefti_rail_t *rail;
+    wefti_transport_t *transport;
     unsigned seed;
 } sharer_t;
 
@@ -456,15 +456,15 @@ static void *share_and_unshare(void *arg)
     for (unsigned i = 0; i < 400; i++) {
         range_t *at = &r[i % 4];
         if (at->id) {
-            wefti_shm_unshare(t->rail, at->id);
+            wefti_shm_unshare(t->transport, at->id);
             close(at->fd);
             munmap(at->at, at->n);
         }
         range_map(at, 16 * KB, NULL, t->seed + i);
-        CHECK_OK(wefti_shm_share(t->rail, at->at, at->n, at->fd, &at->id));
+        CHECK_OK(wefti_shm_share(t->transport, at->at, at->n, at->fd, &at->id));
     }
     for (unsigned i = 0; i < 4; i++) {
-        wefti_shm_unshare(t->rail, r[i].id);
+        wefti_shm_unshare(t->transport, r[i].id);
         close(r[i].fd);
         munmap(r[i].at, r[i].n);
     }
@@ -478,7 +478,7 @@ TEST(threads_share_and_unshare_while_payloads_move)
     sharer_t t[3];
     scene_open(&s, "kernel");
     for (unsigned i = 0; i < 3; i++) {
-        t[i] = (sharer_t){.rail = s.a.rail, .seed = 1000 * i};
+        t[i] = (sharer_t){.transport = s.a.transport, .seed = 1000 * i};
         CHECK(!pthread_create(&t[i].thread, NULL, share_and_unshare, &t[i]));
     }
     for (unsigned i = 0; i < 200; i++) {

@@ -1,6 +1,6 @@
-/* tests/wire/fabric_shm.c - the shm rail: endings, copies by both paths, many lanes, and what it leaves behind (nothing).
+/* tests/wire/fabric_shm.c - the shm transport: endings, copies by both paths, many lanes, and what it leaves behind (nothing).
  *
- * What every rail must do is in fabric_lanes.c; what happens to a process on the other side in fabric_shm_faults.c;
+ * What every transport must do is in fabric_lanes.c; what happens to a process on the other side in fabric_shm_faults.c;
  * sleep in fabric_shm_sleep.c.
  *
  * ctest: timeout=600 */

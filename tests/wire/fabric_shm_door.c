@@ -49,7 +49,7 @@ TEST(addresses_that_are_nonsense_are_refused_and_leave_nothing)
     shm_side_open(&a, RING, "auto");
     shm_side_open(&b, RING, "auto");
     shm_end_new(&b, &eb);
-    shm_end_call(&a, &ea, &b); /* opens the rail */
+    shm_end_call(&a, &ea, &b); /* opens the transport */
     unsigned fds = shm_open_fds(), maps = shm_maps();
     for (int i = 0; i < 2000; i++) {
         shm_end_t e;
@@ -177,13 +177,13 @@ TEST(files_that_a_peer_names_are_not_opened_and_keep_their_locks)
         CHECK_EQ(wefti_region_view(getpid(), fd, inode_of(fd), 1, write, &map), WEFT_ERR_UNREACHABLE);
     CHECK_EQ(wefti_region_read(getpid(), fd, inode_of(fd), &byte, 1), WEFT_ERR_UNREACHABLE);
     /* nor as a door */
-    uint8_t card[WEFTI_CARD_MAX], addr[WEFTI_LANE_ADDR_MAX];
-    size_t n = b.rail->ops->card(b.rail, WEFTI_SIDE_LISTENER, card);
-    put32(card, WEFTI_SHM_CARD_SIZE + 4, (uint32_t)fd);
-    put64(card, WEFTI_SHM_CARD_SIZE + 8, inode_of(fd));
-    wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .card = card, .card_n = n};
+    uint8_t caps[WEFTI_CAPS_MAX], addr[WEFTI_LANE_ADDR_MAX];
+    size_t n = b.transport->ops->caps(b.transport, WEFTI_SIDE_LISTENER, caps);
+    put32(caps, WEFTI_SHM_CAPS_SIZE + 4, (uint32_t)fd);
+    put64(caps, WEFTI_SHM_CAPS_SIZE + 8, inode_of(fd));
+    wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .caps = caps, .caps_n = n};
     wefti_lane_t *lane;
-    CHECK_EQ(a.rail->ops->lane_new(a.rail, &with, NULL, addr, &n, &lane), WEFT_ERR_UNREACHABLE);
+    CHECK_EQ(a.transport->ops->lane_new(a.transport, &with, NULL, addr, &n, &lane), WEFT_ERR_UNREACHABLE);
     CHECK(still_locked(fd));
     close(dup(fd));
     CHECK(!still_locked(fd)); /* that is how it would have been noticed */

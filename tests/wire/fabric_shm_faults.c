@@ -1,4 +1,4 @@
-/* tests/wire/fabric_shm_faults.c - the shm rail when the process on the other side is killed, stopped, becomes another
+/* tests/wire/fabric_shm_faults.c - the shm transport when the process on the other side is killed, stopped, becomes another
  * program, or may not be read.
  *
  * The wire tells a runtime that its peer died; here there is none, so these tests close the lane where a runtime would. */
@@ -249,7 +249,7 @@ static void stranger(int fd, void *arg)
 {
     (void)arg;
     shm_side_t s;
-    uint8_t card[WEFTI_CARD_MAX], theirs[WEFTI_CARD_MAX], addr[WEFTI_LANE_ADDR_MAX];
+    uint8_t caps[WEFTI_CAPS_MAX], theirs[WEFTI_CAPS_MAX], addr[WEFTI_LANE_ADDR_MAX];
     wefti_lane_t *lane;
     void *map;
     uint32_t door[2];
@@ -258,17 +258,17 @@ static void stranger(int fd, void *arg)
         exit(1);
     prctl(PR_SET_DUMPABLE, 1);
     shm_side_open(&s, RING, "auto");
-    size_t n = s.rail->ops->card(s.rail, WEFTI_SIDE_DIALLER, card);
+    size_t n = s.transport->ops->caps(s.transport, WEFTI_SIDE_DIALLER, caps);
     CHECK(n > 1);
-    CHECK(write(fd, card, n) == (ssize_t)n);
+    CHECK(write(fd, caps, n) == (ssize_t)n);
     ssize_t got = read(fd, theirs, sizeof theirs);
-    CHECK_EQ(got, WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE);
+    CHECK_EQ(got, WEFTI_SHM_CAPS_SIZE + WEFTI_SHM_DOOR_SIZE);
     /* neither the key behind the door, nor anything else of that process */
-    wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .card = theirs, .card_n = (size_t)got};
-    CHECK_EQ(s.rail->ops->lane_new(s.rail, &with, NULL, addr, &n, &lane), WEFT_ERR_UNREACHABLE);
+    wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .caps = theirs, .caps_n = (size_t)got};
+    CHECK_EQ(s.transport->ops->lane_new(s.transport, &with, NULL, addr, &n, &lane), WEFT_ERR_UNREACHABLE);
     CHECK(strstr(weft_last_error(), "Permission denied"));
-    memcpy(door, theirs + WEFTI_SHM_CARD_SIZE, sizeof door);
-    memcpy(&ino, theirs + WEFTI_SHM_CARD_SIZE + sizeof door, sizeof ino);
+    memcpy(door, theirs + WEFTI_SHM_CAPS_SIZE, sizeof door);
+    memcpy(&ino, theirs + WEFTI_SHM_CAPS_SIZE + sizeof door, sizeof ino);
     CHECK_EQ(wefti_region_view((pid_t)door[0], (int)door[1], ino, 8, false, &map), WEFT_ERR_UNREACHABLE);
     shm_side_close(&s);
 }
@@ -278,34 +278,34 @@ TEST(another_user_neither_matches_nor_gets_in)
     if (geteuid())
         SKIP("needs root to become another user");
     shm_side_t s;
-    uint8_t theirs[WEFTI_CARD_MAX], own[WEFTI_CARD_MAX];
+    uint8_t theirs[WEFTI_CAPS_MAX], own[WEFTI_CAPS_MAX];
     int fd;
     pid_t pid = shm_child(stranger, NULL, &fd);
     shm_side_open(&s, RING, "auto");
     ssize_t n = read(fd, theirs, sizeof theirs);
     CHECK(n > 1);
-    CHECK(!s.rail->ops->match(s.rail, theirs, (size_t)n));
+    CHECK(!s.transport->ops->match(s.transport, theirs, (size_t)n));
     for (int side = 0; side < 2; side++) {
-        size_t own_n = s.rail->ops->card(s.rail, side, own);
-        CHECK(s.rail->ops->match(s.rail, own, own_n));
-        CHECK(!s.rail->ops->match(s.rail, own, own_n - 1));
-        CHECK(!s.rail->ops->match(s.rail, own, 0));
+        size_t own_n = s.transport->ops->caps(s.transport, side, own);
+        CHECK(s.transport->ops->match(s.transport, own, own_n));
+        CHECK(!s.transport->ops->match(s.transport, own, own_n - 1));
+        CHECK(!s.transport->ops->match(s.transport, own, 0));
     }
-    CHECK(write(fd, own, WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE) == WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE);
+    CHECK(write(fd, own, WEFTI_SHM_CAPS_SIZE + WEFTI_SHM_DOOR_SIZE) == WEFTI_SHM_CAPS_SIZE + WEFTI_SHM_DOOR_SIZE);
     shm_child_end(pid);
     shm_side_close(&s);
 }
 
-TEST(a_process_that_may_not_be_looked_into_says_so_in_its_card)
+TEST(a_process_that_may_not_be_looked_into_says_so_in_its_caps)
 {
     shm_side_t s;
-    uint8_t card[WEFTI_CARD_MAX];
+    uint8_t caps[WEFTI_CAPS_MAX];
     shm_side_open(&s, RING, "auto");
-    CHECK(s.rail->ops->card(s.rail, WEFTI_SIDE_DIALLER, card) > 1);
+    CHECK(s.transport->ops->caps(s.transport, WEFTI_SIDE_DIALLER, caps) > 1);
     CHECK(!prctl(PR_SET_DUMPABLE, 0));
-    CHECK_EQ(s.rail->ops->card(s.rail, WEFTI_SIDE_DIALLER, card), 1);
-    CHECK_EQ(s.rail->ops->card(s.rail, WEFTI_SIDE_LISTENER, card), 1);
-    CHECK(!s.rail->ops->match(s.rail, card, 1));
+    CHECK_EQ(s.transport->ops->caps(s.transport, WEFTI_SIDE_DIALLER, caps), 1);
+    CHECK_EQ(s.transport->ops->caps(s.transport, WEFTI_SIDE_LISTENER, caps), 1);
+    CHECK(!s.transport->ops->match(s.transport, caps, 1));
     shm_side_close(&s);
 }
 
@@ -355,11 +355,11 @@ static void half_met(int fd, void *arg)
     (void)arg;
     shm_side_t s;
     shm_end_t e;
-    uint8_t card[WEFTI_CARD_MAX];
+    uint8_t caps[WEFTI_CAPS_MAX];
     shm_side_open(&s, RING, "auto");
-    size_t n = s.rail->ops->card(s.rail, WEFTI_SIDE_LISTENER, card);
+    size_t n = s.transport->ops->caps(s.transport, WEFTI_SIDE_LISTENER, caps);
     shm_end_new(&s, &e);
-    CHECK(write(fd, card, n) == (ssize_t)n && write(fd, e.addr, e.addr_n) == (ssize_t)e.addr_n);
+    CHECK(write(fd, caps, n) == (ssize_t)n && write(fd, e.addr, e.addr_n) == (ssize_t)e.addr_n);
     shm_hear(fd);
 }
 
@@ -368,17 +368,17 @@ TEST(a_peer_that_is_gone_before_the_lane_was_connected_is_unreachable)
     for (int way = 0; way < 2; way++) {
         shm_side_t s;
         shm_end_t e = {.side = &s};
-        uint8_t card[WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE], theirs[WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE];
+        uint8_t caps[WEFTI_SHM_CAPS_SIZE + WEFTI_SHM_DOOR_SIZE], theirs[WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE];
         uint8_t addr[WEFTI_LANE_ADDR_MAX];
-        wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .binding = "met", .card = card, .card_n = sizeof card};
+        wefti_meeting_t with = {.side = WEFTI_SIDE_DIALLER, .binding = "met", .caps = caps, .caps_n = sizeof caps};
         int fd;
         shm_side_open(&s, RING, "auto");
         pid_t pid = shm_child(half_met, NULL, &fd);
-        CHECK_EQ(recv(fd, card, sizeof card, MSG_WAITALL), sizeof card);
+        CHECK_EQ(recv(fd, caps, sizeof caps, MSG_WAITALL), sizeof caps);
         CHECK_EQ(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
         if (way)
             kill_now(pid);
-        weft_status_t st = s.rail->ops->lane_new(s.rail, &with, &e, addr, &e.addr_n, &e.lane);
+        weft_status_t st = s.transport->ops->lane_new(s.transport, &with, &e, addr, &e.addr_n, &e.lane);
         CHECK_EQ(st, way ? WEFT_ERR_UNREACHABLE : WEFT_OK);
         if (!way) {
             kill_now(pid);

@@ -1,4 +1,4 @@
-/* tests/wire/fabric_shm_hostile.c - a peer on the shm rail that writes whatever it likes into the memory it shares with us.
+/* tests/wire/fabric_shm_hostile.c - a peer on the shm transport that writes whatever it likes into the memory it shares with us.
  *
  * Promise held here: its own lane fails with WEFT_ERR_PROTOCOL (or _PEER where its memory is not what it said), every
  * transfer is done once, other lanes do not notice, and nothing outside the ring is touched (run it under asan). */
@@ -346,7 +346,7 @@ static void fuzz_announced(shm_end_t *e, wefti_pull_t *p, uint64_t total)
     if (!p->ops->lend(p, &ptr, &lent)) {
         fuzz_lent++;
         fuzz_sum += ((const uint8_t *)ptr)[0] + ((const uint8_t *)ptr)[total - 1];
-        e->side->rail->ops->unlend(e->side->rail, lent);
+        e->side->transport->ops->unlend(e->side->transport, lent);
     }
     if (e->announced % 3 == 0 || !total || (x->x.done && !x->done)) {
         p->ops->refuse(p, e->announced % 2);
@@ -520,7 +520,7 @@ TEST(arenas_that_make_no_sense_fail_the_lane)
         SHM_UNTIL(&s.a, s.ea.failed);
         if (s.ea.why != WEFT_ERR_PROTOCOL)
             FAIL("case %d: %s", what, weft_status_name(s.ea.why));
-        CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+        CHECK_EQ(((wefti_shm_transport_t *)s.a.transport)->n_mapped, 0);
         scene_close(&s);
     }
     close(fd);
@@ -548,14 +548,14 @@ TEST(an_arena_means_on_each_lane_what_was_said_there)
         CHECK(!to[i]->failed);
         CHECK_OK(to[i]->offer[0]->ops->lend(to[i]->offer[0], &ptr, &lent));
         CHECK_EQ(*(const char *)ptr, c);
-        s.a.rail->ops->unlend(s.a.rail, lent);
+        s.a.transport->ops->unlend(s.a.transport, lent);
     }
     put_ctl(&s.eb, WEFTI_SHM_ARENA_GONE, 1, 0);
     SHM_UNTIL(&s.a, !lane_of(&s.ea)->n_known);
     CHECK_EQ(lane_of(&s.fa)->n_known, 1);
     put_ctl(&s.fb, WEFTI_SHM_ARENA_GONE, 1, 0);
     SHM_UNTIL(&s.a, !lane_of(&s.fa)->n_known);
-    CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+    CHECK_EQ(((wefti_shm_transport_t *)s.a.transport)->n_mapped, 0);
     scene_close(&s);
     close(fds[0]);
     close(fds[1]);
@@ -601,7 +601,7 @@ TEST(arenas_that_are_not_what_they_seem_are_not_mapped)
                 CHECK(!x.done); /* it asked for the bytes through the ring, and nobody sends them */
             }
             CHECK(!s.ea.failed);
-            CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+            CHECK_EQ(((wefti_shm_transport_t *)s.a.transport)->n_mapped, 0);
             if (what != NOT_OPEN)
                 close(fd);
             close(ends[0]);
@@ -640,7 +640,7 @@ TEST(pieces_around_the_ends_of_an_arena_never_leave_the_mapping)
             FAIL("case %zu: lent with %s", c, weft_status_name(st));
         if (!st) {
             CHECK_EQ(((const uint8_t *)ptr)[0] | ((const uint8_t *)ptr)[total - 1], 0);
-            s.a.rail->ops->unlend(s.a.rail, lent);
+            s.a.transport->ops->unlend(s.a.transport, lent);
         }
         weft_iov_t to = {dst, total};
         shm_pull(&s.ea, 0, &to, 1, total, &x);
@@ -689,8 +689,8 @@ TEST(an_arena_taken_away_in_the_middle_of_a_copy_or_a_loan_stays_until_it_is_ove
         SHM_UNTIL(&s.a, x.done);
         CHECK_OK(x.status);
         CHECK_EQ(((const uint8_t *)ptr)[n - 1], 0);
-        s.a.rail->ops->unlend(s.a.rail, lent);
-        CHECK_EQ(((wefti_shm_rail_t *)s.a.rail)->n_mapped, 0);
+        s.a.transport->ops->unlend(s.a.transport, lent);
+        CHECK_EQ(((wefti_shm_transport_t *)s.a.transport)->n_mapped, 0);
         scene_close(&s);
         free(to.base);
     }
@@ -788,9 +788,9 @@ TEST(a_burst_of_announcements_leaves_little_behind)
         SHM_UNTIL2(&s.a, &s.b, x[i].done);
     }
     unsigned sends = 0, pulls = 0;
-    wefti_list_each(it, &((wefti_shm_rail_t *)s.b.rail)->spare_sends)
+    wefti_list_each(it, &((wefti_shm_transport_t *)s.b.transport)->spare_sends)
         sends++;
-    wefti_list_each(it, &((wefti_shm_rail_t *)s.a.rail)->spare_pulls)
+    wefti_list_each(it, &((wefti_shm_transport_t *)s.a.transport)->spare_pulls)
         pulls++;
     CHECK(sends && sends <= 256);
     CHECK(pulls && pulls <= 256);

@@ -1,4 +1,4 @@
-/* tests/wire/fabric_shm_sleep.c - the shm rail asleep: no record is slept through, whoever publishes when.
+/* tests/wire/fabric_shm_sleep.c - the shm transport asleep: no record is slept through, whoever publishes when.
  * ctest: long */
 #include <sys/mman.h>
 
@@ -25,9 +25,9 @@ static void sleepy(int fd, bool first, bool barriers)
     uint64_t got = 0, sent = 0;
     wefti_rng_t rng = {first ? 1 : 2};
     shm_side_open(&s, WEFTI_RING_SMALLEST, "auto");
-    shm_end_new(&s, &unused); /* opens the rail */
+    shm_end_new(&s, &unused); /* opens the transport */
     if (!barriers)
-        ((wefti_shm_rail_t *)s.rail)->barriers = false;
+        ((wefti_shm_transport_t *)s.transport)->barriers = false;
     for (int i = 0; i < 12; i++) {
         shm_meet(&s, &e[i], fd);
         CHECK(barriers || !((wefti_shm_lane_t *)e[i].lane)->tx.light);
@@ -102,7 +102,7 @@ static void race_open(shm_side_t *s, shm_end_t *e, int fd, const race_t *race)
     shm_side_open(s, RING, "auto");
     shm_end_new(s, &unused);
     if (!race->barriers)
-        ((wefti_shm_rail_t *)s->rail)->barriers = false;
+        ((wefti_shm_transport_t *)s->transport)->barriers = false;
     shm_meet(s, e, fd);
 }
 
@@ -139,13 +139,13 @@ static void race_once(bool barriers)
     race->barriers = barriers;
     pid_t pid = shm_child(racing_sender, race, &fd);
     race_open(&s, &e, fd, race);
-    wefti_bell_t *bell = ((wefti_shm_rail_t *)s.rail)->bell;
+    wefti_bell_t *bell = ((wefti_shm_transport_t *)s.transport)->bell;
     while (e.last_n != 3) {
         if (shm_progress(&s)) {
             atomic_store_explicit(&race->got, e.records, memory_order_relaxed);
             continue;
         }
-        if (wefti_shm_arm(s.rail))
+        if (wefti_shm_arm(s.transport))
             continue;
         armed++;
         uint64_t spins = 0;
@@ -156,7 +156,7 @@ static void race_once(bool barriers)
                 if (shm_now() > end)
                     FAIL("record %" PRIu64 " was published and nobody rang", e.records);
             }
-        wefti_shm_disarm(s.rail);
+        wefti_shm_disarm(s.transport);
     }
     printf("# %" PRIu64 " records, armed %" PRIu64 " times\n", e.records, armed);
     shm_tell(fd);
@@ -174,7 +174,7 @@ TEST(a_record_published_while_the_other_side_parks_is_never_missed_without_barri
     race_once(false);
 }
 
-TEST(an_armed_rail_is_woken_by_its_own_work_too)
+TEST(an_armed_transport_is_woken_by_its_own_work_too)
 {
     shm_side_t a, b;
     shm_end_t ea, eb;
@@ -183,21 +183,21 @@ TEST(an_armed_rail_is_woken_by_its_own_work_too)
     weft_iov_t from = {src, sizeof src}, to = {dst, sizeof dst};
     shm_side_open(&a, RING, "kernel");
     shm_side_open(&b, RING, "kernel");
-    CHECK_EQ(wefti_shm_fd(a.rail), -1);
+    CHECK_EQ(wefti_shm_fd(a.transport), -1);
     shm_join(&a, &ea, &b, &eb);
     CHECK_OK(shm_announce(&ea, &from, 1, &send));
     SHM_UNTIL2(&a, &b, eb.announced);
-    SHM_UNTIL(&b, !wefti_shm_arm(b.rail));
+    SHM_UNTIL(&b, !wefti_shm_arm(b.transport));
     shm_pull(&eb, 0, &to, 1, sizeof dst, &recv);
     char byte;
-    CHECK_EQ(read(wefti_shm_fd(b.rail), &byte, 1), 1);
-    CHECK_EQ(wefti_shm_arm(b.rail), WEFT_ERR_AGAIN);
-    wefti_shm_disarm(b.rail);
+    CHECK_EQ(read(wefti_shm_fd(b.transport), &byte, 1), 1);
+    CHECK_EQ(wefti_shm_arm(b.transport), WEFT_ERR_AGAIN);
+    wefti_shm_disarm(b.transport);
     SHM_UNTIL2(&a, &b, recv.done && send.done);
-    SHM_UNTIL(&b, !wefti_shm_arm(b.rail));
+    SHM_UNTIL(&b, !wefti_shm_arm(b.transport));
     eb.lane->ops->lane_close(eb.lane);
-    CHECK_EQ(read(wefti_shm_fd(b.rail), &byte, 1), 1);
-    wefti_shm_disarm(b.rail);
+    CHECK_EQ(read(wefti_shm_fd(b.transport), &byte, 1), 1);
+    wefti_shm_disarm(b.transport);
     SHM_UNTIL(&b, eb.closed);
     shm_end_close(&ea);
     shm_side_close(&a);

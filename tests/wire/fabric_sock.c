@@ -34,7 +34,7 @@ struct net {
     end_t accepted[64];
     unsigned n_accepted;
     bool in_progress, turn_away, close_post_on_accept;
-    wefti_post_t *post;
+    wefti_acceptor_t *post;
     char from[256];
 };
 
@@ -44,9 +44,9 @@ static void need_progress(const net_t *n)
         FAIL("an upcall outside progress");
 }
 
-static void up_accepted(void *post_user, wefti_wire_t *wire, const char *from)
+static void up_accepted(void *acceptor_user, wefti_wire_t *wire, const char *from)
 {
-    net_t *n = post_user;
+    net_t *n = acceptor_user;
     need_progress(n);
     snprintf(n->from, sizeof n->from, "%s", from);
     if (n->turn_away) {
@@ -60,7 +60,7 @@ static void up_accepted(void *post_user, wefti_wire_t *wire, const char *from)
     e->wire = wire;
     wire->user = e;
     if (n->close_post_on_accept) {
-        n->f->ops->post_close(n->post);
+        n->f->ops->acceptor_close(n->post);
         n->post = NULL;
     }
 }
@@ -147,7 +147,7 @@ static wefti_uri_t uri_of(const char *text)
 static void post(net_t *n, const char *text)
 {
     wefti_uri_t uri = uri_of(text);
-    CHECK_OK(n->f->ops->post_open(n->f, &uri, 64, n, &n->post));
+    CHECK_OK(n->f->ops->acceptor_open(n->f, &uri, 64, n, &n->post));
 }
 
 static void dial(net_t *n, end_t *e, const char *text, const char *source)
@@ -165,14 +165,14 @@ static void join(net_t *a, end_t *e, net_t *b, const char *text)
     net_open(a);
     net_open(b);
     post(b, text);
-    dial(a, e, b->f->ops->post_uri(b->post), NULL);
+    dial(a, e, b->f->ops->acceptor_uri(b->post), NULL);
     UNTIL(a, b, e->opened && b->n_accepted == 1);
 }
 
 static void part(net_t *a, net_t *b)
 {
     if (b->post)
-        b->f->ops->post_close(b->post);
+        b->f->ops->acceptor_close(b->post);
     net_close(a);
     net_close(b);
 }
@@ -235,15 +235,15 @@ TEST(a_unix_path_is_removed_with_its_post_and_a_stale_one_is_replaced)
     net_open(&b);
     post(&a, text);
     wefti_uri_t uri = uri_of(text);
-    CHECK_EQ(b.f->ops->post_open(b.f, &uri, 8, &b, &b.post), WEFT_ERR_ADDRESS);
+    CHECK_EQ(b.f->ops->acceptor_open(b.f, &uri, 8, &b, &b.post), WEFT_ERR_ADDRESS);
     CHECK(strstr(weft_last_error(), path));
     CHECK(!access(path, F_OK));
-    a.f->ops->post_close(a.post);
+    a.f->ops->acceptor_close(a.post);
     /* a plain file is nobody's to remove */
     fd = open(path, O_CREAT | O_WRONLY, 0600);
     CHECK(fd >= 0);
     close(fd);
-    CHECK_EQ(b.f->ops->post_open(b.f, &uri, 8, &b, &b.post), WEFT_ERR_ADDRESS);
+    CHECK_EQ(b.f->ops->acceptor_open(b.f, &uri, 8, &b, &b.post), WEFT_ERR_ADDRESS);
     CHECK(!access(path, F_OK));
     unlink(path);
     rmdir(dir);
@@ -258,7 +258,7 @@ TEST(a_device_name_binds_all_its_addresses_on_one_port)
     net_open(&n);
     net_open(&a);
     post(&n, "tcp://lo:0");
-    const char *uris = n.f->ops->post_uri(n.post);
+    const char *uris = n.f->ops->acceptor_uri(n.post);
     CHECK(strstr(uris, "tcp://127.0.0.1:"));
     unsigned port = 0, accepted = 0;
     for (const char *at = uris; *at;) {
@@ -272,12 +272,12 @@ TEST(a_device_name_binds_all_its_addresses_on_one_port)
         UNTIL(&a, &n, e.opened && n.n_accepted == accepted + 1);
         accepted++;
     }
-    n.f->ops->post_close(n.post);
+    n.f->ops->acceptor_close(n.post);
     n.post = NULL;
     wefti_uri_t uri = uri_of("tcp://no-such-device-or-host.invalid:0");
-    CHECK_EQ(n.f->ops->post_open(n.f, &uri, 8, &n, &n.post), WEFT_ERR_ADDRESS);
+    CHECK_EQ(n.f->ops->acceptor_open(n.f, &uri, 8, &n, &n.post), WEFT_ERR_ADDRESS);
     uri = uri_of("tcp://192.0.2.1:0");
-    CHECK_EQ(n.f->ops->post_open(n.f, &uri, 8, &n, &n.post), WEFT_ERR_ADDRESS);
+    CHECK_EQ(n.f->ops->acceptor_open(n.f, &uri, 8, &n, &n.post), WEFT_ERR_ADDRESS);
     part(&a, &n);
 }
 
@@ -313,7 +313,7 @@ TEST(messages_sent_before_the_wire_is_open_go_out_when_it_is)
     net_open(&a);
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    dial(&a, &e, b.f->ops->post_uri(b.post), NULL);
+    dial(&a, &e, b.f->ops->acceptor_uri(b.post), NULL);
     CHECK_OK(a.f->ops->wire_send(e.wire, "early", 5));
     UNTIL(&a, &b, b.n_accepted && b.accepted[0].messages == 1);
     CHECK(!memcmp(b.accepted[0].last, "early", 5));
@@ -353,8 +353,8 @@ TEST(a_dial_nobody_answers_says_why)
     char text[64];
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    snprintf(text, sizeof text, "%s", b.f->ops->post_uri(b.post));
-    b.f->ops->post_close(b.post);
+    snprintf(text, sizeof text, "%s", b.f->ops->acceptor_uri(b.post));
+    b.f->ops->acceptor_close(b.post);
     dial_fails(text, NULL, WEFT_ERR_REFUSED);
     dial_fails("unix:///tmp/weft-no-such-socket", NULL, WEFT_ERR_REFUSED);
     dial_fails("unix://@weft-no-such-name", NULL, WEFT_ERR_REFUSED);
@@ -384,7 +384,7 @@ TEST(a_wire_leaves_from_the_source_it_was_given)
     net_open(&a);
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    dial(&a, &e, b.f->ops->post_uri(b.post), "127.0.0.7");
+    dial(&a, &e, b.f->ops->acceptor_uri(b.post), "127.0.0.7");
     UNTIL(&a, &b, e.opened && b.n_accepted == 1);
     CHECK(!strncmp(b.from, "tcp://127.0.0.7:", 16));
     part(&a, &b);
@@ -398,7 +398,7 @@ TEST(a_name_is_dialled)
     net_open(&a);
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    snprintf(text, sizeof text, "tcp://localhost:%s", strrchr(b.f->ops->post_uri(b.post), ':') + 1);
+    snprintf(text, sizeof text, "tcp://localhost:%s", strrchr(b.f->ops->acceptor_uri(b.post), ':') + 1);
     dial(&a, &e, text, NULL);
     UNTIL(&a, &b, e.opened || e.closed);
     CHECK_EQ(e.opened, 1);
@@ -467,7 +467,7 @@ TEST(garbage_ends_its_own_wire_with_one_line_and_no_other)
     weft_log_set_sink(count_lines, NULL);
     for (unsigned i = 0; i < sizeof junk / sizeof junk[0]; i++) {
         lines = 0;
-        int fd = plain_connect(b.f->ops->post_uri(b.post));
+        int fd = plain_connect(b.f->ops->acceptor_uri(b.post));
         CHECK_EQ(send(fd, junk[i].bytes, junk[i].n, 0), (ssize_t)junk[i].n);
         bool partial = junk[i].n == 1 && junk[i].bytes[0] == 'W'; /* could still become ours: ends with its sender */
         if (partial)
@@ -491,7 +491,7 @@ TEST(a_message_in_single_bytes_arrives_whole)
     uint8_t bytes[8 + 300] = {'W', 'F', 'T', '1', 44, 1};
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    int fd = plain_connect(b.f->ops->acceptor_uri(b.post));
     for (unsigned i = 0; i < sizeof bytes; i++) {
         CHECK_EQ(send(fd, bytes + i, 1, 0), 1);
         net_progress(&b);
@@ -509,7 +509,7 @@ TEST(a_peer_that_never_reads_is_given_up_after_a_bounded_queue)
     static uint8_t big[WEFTI_WIRE_MAX];
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    int fd = plain_connect(b.f->ops->acceptor_uri(b.post));
     UNTIL(&b, NULL, b.n_accepted);
     unsigned sent = 0;
     while (b.accepted[0].wire && sent < 2000) {
@@ -560,14 +560,14 @@ TEST(a_newcomer_may_be_closed_and_a_post_too_from_inside_the_upcall)
     post(&b, "tcp://127.0.0.1:0");
     b.turn_away = true;
     for (int i = 0; i < 3; i++)
-        dial(&a, &e[i], b.f->ops->post_uri(b.post), NULL);
+        dial(&a, &e[i], b.f->ops->acceptor_uri(b.post), NULL);
     UNTIL(&a, &b, e[0].closed && e[1].closed && e[2].closed);
     CHECK_EQ(b.n_accepted, 3);
     b.turn_away = false;
     b.n_accepted = 0;
     b.close_post_on_accept = true;
     for (int i = 0; i < 3; i++)
-        dial(&a, &e[i], b.f->ops->post_uri(b.post), NULL);
+        dial(&a, &e[i], b.f->ops->acceptor_uri(b.post), NULL);
     UNTIL(&a, &b, b.n_accepted == 1 && !b.post && e[0].opened + e[0].closed);
     for (int i = 0; i < 100; i++) {
         net_progress(&a);
@@ -592,7 +592,7 @@ TEST(descriptors_exhausted_turn_newcomers_away_and_nothing_spins)
     CHECK(!setrlimit(RLIMIT_NOFILE, &lim));
     while (n < 256 && (hold[n] = dup(0)) >= 0)
         n++;
-    wefti_uri_t uri = uri_of(b.f->ops->post_uri(b.post));
+    wefti_uri_t uri = uri_of(b.f->ops->acceptor_uri(b.post));
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(uri.port)};
     inet_pton(AF_INET, uri.host, &in.sin_addr);
     for (int i = 0; i < 8; i++)
@@ -613,7 +613,7 @@ TEST(descriptors_exhausted_turn_newcomers_away_and_nothing_spins)
     struct pollfd p = {.fd = b.f->ops->event_fd(b.f), .events = POLLIN};
     CHECK_EQ(poll(&p, 1, 50), 0);
     /* a dial fails with LIMIT, and the old wire works */
-    dial(&a, &late, b.f->ops->post_uri(b.post), NULL);
+    dial(&a, &late, b.f->ops->acceptor_uri(b.post), NULL);
     UNTIL(&a, &b, late.closed);
     CHECK_EQ(late.why, WEFT_ERR_LIMIT);
     b.accepted[0].echo = true;
@@ -621,7 +621,7 @@ TEST(descriptors_exhausted_turn_newcomers_away_and_nothing_spins)
     UNTIL(&a, &b, e.messages == 1);
     while (n > 0)
         close(hold[--n]);
-    dial(&a, &late, b.f->ops->post_uri(b.post), NULL);
+    dial(&a, &late, b.f->ops->acceptor_uri(b.post), NULL);
     UNTIL(&a, &b, late.opened);
     part(&a, &b);
 }
@@ -634,7 +634,7 @@ TEST(a_listener_that_paused_wakes_who_sleeps)
     post(&b, "tcp://127.0.0.1:0");
     for (int i = 0; i < 10; i++)
         net_progress(&b);
-    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    int fd = plain_connect(b.f->ops->acceptor_uri(b.post));
     CHECK(!getrlimit(RLIMIT_NOFILE, &was));
     none.rlim_max = was.rlim_max;
     CHECK(!setrlimit(RLIMIT_NOFILE, &none)); /* not even the spare one can be had again */
@@ -650,7 +650,7 @@ TEST(a_listener_that_paused_wakes_who_sleeps)
         net_progress(&b);
     }
     close(fd);
-    b.f->ops->post_close(b.post);
+    b.f->ops->acceptor_close(b.post);
     net_close(&b);
 }
 
@@ -665,7 +665,7 @@ TEST(a_thousand_wires_come_and_go)
         b.n_accepted = 0;
         memset(&b.accepted[0], 0, sizeof(unsigned) * 8);
         b.accepted[0].echo = true;
-        dial(&a, &e, b.f->ops->post_uri(b.post), NULL);
+        dial(&a, &e, b.f->ops->acceptor_uri(b.post), NULL);
         CHECK_OK(a.f->ops->wire_send(e.wire, &i, sizeof i));
         UNTIL(&a, &b, e.messages == 1);
         if (i % 2)
@@ -712,7 +712,7 @@ TEST(a_peer_that_left_many_beats_and_fell_silent_is_lost_within_the_bound)
     static char beats[LEFT];
     net_open(&b);
     post(&b, "tcp://127.0.0.1:0");
-    int fd = plain_connect(b.f->ops->post_uri(b.post));
+    int fd = plain_connect(b.f->ops->acceptor_uri(b.post));
     UNTIL(&b, NULL, b.n_accepted == 1);
     end_t *e = &b.accepted[0];
     CHECK_OK(b.f->ops->wire_beat(e->wire, EVERY_MS * WEFT_MILLISECOND, false));
@@ -723,7 +723,7 @@ TEST(a_peer_that_left_many_beats_and_fell_silent_is_lost_within_the_bound)
     UNTIL(&b, NULL, e->closed); /* at 256 in a tick it would take 23 seconds */
     CHECK_EQ(e->why, WEFT_ERR_TIMEOUT);
     close(fd);
-    b.f->ops->post_close(b.post);
+    b.f->ops->acceptor_close(b.post);
     net_close(&b);
 }
 
@@ -751,8 +751,8 @@ TEST(wires_are_looked_at_while_a_lane_is_busy)
     n.f = l.b.fabric;
     n.in_progress = true;
     wefti_uri_t uri = uri_of("tcp://127.0.0.1:0");
-    CHECK_OK(n.f->ops->post_open(n.f, &uri, 8, &n, &n.post));
-    int fd = plain_connect(n.f->ops->post_uri(n.post));
+    CHECK_OK(n.f->ops->acceptor_open(n.f, &uri, 8, &n, &n.post));
+    int fd = plain_connect(n.f->ops->acceptor_uri(n.post));
     CHECK_EQ(send(fd, "WFT1\1\0\0\0x", 9, 0), 9);
     double start = test_now();
     while (!wire_seen && test_now() < start + 5) {
@@ -765,7 +765,7 @@ TEST(wires_are_looked_at_while_a_lane_is_busy)
     }
     CHECK_EQ(wire_seen, 1);
     n.f->ops->wire_close(n.accepted[0].wire);
-    n.f->ops->post_close(n.post);
+    n.f->ops->acceptor_close(n.post);
     close(fd);
     lanes_close(&l);
 }

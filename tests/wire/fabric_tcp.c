@@ -1,5 +1,5 @@
-/* tests/wire/fabric_tcp.c - what only the tcp rail has: which side dials, the second connection, many lanes, last words before a close, and
- * sleeping. fabric_lanes.c has what it shares with the other rails, fabric_tcp_hostile.c what peers and strangers may do to it. */
+/* tests/wire/fabric_tcp.c - what only the tcp transport has: which side dials, the second connection, many lanes, last words before a close, and
+ * sleeping. fabric_lanes.c has what it shares with the other transports, fabric_tcp_hostile.c what peers and strangers may do to it. */
 #define TEST_SECONDS 120
 #include "test.h"
 
@@ -18,7 +18,7 @@ static void borrow(lanes_side_t *s, const lanes_side_t *owner)
 {
     memset(s, 0, sizeof *s);
     s->fabric = owner->fabric;
-    s->rail = owner->rail;
+    s->transport = owner->transport;
     s->in_progress = true;
 }
 
@@ -27,9 +27,9 @@ static tp_lane_t *lane_of(lanes_side_t *s)
     return tp_lane(s->lane);
 }
 
-static tp_rail_t *rail_of(lanes_side_t *s)
+static tp_transport_t *transport_of(lanes_side_t *s)
 {
-    return tp_rail(s->rail);
+    return tp_transport(s->transport);
 }
 
 /* --- who dials --------------------------------------------------------------------------------------------------------------- */
@@ -143,8 +143,8 @@ TEST(lanes_survive_dials_that_cross)
             tp_conn_t *c = lane_of(sides[i])->conn;
             if (c && c->state == TP_WAIT) { /* the follower, sooner than it would */
                 c->deadline = wefti_clock_ns();
-                rail_of(sides[i])->timer_at = 0;
-                wefti_tp_timer(rail_of(sides[i]), c->deadline);
+                transport_of(sides[i])->timer_at = 0;
+                wefti_tp_timer(transport_of(sides[i]), c->deadline);
             }
         }
         double end = test_now() + 20;
@@ -505,7 +505,7 @@ TEST(an_interface_that_is_not_there_is_an_error_with_its_name)
     config.transports = "tcp";
     config.interfaces = "nodev7";
     CHECK_OK(wefti_fabric_open_real(&config, &f));
-    weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], &with, NULL, addr, &n, &lane);
+    weft_status_t st = f->transports[0]->ops->lane_new(f->transports[0], &with, NULL, addr, &n, &lane);
     CHECK_EQ(st, WEFT_ERR_UNSUPPORTED);
     CHECK(strstr(weft_last_error(), "nodev7"));
     f->ops->close(f);

@@ -1,4 +1,4 @@
-/* tests/wire/fabric_tcp_hostile.c - strangers at the tcp rail's port, and peers that write whatever they like to their connection.
+/* tests/wire/fabric_tcp_hostile.c - strangers at the tcp transport's port, and peers that write whatever they like to their connection.
  *
  * Promise held here: a stranger is closed and nobody notices; a peer's own lane fails with WEFT_ERR_PROTOCOL (or _PEER where it only went
  * away), every transfer is done once, other lanes go on, and nothing outside the buffers that were given is touched (run it under asan).
@@ -161,7 +161,7 @@ TEST(strangers_are_closed_and_nobody_notices)
     until_closed(&l.b, fd);
     close(fd);
     still_works(&l);
-    CHECK_EQ(tp_rail(l.b.rail)->n_strangers, 0);
+    CHECK_EQ(tp_transport(l.b.transport)->n_strangers, 0);
     lanes_close(&l);
 }
 
@@ -183,7 +183,7 @@ TEST(a_lane_that_waits_for_its_peer_is_not_taken_by_a_stranger)
     until_closed(&s, fds[7]);
     for (int i = 0; i < 1000; i++)
         lanes_side_progress(&s);
-    CHECK_EQ(tp_rail(s.rail)->n_strangers, 7);
+    CHECK_EQ(tp_transport(s.transport)->n_strangers, 7);
     /* who greeted as someone else than whom the hello names is closed when that is known, and the right one is the lane's */
     uint8_t addr[32 + 18] = {1, 0, 0, 0, 1};
     own[5] = 4;
@@ -427,7 +427,7 @@ TEST(http_and_silence_and_half_a_greeting)
     until_closed(&l.b, silent); /* after their time */
     until_closed(&l.b, half);
     CHECK(test_now() - start < 15);
-    CHECK_EQ(tp_rail(l.b.rail)->n_strangers, 0);
+    CHECK_EQ(tp_transport(l.b.transport)->n_strangers, 0);
     still_works(&l);
     close(http);
     close(silent);
@@ -441,7 +441,7 @@ TEST(a_flood_of_strangers_keeps_nobody_out)
     lanes_t l;
     int fds[N];
     lanes_open(&l, "tcp");
-    tp_rail(l.b.rail)->max_strangers = 64;
+    tp_transport(l.b.transport)->max_strangers = 64;
     still_works(&l);
     target_t t = target_of(&l.b);
     for (int i = 0; i < N; i++) {
@@ -450,13 +450,13 @@ TEST(a_flood_of_strangers_keeps_nobody_out)
             write_all(fds[i], "x", 1);
         if (i % 16 == 0)
             lanes_side_progress(&l.b);
-        CHECK(tp_rail(l.b.rail)->n_strangers <= 64);
+        CHECK(tp_transport(l.b.transport)->n_strangers <= 64);
     }
     static lanes_side_t a, b;
     memset(&a, 0, sizeof a);
     memset(&b, 0, sizeof b);
-    a.fabric = l.a.fabric, a.rail = l.a.rail, a.in_progress = true;
-    b.fabric = l.b.fabric, b.rail = l.b.rail, b.in_progress = true;
+    a.fabric = l.a.fabric, a.transport = l.a.transport, a.in_progress = true;
+    b.fabric = l.b.fabric, b.transport = l.b.transport, b.in_progress = true;
     lanes_new(&a, &b);
     lanes_side_connect(&a, b.addr, b.addr_n);
     lanes_side_connect(&b, a.addr, a.addr_n);
@@ -490,7 +490,7 @@ static void scene_open(scene_t *x, uint8_t first_byte)
     lanes_open(&x->l, "tcp");
     still_works(&x->l);
     x->s.fabric = x->l.b.fabric;
-    x->s.rail = x->l.b.rail;
+    x->s.transport = x->l.b.transport;
     x->s.in_progress = true;
     lanes_side_new(&x->s);
     x->t = target_of(&x->s);
@@ -774,7 +774,7 @@ TEST(items_that_make_no_sense_fail_the_lane)
             nums[0] = other_id, nums[2] = 5;
             say(&x, TP_PULL, nums, 32);
             break;
-        case OTHERS_PULL: /* the slot of a pull of another lane of the same rail */
+        case OTHERS_PULL: /* the slot of a pull of another lane of the same transport */
             lanes_xfer_init(&other_in);
             LANES_UNTIL(&x.l, x.l.a.lane->ops->announce(x.l.a.lane, "r", 1, &iov, 1, sizeof src, &other_in.x) == WEFT_OK);
             LANES_UNTIL(&x.l, x.l.b.announced == 1);

@@ -1,5 +1,5 @@
-/* tests/wire/fabric_ucx.c - what only the ucx rail has: tokens, payloads past 4 GiB, many lanes between two workers, sleeping on UCX's
- * descriptor, and leaving the process's signals alone. fabric_lanes.c has what it shares with the other rails. */
+/* tests/wire/fabric_ucx.c - what only the ucx transport has: tokens, payloads past 4 GiB, many lanes between two workers, sleeping on UCX's
+ * descriptor, and leaving the process's signals alone. fabric_lanes.c has what it shares with the other transports. */
 #define TEST_SECONDS 120
 #include "test.h"
 
@@ -14,7 +14,7 @@ static void borrow(lanes_side_t *s, const lanes_side_t *owner)
 {
     memset(s, 0, sizeof *s);
     s->fabric = owner->fabric;
-    s->rail = owner->rail;
+    s->transport = owner->transport;
     s->in_progress = true;
 }
 
@@ -219,7 +219,7 @@ TEST(an_interface_that_is_not_there_is_an_error_with_its_name)
     config.transports = "ucx_tcp";
     config.interfaces = "nodev7";
     CHECK_OK(wefti_fabric_open_real(&config, &f));
-    weft_status_t st = f->rails[0]->ops->lane_new(f->rails[0], &with, NULL, addr, &n, &lane);
+    weft_status_t st = f->transports[0]->ops->lane_new(f->transports[0], &with, NULL, addr, &n, &lane);
     CHECK_EQ(st, WEFT_ERR_UNSUPPORTED);
     CHECK(strstr(weft_last_error(), "nodev7"));
     f->ops->close(f);

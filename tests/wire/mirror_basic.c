@@ -7,6 +7,7 @@
 #include "store/mirror_layout.h"
 #include "store/state.h"
 #include "test.h"
+#include "weft/elements.h"
 #include "weft/weft.h"
 
 enum { N = 3, LEN = 100 * 1000 + 7 };

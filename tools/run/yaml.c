@@ -1,8 +1,8 @@
 /* tools/run/yaml.c - what a file says of its element: the only file that calls libyaml.
  *
- * The text is read into a tree of nodes, and the tree is compared with what is known: every key that is unknown, every value of
- * a wrong type gets a sentence with the line of the file. Reading goes on after a mistake, so that one look tells all of them.
- * Nothing follows an alias further than the four levels there are. tests/tools/tools_run_check.py holds it. */
+ * The text is read into a tree of nodes. Every unknown key and every value of a wrong type gets a sentence with the line of
+ * the file. Reading goes on after a mistake, so that all of them are reported. An alias is followed at most the four levels
+ * deep that there are. tests/tools/tools_run_check.py checks it. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -343,7 +343,7 @@ static void take_uses(reader_t *r, yaml_node_t *node, void *into)
     }
 }
 
-/* --- withMerged: [{action: {namespace, name}, resources: {cpu, mem, storage}, elem: Memory}] --------------------------------- */
+/* --- withMerged: [{action: {namespace, name}, resources: {cpu, mem, storage}, elem: Memory}] ------------ */
 
 typedef struct merging {
     char *name;

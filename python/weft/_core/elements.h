@@ -2,6 +2,8 @@
 #ifndef WEFT_PY_ELEMENTS_H
 #define WEFT_PY_ELEMENTS_H
 
+#include <weft/elements.h>
+
 #include "core.h"
 
 /* The last operations of an action, for profile(). */

@@ -2,6 +2,8 @@
 #ifndef WEFT_PY_STORE_H
 #define WEFT_PY_STORE_H
 
+#include <weft/elements.h>
+
 #include "core.h"
 
 /* A name as the library takes it, borrowed from its object: -1 with an exception. arg NULL or None: *name_out stays. */

@@ -12,7 +12,7 @@
  *
  * A receiver maps on demand, read-only, what /proc gives it under the number it was told, if that is the memfd it was told (by inode:
  * numbers are used again), is sealed, and is long enough. So nobody has to wait for anybody before a descriptor is closed. Mappings
- * belong to the peer's runtime, not to a lane; they are bounded per rail in number and bytes, and the least recently used one that
+ * belong to the peer's runtime, not to a lane; they are bounded per transport in number and bytes, and the least recently used one that
  * nobody holds makes room. One that is held (a copy under way, a payload lent) stays, whatever becomes of lane and peer.
  *
  * Ours:   share() adds to a table and unshare() takes away, from any thread, under a lock; what lanes have to hear of it waits in
@@ -39,7 +39,7 @@ typedef struct arena_record {
 /* --- ours: shared ranges ------------------------------------------------------------------------------------------------ */
 
 /* The first one that begins after `at`. */
-static uint32_t share_after(const wefti_shm_rail_t *r, uint64_t at)
+static uint32_t share_after(const wefti_shm_transport_t *r, uint64_t at)
 {
     uint32_t lo = 0, hi = atomic_load_explicit(&r->n_shares, memory_order_relaxed);
     while (lo < hi) {
@@ -52,7 +52,7 @@ static uint32_t share_after(const wefti_shm_rail_t *r, uint64_t at)
     return lo;
 }
 
-static weft_status_t share_insert(wefti_shm_rail_t *r, wefti_shm_share_t *s)
+static weft_status_t share_insert(wefti_shm_transport_t *r, wefti_shm_share_t *s)
 {
     uint32_t n = atomic_load_explicit(&r->n_shares, memory_order_relaxed), at = share_after(r, s->base);
     if ((at && r->shares[at - 1]->base + r->shares[at - 1]->n > s->base) || (at < n && s->base + s->n > r->shares[at]->base))
@@ -74,7 +74,7 @@ static weft_status_t share_insert(wefti_shm_rail_t *r, wefti_shm_share_t *s)
     return WEFT_OK;
 }
 
-weft_status_t wefti_shm_share_add(wefti_shm_rail_t *r, void *base, size_t n, int fd, uint64_t *id_out)
+weft_status_t wefti_shm_share_add(wefti_shm_transport_t *r, void *base, size_t n, int fd, uint64_t *id_out)
 {
     uint64_t ino, at = (uint64_t)(uintptr_t)base;
     if (!base || !n || fd < 0 || at + n < at)
@@ -105,7 +105,7 @@ weft_status_t wefti_shm_share_add(wefti_shm_rail_t *r, void *base, size_t n, int
     return WEFT_OK;
 }
 
-void wefti_shm_share_remove(wefti_shm_rail_t *r, uint64_t id)
+void wefti_shm_share_remove(wefti_shm_transport_t *r, uint64_t id)
 {
     wefti_shm_share_t *s = NULL;
     if (!id)
@@ -128,11 +128,11 @@ void wefti_shm_share_remove(wefti_shm_rail_t *r, uint64_t id)
     pthread_mutex_unlock(&r->share_lock);
     if (!told)
         wefti_free(s);
-    else if (r->rail.fabric->ops->wake)
-        r->rail.fabric->ops->wake(r->rail.fabric); /* peers keep the memory until they hear of it */
+    else if (r->transport.fabric->ops->wake)
+        r->transport.fabric->ops->wake(r->transport.fabric); /* peers keep the memory until they hear of it */
 }
 
-unsigned wefti_shm_shares_gone(wefti_shm_rail_t *r)
+unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r)
 {
     unsigned n = 0;
     wefti_list_t todo, *it;
@@ -171,7 +171,7 @@ void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told)
     wefti_free(told);
 }
 
-static bool share_find(wefti_shm_rail_t *r, uint64_t at, uint64_t n, wefti_shm_share_t *copy_out)
+static bool share_find(wefti_shm_transport_t *r, uint64_t at, uint64_t n, wefti_shm_share_t *copy_out)
 {
     bool found = false;
     pthread_mutex_lock(&r->share_lock);
@@ -224,7 +224,7 @@ void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
         const wefti_shm_told_t *last = lane->last_told;
         if (n < WEFTI_SHM_TELL_MIN || (last && at - last->base < last->n && n <= last->n - (at - last->base)))
             continue;
-        if (!share_find(wefti_shm_rail_of(lane), at, n, &s))
+        if (!share_find(wefti_shm_transport_of(lane), at, n, &s))
             continue;
         wefti_shm_told_t *told = wefti_map_get(&lane->told_ids, s.id);
         if (told)
@@ -254,10 +254,10 @@ static void unmap(wefti_shm_arena_t *a)
 {
     wefti_region_unmap(a->map, (size_t)a->n);
     a->map = NULL;
-    if (a->rail) {
+    if (a->transport) {
         wefti_list_remove(&a->link);
-        a->rail->n_mapped--;
-        a->rail->mapped_bytes -= a->n;
+        a->transport->n_mapped--;
+        a->transport->mapped_bytes -= a->n;
     }
 }
 
@@ -297,7 +297,7 @@ static weft_status_t arena_get(wefti_shm_lane_t *lane, const arena_record_t *rec
         wefti_free(a);
         return WEFT_ERR_NOMEM;
     }
-    a->rail = wefti_shm_rail_of(lane);
+    a->transport = wefti_shm_transport_of(lane);
     a->peer = lane->peer;
     a->id = rec->id;
     a->base = rec->base;
@@ -361,7 +361,7 @@ weft_status_t wefti_shm_on_arena_gone(wefti_shm_lane_t *lane, uint64_t id)
 /* --- theirs: mappings --------------------------------------------------------------------------------------------------- */
 
 /* Room for one more of n bytes? Those that nobody holds give way, the least recently used first. */
-static bool make_room(wefti_shm_rail_t *r, uint64_t n)
+static bool make_room(wefti_shm_transport_t *r, uint64_t n)
 {
     if (n > r->max_mapped_bytes)
         return false;
@@ -375,7 +375,7 @@ static bool make_room(wefti_shm_rail_t *r, uint64_t n)
     return r->n_mapped < r->max_mapped && r->mapped_bytes <= r->max_mapped_bytes - n;
 }
 
-static bool map(wefti_shm_rail_t *r, wefti_shm_arena_t *a)
+static bool map(wefti_shm_transport_t *r, wefti_shm_arena_t *a)
 {
     void *at;
     if (a->map) {
@@ -410,7 +410,7 @@ wefti_shm_arena_t *wefti_shm_arena_find(const wefti_shm_lane_t *lane, uint64_t a
 wefti_shm_arena_t *wefti_shm_arena_hold(wefti_shm_lane_t *lane, uint64_t at, uint64_t n)
 {
     wefti_shm_arena_t *a = wefti_shm_arena_find(lane, at, n);
-    if (!a || !map(wefti_shm_rail_of(lane), a))
+    if (!a || !map(wefti_shm_transport_of(lane), a))
         return NULL;
     a->holds++;
     return a;
@@ -422,9 +422,9 @@ void wefti_shm_arena_drop(wefti_shm_arena_t *a)
         arena_free_if_unused(a);
 }
 
-void wefti_shm_unlend(wefti_rail_t *rail, void *lent)
+void wefti_shm_unlend(wefti_transport_t *transport, void *lent)
 {
-    (void)rail; /* the arena knows whether there still is one */
+    (void)transport; /* the arena knows whether there still is one */
     wefti_shm_arena_drop(lent);
 }
 
@@ -444,12 +444,12 @@ void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane)
     wefti_free(lane->known);
 }
 
-void wefti_shm_arenas_close(wefti_shm_rail_t *r)
+void wefti_shm_arenas_close(wefti_shm_transport_t *r)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->mapped))) {
         wefti_shm_arena_t *a = wefti_container_of(it, wefti_shm_arena_t, link);
-        a->rail = NULL; /* it is lent: the borrower unmaps it */
+        a->transport = NULL; /* it is lent: the borrower unmaps it */
     }
     uint32_t n = atomic_load(&r->n_shares);
     for (uint32_t i = 0; i < n; i++)

@@ -10,8 +10,8 @@
  * Whoever takes `sleeping` from 1 to 0 writes, so a sleep costs one write, however many lanes ring.
  *
  * Every peer can write all of it, so it is no more than a hint, and says nothing of who we are. What a bad peer can do here: ring for nothing,
- * wake for nothing, and take the rings of others away, which makes those late: now and then, and before a sleep, the rail looks at
- * every lane (rail.c). tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up, fabric_shm_hostile.c to
+ * wake for nothing, and take the rings of others away, which makes those late: now and then, and before a sleep, the transport looks at
+ * every lane (transport.c). tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds us to no lost wake-up, fabric_shm_hostile.c to
  * the rest. */
 #include <errno.h>
 #include <sys/uio.h>
@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-weft_status_t wefti_bell_open(wefti_shm_rail_t *r)
+weft_status_t wefti_bell_open(wefti_shm_transport_t *r)
 {
     int wake_fd = -1;
     void *map;
@@ -31,7 +31,7 @@ weft_status_t wefti_bell_open(wefti_shm_rail_t *r)
     st = wefti_region_new("weft-bell", sizeof(wefti_bell_t), &r->bell_at, &map);
     if (st)
         goto err_pipe;
-    r->rail.fabric->ops->random(r->rail.fabric, &r->probe, sizeof r->probe);
+    r->transport.fabric->ops->random(r->transport.fabric, &r->probe, sizeof r->probe);
     r->bell = map;
     r->self = (wefti_shm_peer_t){.bell = r->bell,
                                  .wake_fd = wake_fd,
@@ -48,7 +48,7 @@ err_pipe:
     return st;
 }
 
-void wefti_bell_close(wefti_shm_rail_t *r)
+void wefti_bell_close(wefti_shm_transport_t *r)
 {
     if (!r->bell)
         return;
@@ -77,7 +77,7 @@ weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce)
 }
 
 /* Map the bell of another runtime and open its pipe. Everything in `addr` came from outside. */
-static weft_status_t peer_open(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t *peer)
+static weft_status_t peer_open(wefti_shm_transport_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t *peer)
 {
     void *map;
     int wake_fd;
@@ -119,7 +119,7 @@ static bool is_the_one(const wefti_shm_peer_t *peer, const wefti_shm_peer_addr_t
 }
 
 /* One that says it is another, and is not, is one more: it takes nothing from the other. */
-weft_status_t wefti_shm_peer_hold(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out)
+weft_status_t wefti_shm_peer_hold(wefti_shm_transport_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out)
 {
     wefti_shm_peer_t *known = wefti_map_get(&r->peers, addr->nonce);
     if (known && is_the_one(known, addr)) {
@@ -147,7 +147,7 @@ err_free:
     return st;
 }
 
-void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer)
+void wefti_shm_peer_drop(wefti_shm_transport_t *r, wefti_shm_peer_t *peer)
 {
     if (--peer->refs)
         return;

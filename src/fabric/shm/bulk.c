@@ -42,7 +42,7 @@ _Static_assert(sizeof(rts_record_t) + WEFTI_SHM_PIECES * sizeof(wefti_shm_piece_
 
 /* --- objects ------------------------------------------------------------------------------------------------------------ */
 
-static void spare_send(wefti_shm_rail_t *r, wefti_shm_send_t *s)
+static void spare_send(wefti_shm_transport_t *r, wefti_shm_send_t *s)
 {
     if (r->n_spare_sends >= WEFTI_SHM_SPARES) {
         wefti_free(s);
@@ -52,7 +52,7 @@ static void spare_send(wefti_shm_rail_t *r, wefti_shm_send_t *s)
     wefti_list_push_front(&r->spare_sends, &s->link);
 }
 
-static void spare_pull(wefti_shm_rail_t *r, wefti_shm_pull_t *p)
+static void spare_pull(wefti_shm_transport_t *r, wefti_shm_pull_t *p)
 {
     if (r->n_spare_pulls >= WEFTI_SHM_SPARES) {
         wefti_free(p);
@@ -62,7 +62,7 @@ static void spare_pull(wefti_shm_rail_t *r, wefti_shm_pull_t *p)
     wefti_list_push_front(&r->spare_pulls, &p->link);
 }
 
-static wefti_shm_send_t *send_new(wefti_shm_rail_t *r)
+static wefti_shm_send_t *send_new(wefti_shm_transport_t *r)
 {
     wefti_list_t *spare = wefti_list_pop(&r->spare_sends);
     r->n_spare_sends -= spare != NULL;
@@ -77,10 +77,10 @@ static void send_free(wefti_shm_lane_t *lane, wefti_shm_send_t *s)
     if (wefti_list_linked(&s->link))
         wefti_list_remove(&s->link);
     wefti_slots_remove(&lane->send_ids, s->id);
-    spare_send(wefti_shm_rail_of(lane), s);
+    spare_send(wefti_shm_transport_of(lane), s);
 }
 
-static wefti_shm_pull_t *pull_new(wefti_shm_rail_t *r)
+static wefti_shm_pull_t *pull_new(wefti_shm_transport_t *r)
 {
     wefti_list_t *spare = wefti_list_pop(&r->spare_pulls);
     r->n_spare_pulls -= spare != NULL;
@@ -92,7 +92,7 @@ static wefti_shm_pull_t *pull_new(wefti_shm_rail_t *r)
 
 static void pull_free(wefti_shm_pull_t *p)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(p->lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(p->lane);
     if (wefti_list_linked(&p->link))
         wefti_list_remove(&p->link);
     if (wefti_list_linked(&p->ctl.link))
@@ -103,7 +103,7 @@ static void pull_free(wefti_shm_pull_t *p)
     spare_pull(r, p);
 }
 
-void wefti_shm_bulk_free_spares(wefti_shm_rail_t *r)
+void wefti_shm_bulk_free_spares(wefti_shm_transport_t *r)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->spare_sends)))
@@ -186,7 +186,7 @@ static void pull_answer(wefti_shm_pull_t *p, uint64_t answer)
 /* What the peer knows of our arenas is brought up to date before it reads an address: false if there is no room to do so. */
 static bool arenas_told(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     if (WEFTI_UNLIKELY(atomic_load_explicit(&r->n_gone, memory_order_acquire)))
         wefti_shm_shares_gone(r);
     if (WEFTI_UNLIKELY(lane->n_gone_out)) {
@@ -211,12 +211,12 @@ weft_status_t wefti_shm_announce(wefti_lane_t *l, const void *rec, size_t n, con
         lane->starved = true;
         return WEFT_ERR_AGAIN;
     }
-    wefti_shm_send_t *s = send_new(wefti_shm_rail_of(lane));
+    wefti_shm_send_t *s = send_new(wefti_shm_transport_of(lane));
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
     weft_status_t st = wefti_slots_add(&lane->send_ids, s, &s->id);
     if (st) {
-        spare_send(wefti_shm_rail_of(lane), s);
+        spare_send(wefti_shm_transport_of(lane), s);
         return wefti_fail(st, "no place for one more announcement");
     }
     size_t n_here = iov_n < WEFTI_SHM_PIECES ? iov_n : WEFTI_SHM_PIECES;
@@ -346,7 +346,7 @@ static void pull_done(wefti_shm_pull_t *p)
 
 static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32_t n)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     rts_record_t rts;
     if (n < sizeof rts)
         return WEFT_ERR_PROTOCOL;
@@ -373,7 +373,7 @@ static weft_status_t on_rts(wefti_shm_lane_t *lane, const uint8_t *bytes, uint32
     memcpy(p->piece, bytes + sizeof rts, n_here * sizeof p->piece[0]);
     p->state = WEFTI_SHM_WAITING;
     wefti_list_push_back(&lane->waiting, &p->link);
-    r->rail.fabric->up->announced(lane->lane.user, bytes + rec_at, rts.n_rec, rts.total, &p->pull);
+    r->transport.fabric->up->announced(lane->lane.user, bytes + rec_at, rts.n_rec, rts.total, &p->pull);
     return WEFT_OK;
 }
 
@@ -552,7 +552,7 @@ void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly)
         wefti_shm_pull_t *p = wefti_container_of(it, wefti_shm_pull_t, link);
         wefti_list_remove(it);
         if (!quietly)
-            wefti_shm_rail_of(lane)->rail.fabric->up->withdrawn(&p->pull);
+            wefti_shm_transport_of(lane)->transport.fabric->up->withdrawn(&p->pull);
         pull_free(p);
     }
     wefti_list_splice(&lane->sends, &lane->streams);

@@ -178,7 +178,7 @@ static weft_status_t copy_mapped(wefti_shm_pull_t *p, wefti_shm_arena_t *a, uint
     const wefti_shm_peer_t *peer = p->lane->peer;
     uint64_t n = min_u64(min_u64(p->left, *budget), piece->len - p->piece_off);
     scatter(&p->to, a->map + (piece->base - a->base) + p->piece_off, n, p->stream);
-    wefti_shm_rail_of(p->lane)->mapped_copies += n;
+    wefti_shm_transport_of(p->lane)->mapped_copies += n;
     p->left -= n;
     *budget -= n;
     if (p->left) {

@@ -1,11 +1,11 @@
 /* fabric/shm/door.c - how two processes show each other that they are of one host and one user, before either opens anything of the other's.
  *
- * A card says who its owner claims to be, and anybody can repeat it. So every runtime that answers hellos has a door: a memfd that is sealed
+ * A caps says who its owner claims to be, and anybody can repeat it. So every runtime that answers hellos has a door: a memfd that is sealed
  * against writing, with a random key in it. Whoever the kernel lets open the descriptors of that process can read the key, and nobody
- * else; and this is the very rule by which memory is shared. The listener's card says where its door is.
+ * else; and this is the very rule by which memory is shared. The listener's caps says where its door is.
  *
  *     dialler                                          listener
- *                                               <---   card: process, descriptor and inode of its door
+ *                                               <---   caps: process, descriptor and inode of its door
  *     reads the key there (region.c: what is not
  *     a memfd of Weft's is not opened)
  *     JOIN: its half of a lane, MAC under the key --->  checks the MAC, then opens what the address names
@@ -34,12 +34,12 @@ typedef struct door {
 
 static const char *const labels[] = {[WEFTI_SIDE_DIALLER] = "weft shm join", [WEFTI_SIDE_LISTENER] = "weft shm lane"};
 
-weft_status_t wefti_shm_door_open(wefti_shm_rail_t *r)
+weft_status_t wefti_shm_door_open(wefti_shm_transport_t *r)
 {
     door_t door = {.magic = DOOR_MAGIC};
     if (r->door.fd >= 0)
         return WEFT_OK;
-    r->rail.fabric->ops->random(r->rail.fabric, door.key, sizeof door.key);
+    r->transport.fabric->ops->random(r->transport.fabric, door.key, sizeof door.key);
     weft_status_t st = wefti_region_fixed("weft-door", &door, sizeof door, &r->door);
     if (!st)
         memcpy(r->door_key, door.key, sizeof r->door_key);
@@ -47,7 +47,7 @@ weft_status_t wefti_shm_door_open(wefti_shm_rail_t *r)
     return st;
 }
 
-void wefti_shm_door_close(wefti_shm_rail_t *r)
+void wefti_shm_door_close(wefti_shm_transport_t *r)
 {
     if (r->door.fd >= 0)
         close(r->door.fd);
@@ -55,7 +55,7 @@ void wefti_shm_door_close(wefti_shm_rail_t *r)
     explicit_bzero(r->door_key, sizeof r->door_key);
 }
 
-void wefti_shm_door_put(const wefti_shm_rail_t *r, wefti_writer_t *w)
+void wefti_shm_door_put(const wefti_shm_transport_t *r, wefti_writer_t *w)
 {
     wefti_put_u32(w, (uint32_t)getpid());
     wefti_put_u32(w, (uint32_t)r->door.fd);
@@ -79,17 +79,17 @@ static weft_status_t read_key(const uint8_t *at, uint8_t *key_out)
     return st;
 }
 
-weft_status_t wefti_shm_door_meet(wefti_shm_rail_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out)
+weft_status_t wefti_shm_door_meet(wefti_shm_transport_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out)
 {
     weft_status_t st;
     if (with->side == WEFTI_SIDE_LISTENER) {
         st = wefti_shm_door_open(r);
         if (!st)
             memcpy(pass_out->key, r->door_key, sizeof pass_out->key);
-    } else if (with->card_n != WEFTI_SHM_CARD_SIZE + WEFTI_SHM_DOOR_SIZE) {
-        st = wefti_fail(WEFT_ERR_UNREACHABLE, "the listener's card has no door");
+    } else if (with->caps_n != WEFTI_SHM_CAPS_SIZE + WEFTI_SHM_DOOR_SIZE) {
+        st = wefti_fail(WEFT_ERR_UNREACHABLE, "the listener's caps has no door");
     } else {
-        st = read_key((const uint8_t *)with->card + WEFTI_SHM_CARD_SIZE, pass_out->key);
+        st = read_key((const uint8_t *)with->caps + WEFTI_SHM_CAPS_SIZE, pass_out->key);
     }
     pass_out->side = with->side;
     memcpy(pass_out->binding, with->binding, sizeof pass_out->binding);

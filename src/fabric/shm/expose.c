@@ -1,14 +1,14 @@
 /* fabric/shm/expose.c - memory that the peer of a lane maps, to read and write.
  *
  *     owner                                        peer
- *     expose(memfd): a ticket, {fd, inode, n} ~~>  map(ticket): opens /proc/PID/fd/N of the lane's peer, and maps all of it
+ *     expose(memfd): a map_handle, {fd, inode, n} ~~>  map(map_handle): opens /proc/PID/fd/N of the lane's peer, and maps all of it
  *
- * The ticket travels in records of the rooms above, and says nothing that helps anybody else: the kernel lets only the same user open a
- * process's descriptors, and the process is the one at the other end of the lane, whatever the ticket says. What is found there has to be the
- * memfd the ticket is for (by inode: numbers are used again), sealed against shrinking, long enough, and not sealed against writing.
+ * The map_handle travels in records of the rooms above, and says nothing that helps anybody else: the kernel lets only the same user open a
+ * process's descriptors, and the process is the one at the other end of the lane, whatever the map_handle says. What is found there has to be the
+ * memfd the map_handle is for (by inode: numbers are used again), sealed against shrinking, long enough, and not sealed against writing.
  *
- * There is no state: an owner that closes its descriptor ends what tickets are good for, and what is mapped by then is the mapper's
- * until it unmaps it, whatever becomes of lane, rail and owner.
+ * There is no state: an owner that closes its descriptor ends what map_handles are good for, and what is mapped by then is the mapper's
+ * until it unmaps it, whatever becomes of lane, transport and owner.
  *
  * Promise: what is mapped is the memory that was exposed, touching it never raises SIGBUS, and a map() that fails leaves nothing
  * behind. tests/wire/fabric_map.c holds us to it. */
@@ -16,31 +16,31 @@
 #include "base/log.h"
 #include "fabric/shm/internal.h"
 
-#define TICKET_MAGIC UINT32_C(0x314b4354) /* "TCK1" */
+#define MAP_HANDLE_MAGIC UINT32_C(0x314b4354) /* "TCK1" */
 
-size_t wefti_shm_expose(wefti_lane_t *l, int fd, size_t n, void *ticket)
+size_t wefti_shm_expose(wefti_lane_t *l, int fd, size_t n, void *map_handle)
 {
     const wefti_shm_lane_t *lane = (const wefti_shm_lane_t *)l;
     uint64_t ino;
     if (lane->state != WEFTI_SHM_LANE_UP || fd < 0 || !n || wefti_region_check(fd, n, true, &ino))
         return 0;
-    wefti_writer_t w = wefti_writer(ticket, WEFTI_TICKET_MAX);
-    wefti_put_u32(&w, TICKET_MAGIC);
+    wefti_writer_t w = wefti_writer(map_handle, WEFTI_MAP_HANDLE_MAX);
+    wefti_put_u32(&w, MAP_HANDLE_MAGIC);
     wefti_put_u32(&w, (uint32_t)fd);
     wefti_put_u64(&w, ino);
     wefti_put_u64(&w, n);
-    return (size_t)(w.at - (uint8_t *)ticket);
+    return (size_t)(w.at - (uint8_t *)map_handle);
 }
 
-weft_status_t wefti_shm_map(wefti_lane_t *l, const void *ticket, size_t ticket_n, size_t n, void **ptr_out)
+weft_status_t wefti_shm_map(wefti_lane_t *l, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out)
 {
     const wefti_shm_lane_t *lane = (const wefti_shm_lane_t *)l;
-    wefti_reader_t rd = wefti_reader(ticket, ticket_n);
+    wefti_reader_t rd = wefti_reader(map_handle, map_handle_n);
     uint32_t magic = wefti_get_u32(&rd), fd = wefti_get_u32(&rd);
     uint64_t ino = wefti_get_u64(&rd), bytes = wefti_get_u64(&rd);
     wefti_shm_copied(); /* it may lie in the ring */
-    if (rd.bad || wefti_reader_left(&rd) || magic != TICKET_MAGIC || fd > INT32_MAX || !n || bytes != n)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no ticket for a mapping of %zu bytes", ticket_n, n);
+    if (rd.bad || wefti_reader_left(&rd) || magic != MAP_HANDLE_MAGIC || fd > INT32_MAX || !n || bytes != n)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no map_handle for a mapping of %zu bytes", map_handle_n, n);
     if (lane->state != WEFTI_SHM_LANE_UP)
         return wefti_fail(WEFT_ERR_UNREACHABLE, "the lane is not up: its peer's memory cannot be mapped");
     return wefti_region_view(lane->peer->pid, (int)fd, ino, n, true, ptr_out);

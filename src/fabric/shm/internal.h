@@ -1,4 +1,4 @@
-/* fabric/shm/internal.h - what the files of the rail share: rail, lane, peer, bell, and transfers.
+/* fabric/shm/internal.h - what the files of the transport share: transport, lane, peer, bell, and transfers.
  *
  * Each lane has one region per direction, made by its consumer. Each runtime has one bell, which every peer of it maps: a bit
  * per lane that says "look at this one", and whether its owner sleeps. The consumer polls only the few lanes that are hot;
@@ -28,8 +28,8 @@
 #define WEFTI_SHM_SPARES 256u        /* transfers of each kind that are kept to be used again */
 #define WEFTI_SHM_TELL_MIN 8192u     /* bytes of a piece that make its arena worth telling the peer of */
 #define WEFTI_SHM_TOLD_MAX 1024u     /* arenas that one side tells the other of on one lane, at one time */
-#define WEFTI_SHM_SHARES_MAX 65536u  /* ranges shared by one rail */
-#define WEFTI_SHM_MAPPED_MAX 1024u   /* arenas of peers mapped by one rail at one time, and their bytes */
+#define WEFTI_SHM_SHARES_MAX 65536u  /* ranges shared by one transport */
+#define WEFTI_SHM_MAPPED_MAX 1024u   /* arenas of peers mapped by one transport at one time, and their bytes */
 #define WEFTI_SHM_MAPPED_BYTES (UINT64_C(256) << 30)
 
 /* Types of records. */
@@ -43,7 +43,7 @@ enum {
     WEFTI_SHM_ARENA_GONE                 /* its addresses mean something else from here on */
 };
 
-typedef struct wefti_shm_rail wefti_shm_rail_t;
+typedef struct wefti_shm_transport wefti_shm_transport_t;
 typedef struct wefti_shm_lane wefti_shm_lane_t;
 
 /* After something was copied out of memory that a peer can write: from here on the copy counts, whatever the peer does to the original, and
@@ -107,11 +107,11 @@ typedef struct wefti_shm_peer_addr {
     uint64_t bell_ino, wake_ino, nonce, probe_at;
 } wefti_shm_peer_addr_t;
 
-weft_status_t wefti_bell_open(wefti_shm_rail_t *r); /* once; fills r->self, r->bell_at and r->wake_ino */
-void wefti_bell_close(wefti_shm_rail_t *r);
+weft_status_t wefti_bell_open(wefti_shm_transport_t *r); /* once; fills r->self, r->bell_at and r->wake_ino */
+void wefti_bell_close(wefti_shm_transport_t *r);
 void wefti_bell_wake(wefti_shm_peer_t *peer);
-weft_status_t wefti_shm_peer_hold(wefti_shm_rail_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out);
-void wefti_shm_peer_drop(wefti_shm_rail_t *r, wefti_shm_peer_t *peer);
+weft_status_t wefti_shm_peer_hold(wefti_shm_transport_t *r, const wefti_shm_peer_addr_t *addr, wefti_shm_peer_t **peer_out);
+void wefti_shm_peer_drop(wefti_shm_transport_t *r, wefti_shm_peer_t *peer);
 /* Does `nonce` stand in the memory of that process? WEFT_OK, _UNSUPPORTED (not allowed to look), _PEER (no, or gone). */
 weft_status_t wefti_shm_probe(pid_t pid, uint64_t at, uint64_t nonce);
 
@@ -130,13 +130,13 @@ static inline void wefti_bell_ring(wefti_shm_peer_t *peer, uint32_t index)
         wefti_bell_wake(peer);
 }
 
-/* --- card.c ------------------------------------------------------------------------------------------------------------- */
+/* --- caps.c ------------------------------------------------------------------------------------------------------------- */
 
-#define WEFTI_SHM_CARD_SIZE 80u /* bytes of a card; the listener's door follows */
+#define WEFTI_SHM_CAPS_SIZE 80u /* bytes of a caps; the listener's door follows */
 
-void wefti_shm_boot_id(wefti_shm_rail_t *r);
-size_t wefti_shm_card(wefti_rail_t *rail, int side, void *buf);
-bool wefti_shm_match(wefti_rail_t *rail, const void *card, size_t n);
+void wefti_shm_boot_id(wefti_shm_transport_t *r);
+size_t wefti_shm_caps(wefti_transport_t *transport, int side, void *buf);
+bool wefti_shm_match(wefti_transport_t *transport, const void *caps, size_t n);
 
 /* --- door.c ------------------------------------------------------------------------------------------------------------- */
 
@@ -148,11 +148,11 @@ typedef struct wefti_shm_pass {
     uint8_t key[WEFTI_SECRET_SIZE], binding[WEFTI_SECRET_SIZE];
 } wefti_shm_pass_t;
 
-weft_status_t wefti_shm_door_open(wefti_shm_rail_t *r); /* if it is not. WEFT_ERR_LIMIT, _NOMEM, _SYSTEM */
-void wefti_shm_door_close(wefti_shm_rail_t *r);
-void wefti_shm_door_put(const wefti_shm_rail_t *r, wefti_writer_t *w);
-/* The key of the listener's door: ours, or read from the one that the peer's card names. WEFT_ERR_UNREACHABLE, or as above. */
-weft_status_t wefti_shm_door_meet(wefti_shm_rail_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out);
+weft_status_t wefti_shm_door_open(wefti_shm_transport_t *r); /* if it is not. WEFT_ERR_LIMIT, _NOMEM, _SYSTEM */
+void wefti_shm_door_close(wefti_shm_transport_t *r);
+void wefti_shm_door_put(const wefti_shm_transport_t *r, wefti_writer_t *w);
+/* The key of the listener's door: ours, or read from the one that the peer's caps names. WEFT_ERR_UNREACHABLE, or as above. */
+weft_status_t wefti_shm_door_meet(wefti_shm_transport_t *r, const wefti_meeting_t *with, wefti_shm_pass_t *pass_out);
 /* The MAC of an address of at most WEFTI_SHM_ADDR_SIZE bytes, as the one on `side` makes it; and is this what the other side makes? */
 void wefti_shm_pass_sign(const wefti_shm_pass_t *pass, int side, const void *addr, size_t n, uint8_t *mac_out);
 bool wefti_shm_pass_good(const wefti_shm_pass_t *pass, const void *addr, size_t n, const uint8_t *mac);
@@ -177,7 +177,7 @@ typedef struct wefti_shm_cursor {
 /* An announcement of ours: ANNOUNCED -> STREAMING (the peer asked for it through the ring) -> STREAMED; done from any of them. */
 enum { WEFTI_SHM_ANNOUNCED, WEFTI_SHM_STREAMING, WEFTI_SHM_STREAMED };
 typedef struct wefti_shm_send {
-    wefti_list_t link;      /* lane->sends, lane->streams, or the rail's free ones */
+    wefti_list_t link;      /* lane->sends, lane->streams, or the transport's free ones */
     wefti_xfer_t *x;
     uint64_t id, total, left;
     wefti_shm_cursor_t from;
@@ -194,7 +194,7 @@ typedef struct wefti_shm_piece {
 typedef struct wefti_shm_pull {
     wefti_pull_t pull;
     wefti_shm_lane_t *lane;
-    wefti_list_t link;      /* lane->waiting, lane->pulls, or the rail's free ones */
+    wefti_list_t link;      /* lane->waiting, lane->pulls, or the transport's free ones */
     wefti_shm_ctl_t ctl;
     wefti_xfer_t *x;
     uint64_t id, total, left;
@@ -224,7 +224,7 @@ bool wefti_shm_bulk_waits_for_room(const wefti_shm_lane_t *lane);
 void wefti_shm_bulk_peer_lost(wefti_shm_lane_t *lane);
 /* The lane is closed: end everything. quietly: nobody is told. */
 void wefti_shm_bulk_end(wefti_shm_lane_t *lane, bool quietly);
-void wefti_shm_bulk_free_spares(wefti_shm_rail_t *r);
+void wefti_shm_bulk_free_spares(wefti_shm_transport_t *r);
 
 /* copy.c: read more of a payload from the sender's memory. WEFT_OK: whole; _AGAIN: more is left or memory was short; _PEER. */
 weft_status_t wefti_shm_copy(wefti_shm_pull_t *p, uint64_t *budget);
@@ -236,7 +236,7 @@ void wefti_shm_gather(wefti_shm_cursor_t *from, uint8_t *bytes, size_t n);
 
 /* A range of ours. */
 typedef struct wefti_shm_share {
-    wefti_list_t link; /* rail->gone */
+    wefti_list_t link; /* transport->gone */
     uint64_t id, base, n, ino;
     int fd;
     bool told; /* to some lane, once */
@@ -250,22 +250,22 @@ typedef struct wefti_shm_told {
 
 /* A range of theirs. It lives while a lane knows it or someone holds it. */
 struct wefti_shm_arena {
-    wefti_list_t link;      /* rail->mapped, if it is: least recently used first */
-    wefti_shm_rail_t *rail; /* NULL: closed, while this was lent */
+    wefti_list_t link;      /* transport->mapped, if it is: least recently used first */
+    wefti_shm_transport_t *transport; /* NULL: closed, while this was lent */
     wefti_shm_peer_t *peer; /* NULL: no lane knows it */
     uint64_t id, base, n, ino;
     int fd;
     bool hopeless;          /* not to be mapped, whatever we do */
     uint8_t *map;
     uint32_t known;         /* lanes */
-    _Atomic uint32_t holds; /* lent or being copied; borrowers give back from any thread once the rail is closed */
+    _Atomic uint32_t holds; /* lent or being copied; borrowers give back from any thread once the transport is closed */
 };
 
 /* share() and unshare() of the fabric. Any thread. */
-weft_status_t wefti_shm_share_add(wefti_shm_rail_t *r, void *base, size_t n, int fd, uint64_t *id_out);
-void wefti_shm_share_remove(wefti_shm_rail_t *r, uint64_t id);
+weft_status_t wefti_shm_share_add(wefti_shm_transport_t *r, void *base, size_t n, int fd, uint64_t *id_out);
+void wefti_shm_share_remove(wefti_shm_transport_t *r, uint64_t id);
 /* Ranges were unshared: queue ARENA_GONE on the lanes that were told of them. Writes to no ring. */
-unsigned wefti_shm_shares_gone(wefti_shm_rail_t *r);
+unsigned wefti_shm_shares_gone(wefti_shm_transport_t *r);
 /* Tell the peer of the arenas these pieces are in, as far as it was not and there is room. */
 void wefti_shm_tell(wefti_shm_lane_t *lane, const weft_iov_t *iov, size_t iov_n);
 void wefti_shm_told_free(wefti_shm_lane_t *lane, wefti_shm_told_t *told);
@@ -281,14 +281,14 @@ static inline bool wefti_shm_arena_has(const wefti_shm_arena_t *a, uint64_t at, 
 {
     return at >= a->base && at - a->base <= a->n && n <= a->n - (at - a->base);
 }
-void wefti_shm_unlend(wefti_rail_t *rail, void *lent);
+void wefti_shm_unlend(wefti_transport_t *transport, void *lent);
 void wefti_shm_arenas_lane_end(wefti_shm_lane_t *lane);
-void wefti_shm_arenas_close(wefti_shm_rail_t *r);
+void wefti_shm_arenas_close(wefti_shm_transport_t *r);
 
 /* --- expose.c: memory that the peer maps to read and write ----------------------------------------------------------------- */
 
-size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *ticket);
-weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
+size_t wefti_shm_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
+weft_status_t wefti_shm_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
 void wefti_shm_unmap(void *ptr, size_t n);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------------- */
@@ -310,9 +310,9 @@ struct wefti_shm_lane {
     bool told;            /* lane_failed was called */
     weft_status_t why;
 
-    wefti_list_t cool_link;  /* rail->cooling */
-    wefti_list_t work_link;  /* rail->work */
-    wefti_list_t close_link; /* rail->closing */
+    wefti_list_t cool_link;  /* transport->cooling */
+    wefti_list_t work_link;  /* transport->work */
+    wefti_list_t close_link; /* transport->closing */
     wefti_list_t out;        /* control records that wait for room */
     wefti_list_t sends;      /* announced, or streamed: wait for DONE */
     wefti_list_t streams;    /* being streamed, in the order asked for */
@@ -327,7 +327,7 @@ struct wefti_shm_lane {
     uint32_t n_known, cap_known;
     wefti_shm_arena_t **known;    /* arenas the peer told us of, by address; they do not overlap */
 
-    uint64_t id;             /* in rail->lanes */
+    uint64_t id;             /* in transport->lanes */
     uint64_t nonce;
     void *rx_map, *tx_map;
     size_t rx_map_size, tx_map_size;
@@ -337,7 +337,7 @@ struct wefti_shm_lane {
 
 #define WEFTI_SHM_ADDR_SIZE 80u /* bytes of a lane's address, its MAC not counted */
 
-weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
                                  wefti_lane_t **lane_out);
 weft_status_t wefti_shm_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_shm_lane_close(wefti_lane_t *lane);
@@ -368,10 +368,10 @@ static inline void wefti_shm_lane_commit(wefti_shm_lane_t *lane, size_t n, uint3
         wefti_bell_ring(lane->peer, lane->peer_index);
 }
 
-/* --- rail.c ------------------------------------------------------------------------------------------------------------- */
+/* --- transport.c ------------------------------------------------------------------------------------------------------------- */
 
-struct wefti_shm_rail {
-    wefti_rail_t rail;
+struct wefti_shm_transport {
+    wefti_transport_t transport;
     wefti_bell_t *bell;          /* ours; NULL before the first lane */
     uint32_t n_hot;
     uint32_t bell_rest;
@@ -413,9 +413,9 @@ struct wefti_shm_rail {
     uint64_t mapped_copies;      /* bytes copied out of them, ever: for tests */
 };
 
-static inline wefti_shm_rail_t *wefti_shm_rail_of(const wefti_shm_lane_t *lane) { return (wefti_shm_rail_t *)lane->lane.rail; }
+static inline wefti_shm_transport_t *wefti_shm_transport_of(const wefti_shm_lane_t *lane) { return (wefti_shm_transport_t *)lane->lane.transport; }
 /* By the low half of its id, which is what a bell knows. */
-static inline wefti_shm_lane_t *wefti_shm_lane_at(const wefti_shm_rail_t *r, uint32_t index)
+static inline wefti_shm_lane_t *wefti_shm_lane_at(const wefti_shm_transport_t *r, uint32_t index)
 {
     return r->lanes.at[index].generation & 1 ? r->lanes.at[index].value : NULL;
 }
@@ -425,24 +425,24 @@ static inline uint32_t wefti_shm_frame_max(uint32_t ring)
 {
     return ring / 8 < WEFTI_REC_MAX ? WEFTI_REC_MAX : ring / 8 < 8192 ? ring / 8 : 8192;
 }
-/* Put a lane on the work list. An armed rail is woken: its owner may be about to sleep. */
+/* Put a lane on the work list. An armed transport is woken: its owner may be about to sleep. */
 void wefti_shm_work(wefti_shm_lane_t *lane);
 
-extern const wefti_rail_ops_t wefti_shm_ops;
+extern const wefti_transport_ops_t wefti_shm_ops;
 
 /* --- park.c ------------------------------------------------------------------------------------------------------------- */
 
 /* Can this process make others execute a barrier, and be made to? Sets r->barriers. */
-void wefti_shm_barriers_open(wefti_shm_rail_t *r);
-void wefti_shm_barriers_early(void); /* when a rail is opened: cheap only while the process has one thread */
+void wefti_shm_barriers_open(wefti_shm_transport_t *r);
+void wefti_shm_barriers_early(void); /* when a transport is opened: cheap only while the process has one thread */
 /* Poll the hot lanes; number of records. */
-unsigned wefti_shm_poll_hot(wefti_shm_rail_t *r);
+unsigned wefti_shm_poll_hot(wefti_shm_transport_t *r);
 /* A parked lane had something: poll it from now on, if there is a place. */
 void wefti_shm_heat(wefti_shm_lane_t *lane);
 /* It goes away, or has failed: forget it. */
 void wefti_shm_forget(wefti_shm_lane_t *lane);
 /* Before sleep: true when every ring is empty and every producer knows that it must ring. */
-bool wefti_shm_park_all(wefti_shm_rail_t *r);
-void wefti_shm_unpark_hot(wefti_shm_rail_t *r);
+bool wefti_shm_park_all(wefti_shm_transport_t *r);
+void wefti_shm_unpark_hot(wefti_shm_transport_t *r);
 
 #endif

@@ -27,7 +27,7 @@
 #define FLAG_BARRIERS 1u
 
 /* Our half, as the peer is told of it, signed. */
-static size_t put_address(const wefti_shm_rail_t *r, const wefti_shm_lane_t *lane, void *buf)
+static size_t put_address(const wefti_shm_transport_t *r, const wefti_shm_lane_t *lane, void *buf)
 {
     wefti_writer_t w = wefti_writer(buf, WEFTI_LANE_ADDR_MAX);
     wefti_put_u32(&w, ADDR_VERSION);
@@ -49,10 +49,10 @@ static size_t put_address(const wefti_shm_rail_t *r, const wefti_shm_lane_t *lan
     return WEFTI_SHM_ADDR_SIZE + WEFTI_SECRET_SIZE;
 }
 
-weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                 wefti_lane_t **lane_out)
+weft_status_t wefti_shm_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                 size_t *n_out, wefti_lane_t **lane_out)
 {
-    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     wefti_shm_lane_t *lane = wefti_aligned_alloc(64, sizeof *lane);
     if (!lane)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a lane");
@@ -69,13 +69,13 @@ weft_status_t wefti_shm_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with
     st = wefti_region_new("weft-ring", lane->rx_map_size, &lane->region, &lane->rx_map);
     if (st)
         goto err_slot;
-    rail->fabric->ops->random(rail->fabric, &lane->nonce, sizeof lane->nonce);
+    transport->fabric->ops->random(transport->fabric, &lane->nonce, sizeof lane->nonce);
     wefti_ring_page_t *page = lane->rx_map;
     page->magic = REGION_MAGIC;
     page->nonce = lane->nonce;
     atomic_store(&page->parked, 1);
     wefti_ring_rx_init(&lane->rx, lane->rx_map, r->ring_bytes, r->frame_max);
-    lane->lane = (wefti_lane_t){.ops = rail->ops, .rail = rail, .user = user, .frame_max = r->frame_max};
+    lane->lane = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user, .frame_max = r->frame_max};
     wefti_list_init(&lane->cool_link);
     wefti_list_init(&lane->work_link);
     wefti_list_init(&lane->close_link);
@@ -100,7 +100,7 @@ err_free:
 weft_status_t wefti_shm_lane_connect(wefti_lane_t *l, const void *addr, size_t n)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     wefti_shm_peer_addr_t peer_addr;
     assert(lane->state == WEFTI_SHM_LANE_NEW);
 
@@ -174,7 +174,7 @@ err_peer:
 void wefti_shm_lane_close(wefti_lane_t *l)
 {
     wefti_shm_lane_t *lane = (wefti_shm_lane_t *)l;
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     if (lane->state == WEFTI_SHM_LANE_CLOSING)
         return;
     if (lane->tx_map) {
@@ -190,8 +190,8 @@ void wefti_shm_lane_close(wefti_lane_t *l)
 
 void wefti_shm_lane_end(wefti_shm_lane_t *lane, bool quietly)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
-    const wefti_fabric_up_t *up = r->rail.fabric->up;
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
+    const wefti_fabric_up_t *up = r->transport.fabric->up;
     wefti_list_remove(&lane->close_link);
     if (wefti_list_linked(&lane->work_link))
         wefti_list_remove(&lane->work_link);
@@ -277,12 +277,12 @@ unsigned wefti_shm_lane_poll(wefti_shm_lane_t *lane)
             break;
         }
         if (WEFTI_LIKELY(rec.type == WEFTI_SHM_REC)) {
-            lane->lane.rail->fabric->up->record(lane->lane.user, rec.bytes, rec.n);
+            lane->lane.transport->fabric->up->record(lane->lane.user, rec.bytes, rec.n);
         } else {
             weft_status_t st = wefti_shm_control(lane, &rec);
             if (WEFTI_UNLIKELY(st == WEFT_ERR_NOMEM)) {
                 /* It stays where it is until there is memory. */
-                wefti_bell_ring(&wefti_shm_rail_of(lane)->self, wefti_shm_lane_index(lane));
+                wefti_bell_ring(&wefti_shm_transport_of(lane)->self, wefti_shm_lane_index(lane));
                 break;
             }
             if (WEFTI_UNLIKELY(st)) {
@@ -313,7 +313,7 @@ bool wefti_shm_lane_has_something(wefti_shm_lane_t *lane)
 
 unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     wefti_ring_page_t *page = lane->rx.page;
     if (lane->region.fd >= 0 && atomic_load_explicit(&page->mapped, memory_order_relaxed)) {
         close(lane->region.fd);
@@ -338,7 +338,7 @@ unsigned wefti_shm_lane_visit(wefti_shm_lane_t *lane)
         wefti_shm_work(lane);
     if (lane->starved && wefti_ring_room_or_want(&lane->tx)) {
         lane->starved = false;
-        r->rail.fabric->up->room(lane->lane.user);
+        r->transport.fabric->up->room(lane->lane.user);
         n++;
     } else if (WEFTI_UNLIKELY(lane->tx.bad)) {
         fail_liar(lane);
@@ -357,7 +357,7 @@ unsigned wefti_shm_lane_work(wefti_shm_lane_t *lane, uint64_t *budget)
         if (!lane->told && lane->state == WEFTI_SHM_LANE_FAILED) {
             lane->told = true;
             wefti_shm_forget(lane);
-            lane->lane.rail->fabric->up->lane_failed(lane->lane.user, lane->why);
+            lane->lane.transport->fabric->up->lane_failed(lane->lane.user, lane->why);
         }
     }
     return n;

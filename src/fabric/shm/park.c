@@ -43,7 +43,7 @@ void wefti_shm_barriers_early(void)
         membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED); /* whether it worked is asked when it is needed */
 }
 
-void wefti_shm_barriers_open(wefti_shm_rail_t *r)
+void wefti_shm_barriers_open(wefti_shm_transport_t *r)
 {
     int can = membarrier(MEMBARRIER_CMD_QUERY);
     int need = MEMBARRIER_CMD_GLOBAL_EXPEDITED | MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
@@ -51,7 +51,7 @@ void wefti_shm_barriers_open(wefti_shm_rail_t *r)
                   !membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 
-static void barrier_everywhere(wefti_shm_rail_t *r)
+static void barrier_everywhere(wefti_shm_transport_t *r)
 {
     if (!r->barriers || !membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED))
         return;
@@ -68,7 +68,7 @@ static bool has_something(const wefti_shm_lane_t *lane)
 
 /* --- cooling -------------------------------------------------------------------------------------------------------------- */
 
-static void uncool(wefti_shm_rail_t *r, wefti_shm_lane_t *lane)
+static void uncool(wefti_shm_transport_t *r, wefti_shm_lane_t *lane)
 {
     if (!wefti_list_linked(&lane->cool_link))
         return;
@@ -77,7 +77,7 @@ static void uncool(wefti_shm_rail_t *r, wefti_shm_lane_t *lane)
 }
 
 /* Cooling lanes that have something get their bell rung; after a barrier that look was the last one. True if there was any. */
-static bool look_at_cooling(wefti_shm_rail_t *r, bool last)
+static bool look_at_cooling(wefti_shm_transport_t *r, bool last)
 {
     bool any = false;
     wefti_list_each_safe(it, &r->cooling) {
@@ -94,7 +94,7 @@ static bool look_at_cooling(wefti_shm_rail_t *r, bool last)
 
 /* --- hot ------------------------------------------------------------------------------------------------------------------ */
 
-static void drop_hot(wefti_shm_rail_t *r, uint32_t place)
+static void drop_hot(wefti_shm_transport_t *r, uint32_t place)
 {
     r->hot[place]->hot = false;
     r->hot[place] = r->hot[--r->n_hot];
@@ -102,7 +102,7 @@ static void drop_hot(wefti_shm_rail_t *r, uint32_t place)
 
 void wefti_shm_forget(wefti_shm_lane_t *lane)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     uncool(r, lane);
     for (uint32_t i = 0; lane->hot && i < r->n_hot; i++)
         if (r->hot[i] == lane)
@@ -110,7 +110,7 @@ void wefti_shm_forget(wefti_shm_lane_t *lane)
 }
 
 /* Park the lane in this place unless a record came meanwhile. */
-static bool park(wefti_shm_rail_t *r, uint32_t place)
+static bool park(wefti_shm_transport_t *r, uint32_t place)
 {
     wefti_shm_lane_t *lane = r->hot[place];
     atomic_exchange(&lane->rx.page->parked, 1);
@@ -132,7 +132,7 @@ static bool park(wefti_shm_rail_t *r, uint32_t place)
 
 void wefti_shm_heat(wefti_shm_lane_t *lane)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     for (uint32_t i = 0; r->n_hot == WEFTI_SHM_HOT_MAX && i < WEFTI_SHM_HOT_MAX; i++)
         if (r->hot[i]->quiet >= WEFTI_SHM_QUIET)
             park(r, i);
@@ -146,7 +146,7 @@ void wefti_shm_heat(wefti_shm_lane_t *lane)
     atomic_store_explicit(&lane->rx.page->parked, 0, memory_order_release);
 }
 
-unsigned wefti_shm_poll_hot(wefti_shm_rail_t *r)
+unsigned wefti_shm_poll_hot(wefti_shm_transport_t *r)
 {
     unsigned n = 0;
     for (uint32_t i = 0; i < r->n_hot; i++) {
@@ -166,7 +166,7 @@ unsigned wefti_shm_poll_hot(wefti_shm_rail_t *r)
 
 /* --- sleep ---------------------------------------------------------------------------------------------------------------- */
 
-bool wefti_shm_park_all(wefti_shm_rail_t *r)
+bool wefti_shm_park_all(wefti_shm_transport_t *r)
 {
     for (uint32_t i = 0; i < r->n_hot; i++)
         atomic_exchange(&r->hot[i]->rx.page->parked, 1);
@@ -181,7 +181,7 @@ bool wefti_shm_park_all(wefti_shm_rail_t *r)
     return !any;
 }
 
-void wefti_shm_unpark_hot(wefti_shm_rail_t *r)
+void wefti_shm_unpark_hot(wefti_shm_transport_t *r)
 {
     for (uint32_t i = 0; i < r->n_hot; i++)
         atomic_store_explicit(&r->hot[i]->rx.page->parked, 0, memory_order_release);

@@ -10,7 +10,7 @@
  *
  * Promise: nothing but a memfd named as ours are, or a pipe with the inode it should have, is ever opened; touching a mapped region never
  * raises SIGBUS: one that could shrink is not mapped. tests/wire/fabric_shm_door.c (addresses that are nonsense) and
- * fabric_map.c (tickets) hold us to it. */
+ * fabric_map.c (map_handles) hold us to it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "fabric/sim/world.h"
 
-#define CARD_MAGIC UINT32_C(0x5349574d)
+#define CAPS_MAGIC UINT32_C(0x5349574d)
 #define ADDR_MAGIC UINT32_C(0x4c414e45)
 #define GUARD UINT64_C(0xfeedfacecafebeef)
 #define RECORD_COST 16
@@ -44,28 +44,28 @@ void wefti_sim_lane_usable(sim_lane_t *lane, const char *what)
 /* --- making
  * ------------------------------------------------------------------------------------------------------------------ */
 
-static size_t rail_card(wefti_rail_t *rail, int side, void *buf)
+static size_t transport_caps(wefti_transport_t *transport, int side, void *buf)
 {
     (void)side;
-    wefti_writer_t wr = wefti_writer(buf, WEFTI_CARD_MAX);
-    wefti_put_u32(&wr, CARD_MAGIC);
-    wefti_put_u32(&wr, sim_host_of(rail->fabric)->index);
+    wefti_writer_t wr = wefti_writer(buf, WEFTI_CAPS_MAX);
+    wefti_put_u32(&wr, CAPS_MAGIC);
+    wefti_put_u32(&wr, sim_host_of(transport->fabric)->index);
     return 8;
 }
 
-static bool rail_match(wefti_rail_t *rail, const void *card, size_t n)
+static bool transport_match(wefti_transport_t *transport, const void *caps, size_t n)
 {
-    wefti_reader_t rd = wefti_reader(card, n);
+    wefti_reader_t rd = wefti_reader(caps, n);
     uint32_t magic = wefti_get_u32(&rd), index = wefti_get_u32(&rd);
-    return !rd.bad && !wefti_reader_left(&rd) && magic == CARD_MAGIC && index < sim_host_of(rail->fabric)->world->n_hosts;
+    return !rd.bad && !wefti_reader_left(&rd) && magic == CAPS_MAGIC && index < sim_host_of(transport->fabric)->world->n_hosts;
 }
 
-static weft_status_t lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                              wefti_lane_t **lane_out)
+static weft_status_t lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                              size_t *n_out, wefti_lane_t **lane_out)
 {
     (void)with;
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_ERR_SYSTEM, WEFT_OK};
-    sim_host_t *h = sim_host_of(rail->fabric);
+    sim_host_t *h = sim_host_of(transport->fabric);
     wefti_sim_t *w = h->world;
     if (!h->base.up || h->closed)
         wefti_sim_violation(w, "a lane is made on host %s, which is %s", h->name, h->closed ? "closed" : "without upcalls");
@@ -83,8 +83,8 @@ static weft_status_t lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, v
     }
     w->lanes[w->next_lane++] = lane;
     lane->id = w->next_lane;
-    lane->base.ops = &wefti_sim_rail_ops;
-    lane->base.rail = rail;
+    lane->base.ops = &wefti_sim_transport_ops;
+    lane->base.transport = transport;
     lane->base.user = user;
     lane->base.frame_max = WEFTI_REC_MAX + 8 * (uint32_t)sim_below(w, 512);
     lane->host = h;
@@ -154,7 +154,7 @@ bool wefti_sim_lane_full(sim_lane_t *lane, size_t cost)
     bool full = lane->peer->in.cost + cost > lane->ring;
     if (!full && !sim_chance(w, w->faults.no_room))
         return false;
-    lane->want_room = true;
+    lane->want_space = true;
     if (!full)
         room_comes(lane, 200 * WEFT_MICROSECOND);
     wefti_sim_trace(w, lane->host, SIM_T_FULL, lane->id, cost);
@@ -229,7 +229,7 @@ void wefti_sim_lane_packet(sim_lane_t *lane, sim_packet_t *pk)
     sim_host_t *h = lane->host;
     wefti_sim_t *w = h->world;
     sim_lane_t *feeder = lane->feeder;
-    if (feeder->want_room && lane->in.cost <= feeder->ring / 2)
+    if (feeder->want_space && lane->in.cost <= feeder->ring / 2)
         room_comes(feeder, 50 * WEFT_MICROSECOND);
     if (sim_chance(w, w->faults.false_room))
         room_comes(feeder, 50 * WEFT_MICROSECOND);
@@ -260,7 +260,7 @@ void wefti_sim_lane_event(sim_event_t *ev)
     lane->room_coming = false;
     if (lane->state != SIM_LANE_JOINED)
         return;
-    lane->want_room = false;
+    lane->want_space = false;
     wefti_sim_trace(h->world, h, SIM_T_ROOM, lane->id, 0);
     sim_up(h)->room(lane->base.user);
 }
@@ -279,7 +279,7 @@ static void fail_later(sim_lane_t *lane, weft_status_t why)
     ev->status = why;
 }
 
-/* Nothing more comes from here: the peer finds that out by itself on some rails, and never on others. */
+/* Nothing more comes from here: the peer finds that out by itself on some transports, and never on others. */
 static void tell_peer(sim_lane_t *lane)
 {
     sim_lane_t *peer = lane->peer;
@@ -340,7 +340,7 @@ static void lane_close(wefti_lane_t *base)
     wefti_sim_channel_purge(&lane->in);
     if (h->world->faults.style == WEFTI_SIM_SHM)
         lane->in.cost = unread;
-    else if (lane->feeder && lane->feeder->want_room)
+    else if (lane->feeder && lane->feeder->want_space)
         room_comes(lane->feeder, WEFT_MILLISECOND);
     wefti_list_push_back(&h->closing, &lane->closing_link);
 }
@@ -359,9 +359,9 @@ bool wefti_sim_lane_step(sim_lane_t *lane)
     return true;
 }
 
-const wefti_rail_ops_t wefti_sim_rail_ops = {
-    .card = rail_card,
-    .match = rail_match,
+const wefti_transport_ops_t wefti_sim_transport_ops = {
+    .caps = transport_caps,
+    .match = transport_match,
     .lane_new = lane_new,
     .lane_connect = lane_connect,
     .lane_close = lane_close,

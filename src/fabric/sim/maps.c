@@ -1,8 +1,8 @@
 /* fabric/sim/maps.c - memory of one simulated host that another maps.
  *
- * Hosts live in one process, so a ticket names the owner's memfd and map() maps it once more: two addresses, one memory, as between real
- * processes. Which two hosts share memory is the world's: by the seed, or as wefti_sim_shares_memory() says. As there, a ticket is good for as
- * long as its owner lives and has the descriptor open: closing it while a ticket is on its way is nobody's fault, and the mapper is
+ * Hosts live in one process, so a map_handle names the owner's memfd and map() maps it once more: two addresses, one memory, as between real
+ * processes. Which two hosts share memory is the world's: by the seed, or as wefti_sim_shares_memory() says. As there, a map_handle is good for as
+ * long as its owner lives and has the descriptor open: closing it while a map_handle is on its way is nobody's fault, and the mapper is
  * told WEFT_ERR_UNREACHABLE. What is mapped stays, whatever becomes of lane and owner.
  *
  * A mapping lies behind a page of ours that says whose it is, and its addresses are kept until the world goes: whoever touches it after
@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "fabric/sim/world.h"
 
-#define TICKET_MAGIC UINT32_C(0x544b4954)
+#define MAP_HANDLE_MAGIC UINT32_C(0x544b4954)
 #define MAP_MAGIC UINT64_C(0x7061724d6d697373)
 
 struct sim_map {
@@ -48,7 +48,7 @@ static bool one_memory(const sim_lane_t *lane)
     return lane->host->world->one_memory[lane->host->index][lane->peer->host->index];
 }
 
-size_t wefti_sim_expose(wefti_lane_t *base, int fd, size_t n, void *ticket)
+size_t wefti_sim_expose(wefti_lane_t *base, int fd, size_t n, void *map_handle)
 {
     sim_lane_t *lane = wefti_container_of(base, sim_lane_t, base);
     sim_host_t *h = lane->host;
@@ -60,13 +60,13 @@ size_t wefti_sim_expose(wefti_lane_t *base, int fd, size_t n, void *ticket)
     if (!one_memory(lane))
         return 0;
     wefti_sim_trace(h->world, h, SIM_T_EXPOSE, lane->id, n);
-    wefti_writer_t wr = wefti_writer(ticket, WEFTI_TICKET_MAX);
-    wefti_put_u32(&wr, TICKET_MAGIC);
+    wefti_writer_t wr = wefti_writer(map_handle, WEFTI_MAP_HANDLE_MAX);
+    wefti_put_u32(&wr, MAP_HANDLE_MAGIC);
     wefti_put_u32(&wr, h->index);
     wefti_put_u32(&wr, (uint32_t)fd);
     wefti_put_u64(&wr, (uint64_t)info.st_ino);
     wefti_put_u64(&wr, n);
-    return (size_t)(wr.at - (uint8_t *)ticket);
+    return (size_t)(wr.at - (uint8_t *)map_handle);
 }
 
 /* The machine itself at its end is no event of the run. */
@@ -97,18 +97,18 @@ static void *map_new(sim_host_t *h, int fd, size_t n)
     return bytes;
 }
 
-weft_status_t wefti_sim_map(wefti_lane_t *base, const void *ticket, size_t ticket_n, size_t n, void **ptr_out)
+weft_status_t wefti_sim_map(wefti_lane_t *base, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_ERR_UNREACHABLE, WEFT_OK};
     sim_lane_t *lane = wefti_container_of(base, sim_lane_t, base);
     sim_host_t *h = lane->host;
     struct stat info;
     wefti_sim_lane_usable(lane, "map");
-    wefti_reader_t rd = wefti_reader(ticket, ticket_n);
+    wefti_reader_t rd = wefti_reader(map_handle, map_handle_n);
     uint32_t magic = wefti_get_u32(&rd), owner = wefti_get_u32(&rd), fd = wefti_get_u32(&rd);
     uint64_t ino = wefti_get_u64(&rd), bytes = wefti_get_u64(&rd);
-    if (rd.bad || wefti_reader_left(&rd) || magic != TICKET_MAGIC || fd > INT32_MAX || !n || bytes != n)
-        return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no ticket for a mapping of %zu bytes", ticket_n, n);
+    if (rd.bad || wefti_reader_left(&rd) || magic != MAP_HANDLE_MAGIC || fd > INT32_MAX || !n || bytes != n)
+        return wefti_fail(WEFT_ERR_PROTOCOL, "%zu bytes that are no map_handle for a mapping of %zu bytes", map_handle_n, n);
     const sim_host_t *from = lane->peer->host;
     if (owner != from->index || !one_memory(lane) || from->dead || from->closed || lane->failed || fstat((int)fd, &info) ||
         (uint64_t)info.st_ino != ino)

@@ -224,7 +224,7 @@ weft_status_t wefti_sim_announce(wefti_lane_t *base, const void *rec, size_t n, 
     if (wefti_sim_lane_full(lane, n + OFFER_COST))
         return WEFT_ERR_AGAIN;
     sim_offer_t *o = wefti_sim_mem(sizeof *o);
-    o->base.ops = &wefti_sim_rail_ops;
+    o->base.ops = &wefti_sim_transport_ops;
     o->id = ++w->next_offer;
     o->from = lane;
     o->to = lane->peer;
@@ -413,9 +413,9 @@ weft_status_t wefti_sim_lend(wefti_pull_t *p, const void **ptr_out, void **lent_
     return WEFT_OK;
 }
 
-void wefti_sim_unlend(wefti_rail_t *rail, void *lent)
+void wefti_sim_unlend(wefti_transport_t *transport, void *lent)
 {
-    sim_host_t *h = sim_host_of(rail->fabric);
+    sim_host_t *h = sim_host_of(transport->fabric);
     sim_loan_t *loan = NULL;
     wefti_list_each(it, &h->loans)
         if (wefti_container_of(it, sim_loan_t, link) == lent)

@@ -1,6 +1,6 @@
 /* fabric/sim/sim.h - a network of several hosts in one process, with one seed and virtual time.
  *
- * A world has hosts; each host is one fabric (one runtime stands on it) with one rail, kind 3, "sim". Nothing happens by
+ * A world has hosts; each host is one fabric (one runtime stands on it) with one transport, kind 3, "sim". Nothing happens by
  * itself: the harness lets a host run (progress, or the runtime's progress) and moves time. Every choice (delays,
  * interleavings, faults) comes from the seed, none from a clock or an address, so the same seed and the same calls give the
  * same run.
@@ -17,7 +17,7 @@
 typedef struct wefti_sim wefti_sim_t;
 
 #define WEFTI_SIM_HOSTS 16
-#define WEFTI_SIM_RAIL 3
+#define WEFTI_SIM_TRANSPORT 3
 
 /* --- the world --------------------------------------------------------------------------------------------------------- */
 
@@ -80,7 +80,7 @@ void wefti_sim_shares_memory(wefti_fabric_t *a, wefti_fabric_t *b, bool yes);
  * is no violation any more, and a pull that fails leaves the bytes it had got, not just any. */
 void wefti_sim_payloads_change(wefti_sim_t *w);
 
-/* How the rail behaves where the real ones differ. */
+/* How the transport behaves where the real ones differ. */
 typedef enum wefti_sim_style {
     WEFTI_SIM_SHM = 1, /* a lost peer is not noticed, its ring stays full; a stopped peer's memory can be read */
     WEFTI_SIM_UCX = 2  /* a lost peer is noticed, sometimes; pulls need a peer that runs */
@@ -92,7 +92,7 @@ typedef struct wefti_sim_faults {
     uint32_t refuse;           /* a dial is refused */
     uint32_t unreachable;      /* a dial ends with UNREACHABLE or TIMEOUT */
     uint32_t dial_fails;       /* wire_dial() fails at once, with NOMEM or LIMIT */
-    uint32_t post_fails;       /* post_open() fails at once */
+    uint32_t post_fails;       /* acceptor_open() fails at once */
     uint32_t wire_send_fails;  /* wire_send() fails with NOMEM */
     uint32_t wire_breaks;      /* per message sent on a wire */
     uint32_t wire_tail_lost;   /* per wire_close(): what was queued does not all arrive */

@@ -34,10 +34,10 @@ static bool is_self(const char *host)
     return !strcmp(host, "127.0.0.1") || !strcmp(host, "::1") || !strcmp(host, "localhost");
 }
 
-static wefti_post_t *find_post(sim_host_t *h, const wefti_uri_t *uri)
+static wefti_acceptor_t *find_post(sim_host_t *h, const wefti_uri_t *uri)
 {
     wefti_list_each(it, &h->posts) {
-        wefti_post_t *post = wefti_container_of(it, wefti_post_t, link);
+        wefti_acceptor_t *post = wefti_container_of(it, wefti_acceptor_t, link);
         if (post->uri.scheme == uri->scheme &&
             (uri->scheme == WEFTI_URI_TCP ? post->uri.port == uri->port : !strcmp(post->uri.host, uri->host)))
             return post;
@@ -57,8 +57,8 @@ static sim_host_t *find_host(sim_host_t *h, const wefti_uri_t *uri)
     return uri->scheme == WEFTI_URI_UNIX ? h : NULL; /* a socket that is not there refuses */
 }
 
-weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
-                                  wefti_post_t **post_out)
+weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                      wefti_acceptor_t **acceptor_out)
 {
     static const weft_status_t statuses[] = {WEFT_ERR_NOMEM, WEFT_ERR_LIMIT, WEFT_ERR_ADDRESS, WEFT_OK};
     sim_host_t *h = sim_host_of(f);
@@ -79,7 +79,7 @@ weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, uns
     sim_host_t *owner = find_host(h, &bound);
     if (owner && find_post(owner, &bound))
         return wefti_fail(WEFT_ERR_ADDRESS, "%s port %u is in use", bound.host, bound.port);
-    wefti_post_t *post = wefti_calloc(1, sizeof *post);
+    wefti_acceptor_t *post = wefti_calloc(1, sizeof *post);
     if (!post)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a post");
     post->host = h;
@@ -89,18 +89,18 @@ weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, uns
     wefti_uri_format(&bound, post->text, sizeof post->text);
     wefti_list_push_back(&h->posts, &post->link);
     wefti_sim_trace(w, h, SIM_T_POST, bound.port, 0);
-    *post_out = post;
+    *acceptor_out = post;
     return WEFT_OK;
 }
 
-const char *wefti_sim_post_uri(wefti_post_t *post)
+const char *wefti_sim_acceptor_uri(wefti_acceptor_t *post)
 {
     if (post->gone)
         wefti_sim_violation(post->host->world, "address of a closed post of host %s", post->host->name);
     return post->text;
 }
 
-void wefti_sim_post_close(wefti_post_t *post)
+void wefti_sim_acceptor_close(wefti_acceptor_t *post)
 {
     if (post->gone)
         wefti_sim_violation(post->host->world, "a post of host %s closed twice", post->host->name);
@@ -248,7 +248,7 @@ static void syn(sim_wire_t *wire)
     if (wire->state != SIM_WIRE_DIALING || h->dead || h->closed)
         return;
     sim_host_t *target = find_host(h, &wire->to);
-    wefti_post_t *post = target ? find_post(target, &wire->to) : NULL;
+    wefti_acceptor_t *post = target ? find_post(target, &wire->to) : NULL;
     bool away = !sim_linked(h, target) || !sim_linked(target, h);
     if (away || (post && !target->dead && post->pending >= post->backlog)) {
         uint64_t waited = w->now - wire->since;
@@ -290,7 +290,7 @@ static void syn(sim_wire_t *wire)
 static void accept_wire(sim_wire_t *wire)
 {
     sim_host_t *h = wire->host;
-    wefti_post_t *post = wire->post;
+    wefti_acceptor_t *post = wire->post;
     post->pending--;
     if (post->gone) {
         wefti_sim_wire_end_peer(wire, WEFT_ERR_PEER);

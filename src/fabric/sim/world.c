@@ -237,9 +237,9 @@ const wefti_fabric_ops_t wefti_sim_fabric_ops = {
     .wake = host_wake,
     .now = host_now,
     .random = host_random,
-    .post_open = wefti_sim_post_open,
-    .post_uri = wefti_sim_post_uri,
-    .post_close = wefti_sim_post_close,
+    .acceptor_open = wefti_sim_acceptor_open,
+    .acceptor_uri = wefti_sim_acceptor_uri,
+    .acceptor_close = wefti_sim_acceptor_close,
     .wire_dial = wefti_sim_wire_dial,
     .wire_send = wefti_sim_wire_send,
     .wire_close = wefti_sim_wire_close,
@@ -291,12 +291,12 @@ weft_status_t wefti_sim_host(wefti_sim_t *w, const char *name, wefti_fabric_t **
         return wefti_fail(WEFT_ERR_LIMIT, "a simulated world has at most %d hosts", WEFTI_SIM_HOSTS);
     sim_host_t *h = wefti_sim_mem(sizeof *h);
     h->base.ops = &wefti_sim_fabric_ops;
-    h->base.rails[0] = &h->rail;
-    h->base.n_rails = 1;
-    h->rail.ops = &wefti_sim_rail_ops;
-    h->rail.fabric = &h->base;
-    h->rail.kind = WEFTI_SIM_RAIL;
-    h->rail.name = "sim";
+    h->base.transports[0] = &h->transport;
+    h->base.n_transports = 1;
+    h->transport.ops = &wefti_sim_transport_ops;
+    h->transport.fabric = &h->base;
+    h->transport.kind = WEFTI_SIM_TRANSPORT;
+    h->transport.name = "sim";
     h->world = w;
     h->index = w->n_hosts;
     snprintf(h->name, sizeof h->name, "%s", name);
@@ -341,7 +341,7 @@ void wefti_sim_free(wefti_sim_t *w)
     for (wefti_list_t *it; (it = wefti_list_pop(&w->offers));)
         free(wefti_container_of(it, sim_offer_t, all_link));
     for (wefti_list_t *it; (it = wefti_list_pop(&w->grave_posts));)
-        free(wefti_container_of(it, wefti_post_t, link));
+        free(wefti_container_of(it, wefti_acceptor_t, link));
     free_events(&w->kernel);
     for (unsigned i = 0; i < w->n_hosts; i++) {
         free_events(&w->hosts[i]->events);

@@ -70,7 +70,7 @@ typedef struct sim_map sim_map_t;
     X(FAIL_NOW,     "call of kind a fails with b") \
     X(REGISTER,     "range a registered, b bytes") \
     X(UNREGISTER,   "range a unregistered") \
-    X(EXPOSE,       "lane a: a ticket for b bytes") \
+    X(EXPOSE,       "lane a: a map_handle for b bytes") \
     X(MAP,          "mapping a made, b bytes") \
     X(UNMAP,        "mapping a undone") \
     X(FABRIC_CLOSE, "fabric closed")
@@ -155,7 +155,7 @@ typedef struct sim_loan {
 
 struct sim_host {
     wefti_fabric_t base;
-    wefti_rail_t rail;
+    wefti_transport_t transport;
     wefti_sim_t *world;
     unsigned index;
     char name[32];
@@ -179,7 +179,7 @@ struct sim_host {
     } forced[WEFTI_SIM_AT_N];
 };
 
-struct wefti_post {
+struct wefti_acceptor {
     wefti_list_t link; /* of its host while open, then of the world's graveyard */
     sim_host_t *host;
     wefti_uri_t uri;
@@ -196,7 +196,7 @@ struct sim_wire {
     wefti_list_t link;
     sim_host_t *host;
     sim_wire_t *peer;
-    wefti_post_t *post; /* where it arrived */
+    wefti_acceptor_t *post; /* where it arrived */
     sim_channel_t in;
     wefti_list_t early; /* sent before it was connected */
     wefti_uri_t to;
@@ -231,7 +231,7 @@ struct sim_lane {
     bool early;           /* records arrive before we are joined */
     bool broken;          /* nothing sent arrives any more */
     bool failed;          /* lane_failed was called or is on its way */
-    bool want_room, room_coming;
+    bool want_space, room_coming;
 };
 
 /* An announcement, seen by both ends. */
@@ -313,10 +313,10 @@ static inline bool sim_linked(const sim_host_t *from, const sim_host_t *to) { re
  * ----------------------------------------------------------------------------------------------------------------- */
 
 extern const wefti_fabric_ops_t wefti_sim_fabric_ops; /* in world.c, made of these */
-weft_status_t wefti_sim_post_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
-                                  wefti_post_t **post_out);
-const char *wefti_sim_post_uri(wefti_post_t *post);
-void wefti_sim_post_close(wefti_post_t *post);
+weft_status_t wefti_sim_acceptor_open(wefti_fabric_t *f, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                  wefti_acceptor_t **acceptor_out);
+const char *wefti_sim_acceptor_uri(wefti_acceptor_t *post);
+void wefti_sim_acceptor_close(wefti_acceptor_t *post);
 weft_status_t wefti_sim_wire_dial(wefti_fabric_t *f, const wefti_uri_t *uri, const char *source, void *user,
                                   wefti_wire_t **wire_out);
 weft_status_t wefti_sim_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
@@ -340,15 +340,15 @@ void wefti_sim_regs_free(sim_host_t *h);
 
 /* --- maps.c -------------------------------------------------------------------------------------------------------------- */
 
-size_t wefti_sim_expose(wefti_lane_t *lane, int fd, size_t n, void *ticket);
-weft_status_t wefti_sim_map(wefti_lane_t *lane, const void *ticket, size_t ticket_n, size_t n, void **ptr_out);
+size_t wefti_sim_expose(wefti_lane_t *lane, int fd, size_t n, void *map_handle);
+weft_status_t wefti_sim_map(wefti_lane_t *lane, const void *map_handle, size_t map_handle_n, size_t n, void **ptr_out);
 void wefti_sim_unmap(void *ptr, size_t n);
 void wefti_sim_maps_free(sim_host_t *h);
 
 /* --- lanes.c
  * ----------------------------------------------------------------------------------------------------------------- */
 
-extern const wefti_rail_ops_t wefti_sim_rail_ops;
+extern const wefti_transport_ops_t wefti_sim_transport_ops;
 void wefti_sim_lane_event(sim_event_t *ev);
 void wefti_sim_lane_packet(sim_lane_t *lane, sim_packet_t *pk);
 bool wefti_sim_lane_step(sim_lane_t *lane); /* one step of a lane that is being closed */
@@ -366,7 +366,7 @@ weft_status_t wefti_sim_announce(wefti_lane_t *lane, const void *rec, size_t n, 
 weft_status_t wefti_sim_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_sim_refuse(wefti_pull_t *p, bool taken);
 weft_status_t wefti_sim_lend(wefti_pull_t *p, const void **ptr_out, void **lent_out);
-void wefti_sim_unlend(wefti_rail_t *rail, void *lent);
+void wefti_sim_unlend(wefti_transport_t *transport, void *lent);
 weft_status_t wefti_sim_share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out);
 void wefti_sim_unshare(wefti_fabric_t *f, uint64_t id);
 void wefti_sim_offer_event(sim_event_t *ev);

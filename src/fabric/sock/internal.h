@@ -77,7 +77,7 @@ typedef struct sock_wire {
 /* One bound address of a post. */
 typedef struct sock_listener {
     wefti_watch_t watch;
-    wefti_post_t *post;    /* NULL: closed */
+    wefti_acceptor_t *post;    /* NULL: closed */
     int fd;
     wefti_list_t link;     /* the post's, or sock->dead_listeners */
     bool paused;
@@ -146,7 +146,7 @@ void wefti_wire_socket_options(int fd, int family);
 void wefti_wire_flush(sock_wire_t *w);
 
 /* post.c */
-void wefti_post_resume(wefti_sock_t *s);
-wefti_post_t *wefti_post_of_link(wefti_list_t *link);
+void wefti_acceptor_resume(wefti_sock_t *s);
+wefti_acceptor_t *wefti_acceptor_of_link(wefti_list_t *link);
 
 #endif

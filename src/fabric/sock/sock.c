@@ -160,7 +160,7 @@ unsigned wefti_sock_sweep(wefti_sock_t *s)
         }
     }
     if (s->paused_until && wefti_clock_ns() >= s->paused_until)
-        wefti_post_resume(s);
+        wefti_acceptor_resume(s);
     sweep_dead(s);
     return n;
 }
@@ -171,7 +171,7 @@ void wefti_sock_close(wefti_sock_t *s)
     while ((it = wefti_list_first(&s->wires)))
         wefti_wire_kill(wefti_container_of(it, sock_wire_t, link));
     while ((it = wefti_list_first(&s->posts)))
-        wefti_sock_post_close(wefti_post_of_link(it));
+        wefti_sock_acceptor_close(wefti_acceptor_of_link(it));
     sweep_dead(s);
     wefti_beats_drop(s);
     wefti_sock_close_fd(s, s->pause_fd);

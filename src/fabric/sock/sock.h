@@ -25,9 +25,9 @@ unsigned wefti_sock_sweep(wefti_sock_t *s);
 bool wefti_sock_pending(const wefti_sock_t *s);
 
 /* The functions of fabric.h. */
-weft_status_t wefti_sock_post_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out);
-const char *wefti_sock_post_uri(wefti_post_t *post);
-void wefti_sock_post_close(wefti_post_t *post);
+weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_acceptor_t **acceptor_out);
+const char *wefti_sock_acceptor_uri(wefti_acceptor_t *post);
+void wefti_sock_acceptor_close(wefti_acceptor_t *post);
 weft_status_t wefti_sock_wire_dial(wefti_sock_t *s, const wefti_uri_t *uri, const char *source, void *user, wefti_wire_t **wire_out);
 weft_status_t wefti_sock_wire_send(wefti_wire_t *wire, const void *bytes, size_t n);
 void wefti_sock_wire_close(wefti_wire_t *wire);

@@ -3,8 +3,8 @@
  * Heartbeats go over the wire, which is another connection, perhaps over another device or through another entry in the table of a router. So
  * the wire may live when the path of a lane is dead, and the kernel goes on sending for a quarter of an hour before it says so.
  *
- * A connection on which something was sent is on the rail's list `unacked` until a look finds that all of it was acknowledged. Looks come
- * with the rail's timer, WEFTI_BEATS times per heartbeat bound, while there is anything on that list. What a look finds is judged as the silence
+ * A connection on which something was sent is on the transport's list `unacked` until a look finds that all of it was acknowledged. Looks come
+ * with the transport's timer, WEFTI_BEATS times per heartbeat bound, while there is anything on that list. What a look finds is judged as the silence
  * of a wire is (fabric/pulse.h): a lane whose peer's kernel did not answer for three quarters of the bound has failed. A message costs
  * nothing for this but the question whether its connection is on the list.
  *
@@ -25,7 +25,7 @@
 
 void wefti_tp_acks_begin(tp_conn_t *c)
 {
-    tp_rail_t *r = c->rail;
+    tp_transport_t *r = c->transport;
     uint64_t now = wefti_clock_ns();
     wefti_pulse_start(&c->acks, r->bound / WEFTI_BEATS, now);
     wefti_pulse_watch(&c->acks, r->bound, now);
@@ -57,7 +57,7 @@ static void look(tp_conn_t *c, uint64_t now)
     bool good = answered(c, &info, now);
     uint64_t rto_us = info.tcpi_rto >> (info.tcpi_backoff & 31); /* as it was before it was doubled so often */
     uint64_t least = 4000 * (rto_us < RTO_US_MOST ? rto_us : RTO_US_MOST);
-    c->acks.bound = c->rail->bound > least ? c->rail->bound : least; /* lost after three quarters of it */
+    c->acks.bound = c->transport->bound > least ? c->transport->bound : least; /* lost after three quarters of it */
     c->looked = now;
     if (wefti_pulse_tick(&c->acks, now, good)) {
         wefti_list_remove(&c->unacked);
@@ -65,7 +65,7 @@ static void look(tp_conn_t *c, uint64_t now)
     }
 }
 
-uint64_t wefti_tp_acks_look(tp_rail_t *r, uint64_t now)
+uint64_t wefti_tp_acks_look(tp_transport_t *r, uint64_t now)
 {
     uint64_t next = 0;
     wefti_list_each_safe(it, &r->unacked) {

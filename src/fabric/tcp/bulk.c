@@ -68,7 +68,7 @@ void wefti_tp_bulk_want(tp_lane_t *l)
         close(fd);
         fd = -1;
     }
-    tp_conn_t *c = fd >= 0 ? wefti_tp_conn_new(l->rail, fd, TP_DIALING) : NULL;
+    tp_conn_t *c = fd >= 0 ? wefti_tp_conn_new(l->transport, fd, TP_DIALING) : NULL;
     if (!c) {
         wefti_debug("tcp: no second connection for a lane; it goes on without");
         wefti_tp_bulk_none(l, true);
@@ -78,7 +78,7 @@ void wefti_tp_bulk_want(tp_lane_t *l)
     c->lane = l;
     l->bulk = c;
     c->deadline = wefti_clock_ns() + DIAL_NS;
-    wefti_tp_timer(l->rail, c->deadline);
+    wefti_tp_timer(l->transport, c->deadline);
     wefti_tp_watch(c, EPOLLOUT);
 }
 
@@ -98,7 +98,7 @@ void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c)
         wefti_tp_conn_drop(c);
         return;
     }
-    l->rail->n_strangers--;
+    l->transport->n_strangers--;
     wefti_list_remove(&c->link);
     c->in_n = 0;
     c->lane = l;
@@ -179,7 +179,7 @@ static bool head_arrived(tp_conn_t *c)
     }
     memcpy(head, c->in, sizeof head);
     c->in_n = 0;
-    tp_pull_t *p = wefti_slots_get(&c->rail->pulls, head[0]);
+    tp_pull_t *p = wefti_slots_get(&c->transport->pulls, head[0]);
     if (!p || p->lane != c->lane || !p->bulk || p->got || head[1] != p->want) {
         bulk_lost(c, WEFT_ERR_PROTOCOL, "a payload that nobody is pulling");
         return false;
@@ -215,10 +215,10 @@ void wefti_tp_bulk_busy(tp_lane_t *l)
 {
     tp_conn_t *c = l->bulk;
     if (c && c->state == TP_UP && (l->bulk_in || !wefti_list_empty(&l->bulk_out)) && !wefti_list_linked(&c->busy))
-        wefti_list_push_back(&l->rail->bulk_busy, &c->busy);
+        wefti_list_push_back(&l->transport->bulk_busy, &c->busy);
 }
 
-unsigned wefti_tp_bulk_run(tp_rail_t *r)
+unsigned wefti_tp_bulk_run(tp_transport_t *r)
 {
     unsigned n = 0;
     wefti_list_t now, *it;
@@ -249,7 +249,7 @@ void wefti_tp_bulk_event(tp_conn_t *c)
 }
 
 /* About to sleep: whoever has bytes to send must hear when there is room. */
-void wefti_tp_bulk_arm(tp_rail_t *r)
+void wefti_tp_bulk_arm(tp_transport_t *r)
 {
     wefti_list_each(it, &r->bulk_busy) {
         tp_conn_t *c = wefti_container_of(it, tp_conn_t, busy);

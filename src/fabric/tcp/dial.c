@@ -37,7 +37,7 @@ void wefti_tp_watch(tp_conn_t *c, uint32_t events)
     struct epoll_event ev = {.events = events, .data.ptr = c};
     if (c->events == events || c->fd < 0)
         return;
-    if (!epoll_ctl(c->rail->epoll_fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
+    if (!epoll_ctl(c->transport->epoll_fd, !events ? EPOLL_CTL_DEL : c->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &ev))
         c->events = events;
 }
 
@@ -52,7 +52,7 @@ static void close_fd(tp_conn_t *c)
 }
 
 /* fd is the connection's, and closed where there is no memory for one. */
-tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state)
+tp_conn_t *wefti_tp_conn_new(tp_transport_t *r, int fd, tp_conn_state_t state)
 {
     tp_conn_t *c = wefti_calloc(1, sizeof *c);
     if (!c) {
@@ -60,7 +60,7 @@ tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state)
             close(fd);
         return NULL;
     }
-    c->rail = r;
+    c->transport = r;
     c->fd = fd;
     c->state = state;
     wefti_list_init(&c->busy);
@@ -73,8 +73,8 @@ tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state)
 /* It is no stranger or linger any more. */
 static void leave_list(tp_conn_t *c)
 {
-    c->rail->n_strangers -= c->state == TP_STRANGER;
-    c->rail->n_lingers -= c->state == TP_LINGER;
+    c->transport->n_strangers -= c->state == TP_STRANGER;
+    c->transport->n_lingers -= c->state == TP_LINGER;
     wefti_list_remove(&c->link);
 }
 
@@ -94,7 +94,7 @@ void wefti_tp_conn_drop(tp_conn_t *c)
     wefti_list_remove(&c->busy);
     wefti_list_remove(&c->unacked);
     c->state = TP_DEAD;
-    wefti_list_push_back(&c->rail->dead, &c->link);
+    wefti_list_push_back(&c->transport->dead, &c->link);
 }
 
 void wefti_tp_options(int fd)
@@ -133,12 +133,12 @@ static void wait_until(tp_conn_t *c, uint64_t at)
     close_fd(c);
     c->state = TP_WAIT;
     c->deadline = at;
-    wefti_tp_timer(c->rail, at);
+    wefti_tp_timer(c->transport, at);
 }
 
 static weft_status_t dial_later(tp_lane_t *l, uint64_t ns)
 {
-    tp_conn_t *c = wefti_tp_conn_new(l->rail, -1, TP_WAIT);
+    tp_conn_t *c = wefti_tp_conn_new(l->transport, -1, TP_WAIT);
     if (!c)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a connection");
     c->lane = l;
@@ -210,7 +210,7 @@ static weft_status_t dial_next(tp_conn_t *c)
         if (c->fd >= 0 && (!connect(c->fd, (void *)&ss, n) || errno == EINPROGRESS)) {
             c->state = TP_DIALING;
             c->deadline = now + ((uint64_t)DIAL_NS << l->tries);
-            wefti_tp_timer(c->rail, c->deadline);
+            wefti_tp_timer(c->transport, c->deadline);
             wefti_tp_watch(c, EPOLLOUT);
             return WEFT_OK;
         }

@@ -55,7 +55,7 @@ bool wefti_tp_say_challenge(tp_conn_t *c)
 {
     uint8_t bytes[TP_CHALLENGE_N];
     uint64_t magic = TP_CHALLENGE;
-    wefti_fabric_t *f = c->rail->base.fabric;
+    wefti_fabric_t *f = c->transport->base.fabric;
     f->ops->random(f, c->challenge, sizeof c->challenge);
     memcpy(bytes, &magic, 8);
     memcpy(bytes + 8, c->challenge, TP_NONCE);
@@ -71,7 +71,7 @@ bool wefti_tp_say_greeting(tp_lane_t *l, tp_conn_t *c)
 {
     uint8_t bytes[TP_GREETING_N];
     uint64_t magic, kind = kind_of(c);
-    wefti_fabric_t *f = c->rail->base.fabric;
+    wefti_fabric_t *f = c->transport->base.fabric;
     memcpy(&magic, c->in, 8);
     if (magic != TP_CHALLENGE)
         return false;

@@ -1,6 +1,6 @@
 /* fabric/tcp/in.c - what comes from a lane's socket: the one place that reads what a peer wrote.
  *
- * One recv() takes whatever is there into the rail's buffer, and every whole item of it is told at once. The beginning of an item whose end has
+ * One recv() takes whatever is there into the transport's buffer, and every whole item of it is told at once. The beginning of an item whose end has
  * not come waits in the lane's `carry`, and goes before the next bytes; so a silent lane has no buffer of its own. The bytes of a payload's chunk
  * are received straight into the receiver's pieces as far as they had not come with the items before it.
  *
@@ -23,7 +23,7 @@ static bool over(const tp_lane_t *l)
 static void keep(tp_lane_t *l, const uint8_t *bytes, size_t n)
 {
     if (!l->carry)
-        l->carry = wefti_tp_frame_get(l->rail);
+        l->carry = wefti_tp_frame_get(l->transport);
     if (!l->carry) {
         wefti_tp_fail(l, WEFT_ERR_NOMEM, "no memory for half a record");
         return;
@@ -55,7 +55,7 @@ static void chunk_came(tp_lane_t *l, size_t n)
 
 void wefti_tp_parse(tp_lane_t *l, const uint8_t *at, size_t left)
 {
-    const wefti_fabric_up_t *up = l->rail->base.fabric->up;
+    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
     while (left && !over(l)) {
         if (__builtin_expect(l->rx_left || l->rx_pad, 0)) {
             size_t n = left < l->rx_left ? left : l->rx_left;
@@ -109,7 +109,7 @@ void wefti_tp_parse(tp_lane_t *l, const uint8_t *at, size_t left)
     }
 }
 
-/* In the middle of a chunk: straight into its pieces, and what follows it into the rail's buffer. */
+/* In the middle of a chunk: straight into its pieces, and what follows it into the transport's buffer. */
 static ssize_t recv_chunk(tp_lane_t *l)
 {
     uint8_t pad[8];
@@ -124,7 +124,7 @@ static ssize_t recv_chunk(tp_lane_t *l)
     if (all == l->rx_left && n + 2 <= TP_PIECES) {
         if (l->rx_pad)
             v[n++] = (struct iovec){pad, l->rx_pad};
-        v[n++] = (struct iovec){l->rail->in, TP_IN};
+        v[n++] = (struct iovec){l->transport->in, TP_IN};
     }
     msg.msg_iovlen = (size_t)n;
     ssize_t got = recvmsg(l->fd, &msg, MSG_DONTWAIT);
@@ -138,13 +138,13 @@ static ssize_t recv_chunk(tp_lane_t *l)
     l->rx_pad -= (uint32_t)part;
     left -= part;
     if (left)
-        wefti_tp_parse(l, l->rail->in, left);
+        wefti_tp_parse(l, l->transport->in, left);
     return got;
 }
 
 static ssize_t recv_items(tp_lane_t *l)
 {
-    uint8_t *in = l->rail->in;
+    uint8_t *in = l->transport->in;
     size_t have = l->carry_n;
     ssize_t got = recv(l->fd, in + have, TP_IN - have, MSG_DONTWAIT);
     if (got <= 0)
@@ -155,7 +155,7 @@ static ssize_t recv_items(tp_lane_t *l)
     }
     wefti_tp_parse(l, in, have + (size_t)got);
     if (l->carry && !l->carry_n) {
-        wefti_tp_frame_free(l->rail, l->carry);
+        wefti_tp_frame_free(l->transport, l->carry);
         l->carry = NULL;
     }
     return got;

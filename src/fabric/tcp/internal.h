@@ -1,6 +1,6 @@
-/* fabric/tcp/internal.h - what the files of the tcp rail share.
+/* fabric/tcp/internal.h - what the files of the tcp transport share.
  *
- *   rail.c    progress, sleep, and everything the rail has to tell
+ *   transport.c    progress, sleep, and everything the transport has to tell
  *   port.c    where it listens, and strangers until they have proved to be a lane's peer
  *   greet.c   what the two ends of a connection say before it is a lane's
  *   dial.c    from two addresses to one connection
@@ -66,13 +66,13 @@ enum {
     TP_NO_BULK = 8    /* either: u64 0; there is no second connection, send in between */
 };
 
-typedef struct tp_rail tp_rail_t;
+typedef struct tp_transport tp_transport_t;
 typedef struct tp_lane tp_lane_t;
 typedef struct tp_pull tp_pull_t;
 typedef struct tp_send tp_send_t;
 
 typedef struct tp_frame {
-    wefti_list_t link; /* rail's free ones, or a lane's queue */
+    wefti_list_t link; /* transport's free ones, or a lane's queue */
     uint32_t at, n;    /* in a queue: sent so far, bytes in all */
     _Alignas(16) uint8_t bytes[TP_FRAME];
 } tp_frame_t;
@@ -92,7 +92,7 @@ typedef enum tp_conn_state {
 } tp_conn_state_t;
 
 typedef struct tp_conn {
-    tp_rail_t *rail;
+    tp_transport_t *transport;
     tp_lane_t *lane;     /* NULL: stranger, linger, dead */
     tp_conn_state_t state;
     bool listener;       /* none of the above: a place where strangers arrive */
@@ -100,17 +100,17 @@ typedef struct tp_conn {
     int fd;              /* -1: none */
     uint32_t events;     /* what epoll watches for; 0: not in it */
     uint64_t deadline;   /* of WAIT, DIALING, CALLING, GREETING, STRANGER, LINGER */
-    wefti_list_t link;   /* rail->dials, ->strangers, ->lingers or ->dead */
+    wefti_list_t link;   /* transport->dials, ->strangers, ->lingers or ->dead */
     uint8_t in[TP_GREETING_N];
     size_t in_n;
     uint8_t challenge[TP_NONCE], nonce[TP_NONCE]; /* of the acceptor, of the dialler */
     uint64_t source;     /* of a stranger: the same for all from one address */
     /* acks */
-    wefti_list_t unacked; /* rail->unacked: something was sent, and not all of it was seen to be acknowledged */
+    wefti_list_t unacked; /* transport->unacked: something was sent, and not all of it was seen to be acknowledged */
     wefti_pulse_t acks;
     uint64_t looked;
     /* bulk */
-    wefti_list_t busy;   /* rail->bulk_busy */
+    wefti_list_t busy;   /* transport->bulk_busy */
     tp_pull_t *pull;     /* whose bytes come now */
     uint64_t out[2];     /* head of the payload being sent, as far as it has not gone */
     size_t out_at, out_n;
@@ -133,22 +133,22 @@ typedef struct tp_peer_addr {
 
 struct tp_lane {
     wefti_lane_t base;
-    tp_rail_t *rail;
+    tp_transport_t *transport;
     int fd;                 /* of conn, once UP */
     tp_lane_state_t state;
     bool failed;            /* lane_failed is due or was called */
     bool mute;              /* the socket takes no more: reading finds out why */
-    bool want_room;
+    bool want_space;
     bool hot;
 
     /* out */
     tp_frame_t *frame;      /* being filled; NULL: none */
     uint32_t used;          /* bytes of it */
-    uint32_t epoch;         /* of rail, when a record last left alone */
+    uint32_t epoch;         /* of transport, when a record last left alone */
     uint32_t queued;        /* frames in queue */
     wefti_list_t queue;     /* of tp_frame_t, waiting for the socket */
-    wefti_list_t open_link; /* rail->open: something to send with the next progress */
-    wefti_list_t stuck_link; /* rail->stuck: the socket was full */
+    wefti_list_t open_link; /* transport->open: something to send with the next progress */
+    wefti_list_t stuck_link; /* transport->stuck: the socket was full */
     wefti_list_t pumping;   /* of tp_send_t: payloads that go between records */
     tp_send_t *chunk;       /* whose chunk is partly out, and so must go on first; NULL: none */
     uint64_t chunk_head[2];
@@ -176,7 +176,7 @@ struct tp_lane {
     tp_conn_t *conn;        /* the lane's, or our dial for it */
     tp_conn_t *held;        /* the peer's, that we may take */
     int reserve_fd;         /* keeps a descriptor for the connection until there is one; -1: none */
-    wefti_list_t reserve_link; /* rail->reserved */
+    wefti_list_t reserve_link; /* transport->reserved */
     bool leads;             /* dials first */
     bool dialled;           /* conn was dialled by us, to peer[peer_at] */
     uint8_t n_peer, peer_at, tries;
@@ -195,7 +195,7 @@ struct tp_lane {
 
 /* One of our announcements. */
 struct tp_send {
-    wefti_list_t link;   /* lane->announces, ->pumping, ->bulk_out, then rail->sent */
+    wefti_list_t link;   /* lane->announces, ->pumping, ->bulk_out, then transport->sent */
     tp_lane_t *lane;
     wefti_xfer_t *x;
     uint64_t id;
@@ -209,11 +209,11 @@ struct tp_send {
 /* One of the peer's. */
 struct tp_pull {
     wefti_pull_t base;
-    wefti_list_t link;   /* lane->offers or ->pulling, then rail->pulled */
+    wefti_list_t link;   /* lane->offers or ->pulling, then transport->pulled */
     tp_lane_t *lane;
     wefti_xfer_t *x;
     uint64_t id, total, want, got;
-    uint64_t slot;       /* in rail->pulls; 0: none */
+    uint64_t slot;       /* in transport->pulls; 0: none */
     weft_status_t status;
     bool bulk;           /* is to come over the second connection */
     weft_iov_t *iov;
@@ -221,8 +221,8 @@ struct tp_pull {
     weft_iov_t own_iov[4];
 };
 
-struct tp_rail {
-    wefti_rail_t base;
+struct tp_transport {
+    wefti_transport_t base;
     char *devices;          /* NULL: all */
     int epoll_fd, timer_fd, spare_fd;
     uint64_t timer_at;      /* 0: not set */
@@ -251,27 +251,27 @@ struct tp_rail {
     _Alignas(16) uint8_t in[TP_IN];
 };
 
-static inline tp_rail_t *tp_rail(wefti_rail_t *r) { return (tp_rail_t *)(void *)r; }
+static inline tp_transport_t *tp_transport(wefti_transport_t *r) { return (tp_transport_t *)(void *)r; }
 static inline tp_lane_t *tp_lane(wefti_lane_t *l) { return (tp_lane_t *)(void *)l; }
 static inline uint32_t tp_round8(uint32_t n) { return (n + 7u) & ~7u; }
 
-/* rail.c */
+/* transport.c */
 void wefti_tp_event(tp_lane_t *l, unsigned event);
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what);
 /* See to it that deadlines are looked at by then. */
-void wefti_tp_timer(tp_rail_t *r, uint64_t at);
+void wefti_tp_timer(tp_transport_t *r, uint64_t at);
 /* Poll it on every progress from now on, if there is a place; or no longer. */
 void wefti_tp_heat(tp_lane_t *l);
 void wefti_tp_cool(tp_lane_t *l);
 
 /* port.c */
 /* Listen, if we do not yet. WEFT_ERR_LIMIT, _NOMEM, _UNSUPPORTED (none of the devices has an address), _SYSTEM. */
-weft_status_t wefti_tp_listen(tp_rail_t *r);
+weft_status_t wefti_tp_listen(tp_transport_t *r);
 void wefti_tp_accept(tp_conn_t *listener);
 void wefti_tp_stranger_spoke(tp_conn_t *c);
 /* One that greeted this lane before it knew its peer; NULL: none that is its peer's. */
 tp_conn_t *wefti_tp_early_bird(tp_lane_t *l);
-void wefti_tp_resume(tp_rail_t *r); /* listeners that were out of epoll */
+void wefti_tp_resume(tp_transport_t *r); /* listeners that were out of epoll */
 weft_status_t wefti_tp_errno(int err);
 socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *out);
 
@@ -288,7 +288,7 @@ bool wefti_tp_greeting_good(const tp_lane_t *l, tp_conn_t *c);
 bool wefti_tp_answer_good(const tp_lane_t *l, const tp_conn_t *c);
 
 /* dial.c */
-tp_conn_t *wefti_tp_conn_new(tp_rail_t *r, int fd, tp_conn_state_t state);
+tp_conn_t *wefti_tp_conn_new(tp_transport_t *r, int fd, tp_conn_state_t state);
 /* Let go of it: closed now, freed after the batch. */
 void wefti_tp_conn_drop(tp_conn_t *c);
 void wefti_tp_watch(tp_conn_t *c, uint32_t events);
@@ -305,7 +305,7 @@ void wefti_tp_dial_event(tp_conn_t *c);
 void wefti_tp_dial_due(tp_conn_t *c);
 
 /* lane.c */
-weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
                                 wefti_lane_t **lane_out);
 weft_status_t wefti_tp_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_tp_lane_close(wefti_lane_t *lane);
@@ -332,8 +332,8 @@ void wefti_tp_flush(tp_lane_t *l);
 void wefti_tp_later(tp_lane_t *l);
 bool wefti_tp_out_empty(const tp_lane_t *l);
 void wefti_tp_out_drop(tp_lane_t *l);
-tp_frame_t *wefti_tp_frame_get(tp_rail_t *r);
-void wefti_tp_frame_free(tp_rail_t *r, tp_frame_t *f);
+tp_frame_t *wefti_tp_frame_get(tp_transport_t *r);
+void wefti_tp_frame_free(tp_transport_t *r, tp_frame_t *f);
 
 /* in.c */
 /* One recv() and all that came with it; number of bytes, 0: there was nothing. */
@@ -358,7 +358,7 @@ void wefti_tp_advance(const weft_iov_t *iov, size_t *at, size_t *skip, size_t n)
 /* All of its bytes have left: the rest is for the peer to say. */
 void wefti_tp_send_left(tp_send_t *s);
 void wefti_tp_abandon(tp_lane_t *l);
-unsigned wefti_tp_tell_done(tp_rail_t *r);
+unsigned wefti_tp_tell_done(tp_transport_t *r);
 void wefti_tp_tell_withdrawn(tp_lane_t *l);
 
 /* bulk.c */
@@ -368,13 +368,13 @@ void wefti_tp_bulk_arrived(tp_lane_t *l, tp_conn_t *c);
 void wefti_tp_bulk_up(tp_conn_t *c);
 void wefti_tp_bulk_none(tp_lane_t *l, bool tell);
 void wefti_tp_bulk_event(tp_conn_t *c);
-unsigned wefti_tp_bulk_run(tp_rail_t *r);
-void wefti_tp_bulk_arm(tp_rail_t *r);
+unsigned wefti_tp_bulk_run(tp_transport_t *r);
+void wefti_tp_bulk_arm(tp_transport_t *r);
 
 /* acks.c */
 void wefti_tp_acks_begin(tp_conn_t *c);
 /* Look at those that are due; when the next one is. 0: there is none. */
-uint64_t wefti_tp_acks_look(tp_rail_t *r, uint64_t now);
+uint64_t wefti_tp_acks_look(tp_transport_t *r, uint64_t now);
 /* Something was sent on it. */
 static inline void tp_sent(tp_conn_t *c)
 {

@@ -40,7 +40,7 @@ static unsigned strangers_allowed(void)
 }
 
 /* Open what all lanes share. */
-static weft_status_t start(tp_rail_t *r)
+static weft_status_t start(tp_transport_t *r)
 {
     if (r->epoll_fd >= 0)
         return wefti_tp_listen(r);
@@ -74,10 +74,10 @@ void wefti_tp_release_reserve(tp_lane_t *l)
     wefti_list_remove(&l->reserve_link);
 }
 
-weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                wefti_lane_t **lane_out)
+weft_status_t wefti_tp_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                size_t *n_out, wefti_lane_t **lane_out)
 {
-    tp_rail_t *r = tp_rail(rail);
+    tp_transport_t *r = tp_transport(transport);
     weft_status_t st = start(r);
     if (st)
         return st;
@@ -92,11 +92,11 @@ weft_status_t wefti_tp_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with,
         st = wefti_fail(wefti_tp_errno(errno), "no descriptor for a lane: %s", strerror(errno));
         goto err_slot;
     }
-    rail->fabric->ops->random(rail->fabric, l->token, sizeof l->token);
+    transport->fabric->ops->random(transport->fabric, l->token, sizeof l->token);
     l->side = with->side;
     memcpy(l->key, with->secret, sizeof l->key);
-    l->base = (wefti_lane_t){.ops = rail->ops, .rail = rail, .user = user, .frame_max = TP_REC_MAX};
-    l->rail = r;
+    l->base = (wefti_lane_t){.ops = transport->ops, .transport = transport, .user = user, .frame_max = TP_REC_MAX};
+    l->transport = r;
     l->fd = -1;
     l->epoch = r->epoch - 1;
     wefti_list_push_back(&r->reserved, &l->reserve_link);
@@ -162,7 +162,7 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
     c->lane = l;
     c->state = TP_UP;
     l->state = TP_LANE_UP;
-    l->rail->n_up++;
+    l->transport->n_up++;
     if (l->held)
         wefti_tp_conn_drop(l->held);
     wefti_tp_release_reserve(l);
@@ -173,7 +173,7 @@ void wefti_tp_lane_up(tp_lane_t *l, tp_conn_t *c)
     }
     wefti_tp_heat(l);
     wefti_tp_later(l);
-    if (l->want_room)
+    if (l->want_space)
         wefti_tp_event(l, TP_EV_ROOM);
 }
 
@@ -196,7 +196,7 @@ void wefti_tp_lane_close(wefti_lane_t *lane)
 /* The lane is done with it. */
 void wefti_tp_linger(tp_conn_t *c)
 {
-    tp_rail_t *r = c->rail;
+    tp_transport_t *r = c->transport;
     if (shutdown(c->fd, SHUT_WR)) {
         wefti_tp_conn_drop(c);
         return;
@@ -218,7 +218,7 @@ void wefti_tp_linger(tp_conn_t *c)
 void wefti_tp_linger_event(tp_conn_t *c)
 {
     for (int i = 0; i < LINGER_READS; i++) {
-        ssize_t n = recv(c->fd, c->rail->in, TP_IN, MSG_DONTWAIT);
+        ssize_t n = recv(c->fd, c->transport->in, TP_IN, MSG_DONTWAIT);
         if (n > 0)
             continue;
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
@@ -238,12 +238,12 @@ void wefti_tp_lane_end(tp_lane_t *l)
     }
     l->state = TP_LANE_ENDED;
     wefti_tp_cool(l);
-    l->rail->n_up -= l->fd >= 0;
+    l->transport->n_up -= l->fd >= 0;
     wefti_list_remove(&l->open_link);
     wefti_list_remove(&l->stuck_link);
     wefti_tp_out_drop(l);
     if (l->carry)
-        wefti_tp_frame_free(l->rail, l->carry);
+        wefti_tp_frame_free(l->transport, l->carry);
     l->carry = NULL;
     wefti_tp_abandon(l);
     wefti_tp_release_reserve(l);
@@ -261,7 +261,7 @@ void wefti_tp_lane_end(tp_lane_t *l)
 
 void wefti_tp_lane_free(tp_lane_t *l)
 {
-    tp_rail_t *r = l->rail;
+    tp_transport_t *r = l->transport;
     r->n_lanes--;
     wefti_slots_remove(&r->lanes, l->id);
     wefti_list_remove(&l->event_link);

@@ -21,7 +21,7 @@
 #define ROUNDS 16 /* system calls of one lane in a row */
 #define FLAGS (MSG_NOSIGNAL | MSG_DONTWAIT)
 
-tp_frame_t *wefti_tp_frame_get(tp_rail_t *r)
+tp_frame_t *wefti_tp_frame_get(tp_transport_t *r)
 {
     wefti_list_t *it = wefti_list_pop(&r->free_frames);
     tp_frame_t *f;
@@ -36,7 +36,7 @@ tp_frame_t *wefti_tp_frame_get(tp_rail_t *r)
     return f;
 }
 
-void wefti_tp_frame_free(tp_rail_t *r, tp_frame_t *f)
+void wefti_tp_frame_free(tp_transport_t *r, tp_frame_t *f)
 {
     if (r->n_free_frames >= FREE_FRAMES_KEPT) {
         wefti_free(f);
@@ -55,10 +55,10 @@ void wefti_tp_out_drop(tp_lane_t *l)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&l->queue)))
-        wefti_tp_frame_free(l->rail, wefti_container_of(it, tp_frame_t, link));
+        wefti_tp_frame_free(l->transport, wefti_container_of(it, tp_frame_t, link));
     l->queued = 0;
     if (l->frame)
-        wefti_tp_frame_free(l->rail, l->frame);
+        wefti_tp_frame_free(l->transport, l->frame);
     l->frame = NULL;
     l->chunk = NULL;
 }
@@ -66,7 +66,7 @@ void wefti_tp_out_drop(tp_lane_t *l)
 void wefti_tp_later(tp_lane_t *l)
 {
     if (!wefti_list_linked(&l->open_link))
-        wefti_list_push_back(&l->rail->open, &l->open_link);
+        wefti_list_push_back(&l->transport->open, &l->open_link);
 }
 
 /* The open frame joins the queue, of which `at` bytes are sent already. */
@@ -85,7 +85,7 @@ static bool only_full(tp_lane_t *l)
 {
     if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ENOMEM) {
         if (!wefti_list_linked(&l->stuck_link))
-            wefti_list_push_back(&l->rail->stuck, &l->stuck_link);
+            wefti_list_push_back(&l->transport->stuck, &l->stuck_link);
         return true;
     }
     wefti_debug("tcp: a lane's socket takes no more: %s", strerror(errno));
@@ -174,9 +174,9 @@ static void queue_sent(tp_lane_t *l, size_t n)
         n -= left;
         wefti_list_remove(&f->link);
         l->queued--;
-        wefti_tp_frame_free(l->rail, f);
+        wefti_tp_frame_free(l->transport, f);
     }
-    if (l->want_room && l->queued < TP_QUEUE)
+    if (l->want_space && l->queued < TP_QUEUE)
         wefti_tp_event(l, TP_EV_ROOM);
 }
 
@@ -220,12 +220,12 @@ static void send_frame(tp_lane_t *l)
     if (n > 0)
         tp_sent(l->conn);
     if (__builtin_expect(n == (ssize_t)l->used, 1)) {
-        wefti_tp_frame_free(l->rail, l->frame);
+        wefti_tp_frame_free(l->transport, l->frame);
         l->frame = NULL;
     } else if (n >= 0 || only_full(l)) {
         enqueue(l, n > 0 ? (uint32_t)n : 0);
         if (!wefti_list_linked(&l->stuck_link))
-            wefti_list_push_back(&l->rail->stuck, &l->stuck_link);
+            wefti_list_push_back(&l->transport->stuck, &l->stuck_link);
     } else {
         wefti_tp_out_drop(l);
     }
@@ -235,7 +235,7 @@ static void send_frame(tp_lane_t *l)
 
 static void *no_room(tp_lane_t *l)
 {
-    l->want_room = true;
+    l->want_space = true;
     if (l->queued < TP_QUEUE) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
         wefti_tp_event(l, TP_EV_ROOM);
     return NULL;
@@ -254,7 +254,7 @@ uint8_t *wefti_tp_make_room(tp_lane_t *l, size_t n, bool force)
     if (!l->frame) {
         if (l->queued >= (force ? TP_QUEUE_FORCED : TP_QUEUE))
             return no_room(l);
-        l->frame = wefti_tp_frame_get(l->rail);
+        l->frame = wefti_tp_frame_get(l->transport);
         if (!l->frame)
             return no_room(l);
         l->used = 0;
@@ -285,7 +285,7 @@ void *wefti_tp_reserve(wefti_lane_t *lane, size_t n)
 /* The first item since the last progress leaves now, the others together. */
 void wefti_tp_put(tp_lane_t *l, uint32_t kind, size_t n)
 {
-    tp_rail_t *r = l->rail;
+    tp_transport_t *r = l->transport;
     put_item(l, kind, n);
     if (!may_send(l))
         return; /* it leaves with what waits already */

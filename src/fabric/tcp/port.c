@@ -1,7 +1,7 @@
-/* fabric/tcp/port.c - where the rail listens, and strangers until they have proved to be a lane's peer.
+/* fabric/tcp/port.c - where the transport listens, and strangers until they have proved to be a lane's peer.
  *
  * With all devices allowed there is one socket for every address of the machine; with WEFT_INTERFACES there is one for each address of
- * those devices and none elsewhere. They are opened with the first lane and stay until the rail closes.
+ * those devices and none elsewhere. They are opened with the first lane and stay until the transport closes.
  *
  * Whoever connects is a STRANGER: it gets a challenge, and TP_GREETING_N bytes are read of it (greet.c). One that does not prove to be
  * the peer of a lane is closed; one whose lane does not know its peer yet waits until it does. There are at most max_strangers of
@@ -44,7 +44,7 @@ weft_status_t wefti_tp_errno(int err)
 
 /* --- addresses ------------------------------------------------------------------------------------------------------------ */
 
-static bool device_allowed(const tp_rail_t *r, const char *name)
+static bool device_allowed(const tp_transport_t *r, const char *name)
 {
     size_t n = strlen(name);
     if (!r->devices)
@@ -62,7 +62,7 @@ static bool device_allowed(const tp_rail_t *r, const char *name)
 }
 
 /* Ours, as IPv6 (IPv4 mapped); loopback only where it was named or there is nothing else. */
-static unsigned local_addresses(const tp_rail_t *r, tp_peer_addr_t *out)
+static unsigned local_addresses(const tp_transport_t *r, tp_peer_addr_t *out)
 {
     struct ifaddrs *list;
     unsigned n = 0;
@@ -114,11 +114,11 @@ socklen_t wefti_tp_sockaddr(const tp_peer_addr_t *a, struct sockaddr_storage *ou
 /* --- listening ------------------------------------------------------------------------------------------------------------- */
 
 /* Listen at one address; *port_out is what the kernel chose. False: errno. */
-static bool listen_at(tp_rail_t *r, struct sockaddr_storage *ss, socklen_t n, bool both, uint16_t *port_out)
+static bool listen_at(tp_transport_t *r, struct sockaddr_storage *ss, socklen_t n, bool both, uint16_t *port_out)
 {
     tp_conn_t *c = &r->listeners[r->n_listeners];
     int off = 0, err;
-    *c = (tp_conn_t){.rail = r, .listener = true};
+    *c = (tp_conn_t){.transport = r, .listener = true};
     c->fd = socket(ss->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (c->fd < 0)
         return false;
@@ -143,7 +143,7 @@ err_fd:
     return false;
 }
 
-static bool listen_everywhere(tp_rail_t *r)
+static bool listen_everywhere(tp_transport_t *r)
 {
     struct sockaddr_storage any = {.ss_family = AF_INET6};
     uint16_t port;
@@ -159,7 +159,7 @@ static bool listen_everywhere(tp_rail_t *r)
     return true;
 }
 
-static bool listen_at_each(tp_rail_t *r)
+static bool listen_at_each(tp_transport_t *r)
 {
     unsigned n = 0;
     for (unsigned i = 0; i < r->n_addrs; i++) {
@@ -176,7 +176,7 @@ static bool listen_at_each(tp_rail_t *r)
     return n;
 }
 
-static void close_listeners(tp_rail_t *r)
+static void close_listeners(tp_transport_t *r)
 {
     while (r->n_listeners) {
         tp_conn_t *c = &r->listeners[--r->n_listeners];
@@ -185,7 +185,7 @@ static void close_listeners(tp_rail_t *r)
     }
 }
 
-weft_status_t wefti_tp_listen(tp_rail_t *r)
+weft_status_t wefti_tp_listen(tp_transport_t *r)
 {
     if (r->n_listeners)
         return WEFT_OK;
@@ -202,7 +202,7 @@ weft_status_t wefti_tp_listen(tp_rail_t *r)
 
 /* --- strangers ------------------------------------------------------------------------------------------------------------- */
 
-static void pause_listeners(tp_rail_t *r)
+static void pause_listeners(tp_transport_t *r)
 {
     for (unsigned i = 0; i < r->n_listeners; i++)
         wefti_tp_watch(&r->listeners[i], 0);
@@ -210,7 +210,7 @@ static void pause_listeners(tp_rail_t *r)
     wefti_tp_timer(r, r->paused_until);
 }
 
-void wefti_tp_resume(tp_rail_t *r)
+void wefti_tp_resume(tp_transport_t *r)
 {
     r->paused_until = 0;
     if (r->spare_fd < 0)
@@ -240,7 +240,7 @@ static int accept_one(const tp_conn_t *listener, int flags, uint64_t *source_out
 /* No descriptors: true when the newcomer has another chance. */
 static bool make_way(tp_conn_t *listener)
 {
-    tp_rail_t *r = listener->rail;
+    tp_transport_t *r = listener->transport;
     wefti_list_t *it = wefti_list_first(&r->reserved);
     if (it) {
         wefti_tp_release_reserve(wefti_container_of(it, tp_lane_t, reserve_link));
@@ -260,7 +260,7 @@ static bool make_way(tp_conn_t *listener)
 }
 
 /* There is no place for one more from this address: who goes? */
-static tp_conn_t *in_excess(tp_rail_t *r, uint64_t source)
+static tp_conn_t *in_excess(tp_transport_t *r, uint64_t source)
 {
     tp_conn_t *oldest = NULL;
     unsigned n = 0;
@@ -276,7 +276,7 @@ static tp_conn_t *in_excess(tp_rail_t *r, uint64_t source)
 
 void wefti_tp_accept(tp_conn_t *listener)
 {
-    tp_rail_t *r = listener->rail;
+    tp_transport_t *r = listener->transport;
     for (int i = 0; i < ACCEPTS; i++) {
         uint64_t source;
         int fd = accept_one(listener, SOCK_NONBLOCK | SOCK_CLOEXEC, &source);
@@ -307,7 +307,7 @@ static tp_lane_t *lane_greeted(tp_conn_t *c)
 {
     uint64_t id;
     memcpy(&id, c->in + 8, 8);
-    return wefti_slots_get(&c->rail->lanes, id);
+    return wefti_slots_get(&c->transport->lanes, id);
 }
 
 void wefti_tp_stranger_spoke(tp_conn_t *c)
@@ -333,7 +333,7 @@ void wefti_tp_stranger_spoke(tp_conn_t *c)
 tp_conn_t *wefti_tp_early_bird(tp_lane_t *l)
 {
     tp_conn_t *found = NULL;
-    wefti_list_each_safe(it, &l->rail->strangers) {
+    wefti_list_each_safe(it, &l->transport->strangers) {
         tp_conn_t *c = wefti_container_of(it, tp_conn_t, link);
         if (c->in_n != TP_GREETING_N || lane_greeted(c) != l)
             continue;

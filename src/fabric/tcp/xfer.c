@@ -56,7 +56,7 @@ weft_status_t wefti_tp_announce(wefti_lane_t *lane, const void *rec, size_t n, c
     tp_send_t *s = wefti_calloc(1, sizeof *s);
     if (!s)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
-    weft_status_t st = wefti_slots_add(&l->rail->sends, s, &s->id);
+    weft_status_t st = wefti_slots_add(&l->transport->sends, s, &s->id);
     if (st) {
         wefti_free(s);
         return st;
@@ -78,9 +78,9 @@ static void send_end(tp_send_t *s, weft_status_t status)
 {
     tp_lane_t *l = s->lane;
     s->status = status;
-    wefti_slots_remove(&l->rail->sends, s->id);
+    wefti_slots_remove(&l->transport->sends, s->id);
     wefti_list_remove(&s->link);
-    wefti_list_push_back(&l->rail->sent, &s->link);
+    wefti_list_push_back(&l->transport->sent, &s->link);
     l->untold++; /* the lane must outlive what is told of it */
 }
 
@@ -98,7 +98,7 @@ static void pull_arrived(tp_lane_t *l, const uint8_t *bytes, uint32_t n)
         return;
     }
     memcpy(nums, bytes, sizeof nums);
-    tp_send_t *s = wefti_slots_get(&l->rail->sends, nums[0]);
+    tp_send_t *s = wefti_slots_get(&l->transport->sends, nums[0]);
     if (!s || s->lane != l || s->pulled || !nums[2] || nums[2] > s->total || nums[3] > 1) {
         wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "a pull of what was not offered");
         return;
@@ -119,7 +119,7 @@ static void pull_arrived(tp_lane_t *l, const uint8_t *bytes, uint32_t n)
 
 static void answer_arrived(tp_lane_t *l, uint64_t id, uint32_t kind)
 {
-    tp_send_t *s = wefti_slots_get(&l->rail->sends, id);
+    tp_send_t *s = wefti_slots_get(&l->transport->sends, id);
     bool whole = s && s->pulled && s->sent == s->want && l->chunk != s;
     if (!s || s->lane != l || (s->pulled && !(whole && kind == TP_TAKEN))) {
         wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "an answer to what was not offered or not sent");
@@ -162,7 +162,7 @@ static void offer_arrived(tp_lane_t *l, const uint8_t *bytes, uint32_t n)
     p->total = total;
     p->iov = p->own_iov;
     wefti_list_push_back(&l->offers, &p->link);
-    l->rail->base.fabric->up->announced(l->base.user, bytes + 16, n - 16, total, &p->base);
+    l->transport->base.fabric->up->announced(l->base.user, bytes + 16, n - 16, total, &p->base);
 }
 
 static void pull_end(tp_pull_t *p, weft_status_t status)
@@ -170,12 +170,12 @@ static void pull_end(tp_pull_t *p, weft_status_t status)
     tp_lane_t *l = p->lane;
     p->status = status;
     if (p->slot)
-        wefti_slots_remove(&l->rail->pulls, p->slot);
+        wefti_slots_remove(&l->transport->pulls, p->slot);
     p->slot = 0;
     l->bulk_in -= p->bulk;
     p->bulk = false;
     wefti_list_remove(&p->link);
-    wefti_list_push_back(&l->rail->pulled, &p->link);
+    wefti_list_push_back(&l->transport->pulled, &p->link);
     l->untold++;
 }
 
@@ -187,7 +187,7 @@ weft_status_t wefti_tp_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
     if (!pieces)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu pieces", iov_n);
     uint64_t slot;
-    weft_status_t st = wefti_slots_add(&l->rail->pulls, p, &slot);
+    weft_status_t st = wefti_slots_add(&l->transport->pulls, p, &slot);
     if (st) {
         if (pieces != p->own_iov)
             wefti_free(pieces);
@@ -228,7 +228,7 @@ void wefti_tp_refuse(wefti_pull_t *pull, bool taken)
 
 tp_pull_t *wefti_tp_chunk_begins(tp_lane_t *l, uint64_t slot, uint32_t n)
 {
-    tp_pull_t *p = wefti_slots_get(&l->rail->pulls, slot);
+    tp_pull_t *p = wefti_slots_get(&l->transport->pulls, slot);
     if (!p || p->lane != l || !n || n > TP_CHUNK || n > p->want - p->got || (l->bulk && l->bulk->pull == p)) {
         wefti_tp_fail(l, WEFT_ERR_PROTOCOL, "a chunk of what is not being pulled");
         return NULL;
@@ -300,7 +300,7 @@ void wefti_tp_tell_withdrawn(tp_lane_t *l)
     while ((it = wefti_list_pop(&l->offers))) {
         tp_pull_t *p = wefti_container_of(it, tp_pull_t, link);
         wefti_map_take(&l->offer_ids, p->id);
-        l->rail->base.fabric->up->withdrawn(&p->base);
+        l->transport->base.fabric->up->withdrawn(&p->base);
         pull_free(p);
     }
 }
@@ -312,7 +312,7 @@ static void told(tp_lane_t *l)
         wefti_tp_event(l, TP_EV_CLOSE);
 }
 
-unsigned wefti_tp_tell_done(tp_rail_t *r)
+unsigned wefti_tp_tell_done(tp_transport_t *r)
 {
     unsigned n = 0;
     wefti_list_t sent, pulled, *it;

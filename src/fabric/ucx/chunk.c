@@ -1,9 +1,9 @@
 /* fabric/ucx/chunk.c - payloads in chunks of our own.
  *
  * Where TCP is all there is, UCX's rendezvous is not used: when a peer dies while UCX (1.13.1) sends it bytes in place, UCX may end
- * the request twice, and then aborts the process. So UCX is opened without that way of sending (rail.c), and we cut payloads ourselves
+ * the request twice, and then aborts the process. So UCX is opened without that way of sending (transport.c), and we cut payloads ourselves
  * into messages that UCX hands to the socket at once, straight from the user's memory, copying only what the socket does not take.
- * An endpoint with error handling has no better way over TCP in UCX either. (The rail of fabric/tcp has, and is what "tcp" means.)
+ * An endpoint with error handling has no better way over TCP in UCX either. (The transport of fabric/tcp has, and is what "tcp" means.)
  *
  * Sender:    OFFER goes out as a record. PULL begins the chunks: at most UX_CHUNKS of a lane are UCX's at a time, the announcements of a
  *            lane go one after the other. TAKEN ends it, once UCX has given the last chunk back; REFUSED ends what was not pulled.
@@ -15,12 +15,12 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define PUMP_ROUND 16 /* chunks of a lane in a row: the others' messages must not wait for a whole payload */
 
 typedef struct chunk {
-    wefti_list_t link; /* first: rail.c frees the unused ones by it */
+    wefti_list_t link; /* first: transport.c frees the unused ones by it */
     ux_announce_t *a;
     uint64_t head[3];
 } chunk_t;
@@ -55,7 +55,7 @@ static void may_pump(ux_lane_t *l)
 {
     if (l->chunks < UX_CHUNKS && l->state == UX_UP && !l->failed && !wefti_list_empty(&l->pumping) &&
         !wefti_list_linked(&l->pump_link))
-        wefti_list_push_back(&l->rail->pumps, &l->pump_link);
+        wefti_list_push_back(&l->transport->pumps, &l->pump_link);
 }
 
 /* All of it is said and done? */
@@ -70,7 +70,7 @@ static void may_end(ux_announce_t *a)
         wefti_ux_announce_end(a, l->failed ? WEFT_ERR_PEER : WEFT_ERR_CANCELLED);
 }
 
-static void chunk_done(ux_rail_t *r, chunk_t *c)
+static void chunk_done(ux_transport_t *r, chunk_t *c)
 {
     c->a->chunks--;
     c->a->lane->chunks--;
@@ -83,7 +83,7 @@ static void chunk_sent(void *request, ucs_status_t status, void *user)
     ux_announce_t *a = c->a;
     ux_lane_t *l = a->lane;
     ucp_request_free(request);
-    chunk_done(l->rail, c);
+    chunk_done(l->transport, c);
     if (status != UCS_OK)
         wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(status));
     may_end(a);
@@ -92,7 +92,7 @@ static void chunk_sent(void *request, ucs_status_t status, void *user)
         wefti_ux_event(l, UX_EV_DRAINED);
 }
 
-static chunk_t *chunk_get(ux_rail_t *r)
+static chunk_t *chunk_get(ux_transport_t *r)
 {
     wefti_list_t *it = wefti_list_pop(&r->free_chunks);
     return it ? wefti_container_of(it, chunk_t, link) : wefti_malloc(sizeof(chunk_t));
@@ -118,7 +118,7 @@ static size_t next_piece(ux_announce_t *a, const void **at_out)
 static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
 {
     const void *at;
-    chunk_t *c = chunk_get(l->rail);
+    chunk_t *c = chunk_get(l->transport);
     if (!c)
         return false; /* its next chunk, or the next progress, tries again */
     size_t n = next_piece(a, &at);
@@ -139,7 +139,7 @@ static bool send_chunk(ux_lane_t *l, ux_announce_t *a)
     ucs_status_ptr_t p = ucp_am_send_nbx(l->ep->ucp, UX_AM_CHUNK, c->head, UX_CHUNK_HEAD, at, n, &param);
     if (UCS_PTR_IS_PTR(p))
         return true;
-    chunk_done(l->rail, c);
+    chunk_done(l->transport, c);
     if (!UCS_PTR_IS_ERR(p))
         return true;
     wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(UCS_PTR_STATUS(p)));
@@ -163,7 +163,7 @@ static void pump_lane(ux_lane_t *l)
     }
 }
 
-void wefti_ux_pump(ux_rail_t *r)
+void wefti_ux_pump(ux_transport_t *r)
 {
     wefti_list_t now, *it;
     wefti_list_init(&now);
@@ -183,7 +183,7 @@ void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
         return;
     }
     memcpy(nums, bytes, sizeof nums);
-    ux_announce_t *a = wefti_slots_get(&l->rail->announces, nums[0]);
+    ux_announce_t *a = wefti_slots_get(&l->transport->announces, nums[0]);
     if (!a || a->lane != l || !a->chunked || a->pulled || !nums[2] || nums[2] > a->total) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a pull of what was not offered");
         return;
@@ -198,7 +198,7 @@ void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
 
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id)
 {
-    ux_announce_t *a = wefti_slots_get(&l->rail->announces, id);
+    ux_announce_t *a = wefti_slots_get(&l->transport->announces, id);
     if (!a || a->lane != l || !a->chunked || (a->pulled && a->sent != a->want)) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "thanks for what was not sent");
         return;
@@ -249,7 +249,7 @@ void wefti_ux_offer_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n)
     p->total = total;
     p->chunked = true;
     wefti_list_push_back(&l->offers, &p->link);
-    l->rail->base.fabric->up->announced(l->base.user, bytes + 16, n - 16, total, &p->base);
+    l->transport->base.fabric->up->announced(l->base.user, bytes + 16, n - 16, total, &p->base);
 }
 
 weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x)
@@ -259,7 +259,7 @@ weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t io
     if (!pieces)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for %zu pieces", iov_n);
     uint64_t slot;
-    weft_status_t st = wefti_slots_add(&l->rail->pulls, p, &slot);
+    weft_status_t st = wefti_slots_add(&l->transport->pulls, p, &slot);
     if (st) {
         wefti_free(pieces);
         return st;
@@ -319,7 +319,7 @@ static void pull_advance(ux_pull_t *p, size_t n)
     }
 }
 
-void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const void *data, size_t n)
+void wefti_ux_chunk_arrived(ux_transport_t *r, const void *head, size_t head_n, const void *data, size_t n)
 {
     uint64_t nums[3];
     if (head_n != sizeof nums) {

@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define FREE_FRAMES_KEPT 256
 
@@ -19,7 +19,7 @@ static inline uint32_t round8(uint32_t n)
     return (n + 7u) & ~7u;
 }
 
-static ux_frame_t *frame_get(ux_rail_t *r)
+static ux_frame_t *frame_get(ux_transport_t *r)
 {
     wefti_list_t *it = wefti_list_pop(&r->free_frames);
     if (it) {
@@ -29,7 +29,7 @@ static ux_frame_t *frame_get(ux_rail_t *r)
     return wefti_malloc(sizeof(ux_frame_t));
 }
 
-void wefti_ux_frame_free(ux_rail_t *r, ux_frame_t *f)
+void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f)
 {
     if (r->n_free_frames >= FREE_FRAMES_KEPT) {
         wefti_free(f);
@@ -44,7 +44,7 @@ void wefti_ux_frame_free(ux_rail_t *r, ux_frame_t *f)
 /* Hand one whole frame to UCX; true if it is ours again. */
 static bool send_frame(ux_lane_t *l, ux_frame_t *f)
 {
-    ux_rail_t *r = l->rail;
+    ux_transport_t *r = l->transport;
     uint32_t head[4] = {0, 0, l->tx_seq++, 0};
     memcpy(head, &l->peer_token, 8);
     memcpy(f->bytes, head, sizeof head);
@@ -85,17 +85,17 @@ void wefti_ux_flush_backlog(ux_lane_t *l)
     while ((it = wefti_list_pop(&l->backlog))) {
         ux_frame_t *f = wefti_container_of(it, ux_frame_t, link);
         if (l->failed || send_frame(l, f)) {
-            wefti_ux_frame_free(l->rail, f);
+            wefti_ux_frame_free(l->transport, f);
             l->in_flight--;
         }
     }
-    if (l->want_room)
+    if (l->want_space)
         wefti_ux_event(l, UX_EV_ROOM);
 }
 
 static void *no_room(ux_lane_t *l)
 {
-    l->want_room = true;
+    l->want_space = true;
     if (!l->in_flight) /* out of memory: nothing of ours will end to tell us, so try again with the next progress */
         wefti_ux_event(l, UX_EV_ROOM);
     return NULL;
@@ -111,7 +111,7 @@ uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force)
     if (!l->frame) {
         if (l->in_flight >= UX_IN_FLIGHT && !force)
             return no_room(l);
-        l->frame = frame_get(l->rail);
+        l->frame = frame_get(l->transport);
         if (!l->frame)
             return no_room(l);
         l->used = UX_FRAME_HEAD;
@@ -141,7 +141,7 @@ void *wefti_ux_reserve(wefti_lane_t *lane, size_t n)
 /* The first record since the last progress leaves now, the others together. */
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n)
 {
-    ux_rail_t *r = l->rail;
+    ux_transport_t *r = l->transport;
     put_record(l, kind, n);
     if (l->epoch != r->epoch) {
         l->epoch = r->epoch;
@@ -198,7 +198,7 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
     case UX_REC_HELLO:
         if (l->ep && !l->answered) { /* the follower's, to say that it has followed */
             l->answered = true;
-            if (l->want_room)
+            if (l->want_space)
                 wefti_ux_event(l, UX_EV_ROOM);
             return;
         }
@@ -225,7 +225,7 @@ static void control_arrived(ux_lane_t *l, uint32_t kind, const void *bytes, uint
     }
 }
 
-void wefti_ux_frame_arrived(ux_rail_t *r, const void *data, size_t n)
+void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n)
 {
     const uint8_t *at = data, *end = at + n;
     uint64_t token;

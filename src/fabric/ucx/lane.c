@@ -18,10 +18,10 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define ADDR_VERSION 2
-#define ADDR_HEAD 20   /* version and zeroes, rail id, token */
+#define ADDR_HEAD 20   /* version and zeroes, transport id, token */
 #define ADDR_SLACK 256 /* zeroes behind a peer's address: UCX is not told how long it is */
 
 /* --- endpoints ---------------------------------------------------------------------------------------------------------- */
@@ -38,16 +38,16 @@ static void ep_failed(void *arg, ucp_ep_h ep, ucs_status_t status)
     } else {
         wefti_list_remove(&e->link);
         e->peer->n_spare--;
-        wefti_list_push_back(&e->rail->ep_events, &e->link);
+        wefti_list_push_back(&e->transport->ep_events, &e->link);
     }
 }
 
-static weft_status_t ep_create(ux_rail_t *r, ux_peer_t *peer, const void *addr, ux_ep_t **ep_out)
+static weft_status_t ep_create(ux_transport_t *r, ux_peer_t *peer, const void *addr, ux_ep_t **ep_out)
 {
     ux_ep_t *e = wefti_calloc(1, sizeof *e);
     if (!e)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an endpoint");
-    e->rail = r;
+    e->transport = r;
     wefti_list_init(&e->link);
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -64,13 +64,15 @@ static weft_status_t ep_create(ux_rail_t *r, ux_peer_t *peer, const void *addr, 
     e->peer = peer;
     e->number = peer->n_eps++;
     r->n_eps++;
+    r->base.live++;
     *ep_out = e;
     return WEFT_OK;
 }
 
 static void ep_gone(ux_ep_t *e)
 {
-    e->rail->n_eps--;
+    e->transport->n_eps--;
+    e->transport->base.live--;
     if (e->lane) {
         e->lane->ep = NULL;
         wefti_ux_event(e->lane, UX_EV_DRAINED);
@@ -103,7 +105,7 @@ void wefti_ux_ep_close(ux_ep_t *e)
     ep_gone(e);
 }
 
-static ux_peer_t *peer_of(ux_rail_t *r, uint64_t id)
+static ux_peer_t *peer_of(ux_transport_t *r, uint64_t id)
 {
     ux_peer_t *p = wefti_map_get(&r->peers, id);
     if (p)
@@ -122,7 +124,7 @@ static ux_peer_t *peer_of(ux_rail_t *r, uint64_t id)
 
 /* --- making and joining --------------------------------------------------------------------------------------------------- */
 
-static weft_status_t take_index(ux_rail_t *r, ux_lane_t *l, uint32_t *index_out)
+static weft_status_t take_index(ux_transport_t *r, ux_lane_t *l, uint32_t *index_out)
 {
     for (uint32_t i = r->lanes_free; i < r->lanes_cap; i++) {
         if (!r->lanes[i]) {
@@ -133,7 +135,7 @@ static weft_status_t take_index(ux_rail_t *r, ux_lane_t *l, uint32_t *index_out)
         }
     }
     if (r->lanes_cap >= 1u << UX_TOKEN_INDEX_BITS)
-        return wefti_fail(WEFT_ERR_LIMIT, "one rail has %u lanes at most", 1u << UX_TOKEN_INDEX_BITS);
+        return wefti_fail(WEFT_ERR_LIMIT, "one transport has %u lanes at most", 1u << UX_TOKEN_INDEX_BITS);
     uint32_t cap = r->lanes_cap ? r->lanes_cap * 2 : 64;
     ux_lane_t **grown = wefti_realloc(r->lanes, cap * sizeof *grown);
     if (!grown)
@@ -147,11 +149,11 @@ static weft_status_t take_index(ux_rail_t *r, ux_lane_t *l, uint32_t *index_out)
     return WEFT_OK;
 }
 
-weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
-                                wefti_lane_t **lane_out)
+weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf,
+                                size_t *n_out, wefti_lane_t **lane_out)
 {
     (void)with;
-    ux_rail_t *r = ux_rail(rail);
+    ux_transport_t *r = ux_transport(transport);
     weft_status_t st = wefti_ux_spare_fds(r->worker ? UX_FDS_LANE : UX_FDS_WORKER);
     if (!st)
         st = wefti_ux_start(r);
@@ -167,14 +169,14 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with,
         return st;
     }
     uint64_t random;
-    rail->fabric->ops->random(rail->fabric, &random, sizeof random);
+    transport->fabric->ops->random(transport->fabric, &random, sizeof random);
     l->token = random << UX_TOKEN_INDEX_BITS | index;
-    l->base.ops = rail->ops;
-    l->base.rail = rail;
+    l->base.ops = transport->ops;
+    l->base.transport = transport;
     l->base.user = user;
     l->base.frame_max = UX_FRAME - UX_FRAME_HEAD - UX_RECORD_HEAD;
     l->base.emulates = r->chunked;
-    l->rail = r;
+    l->transport = r;
     l->epoch = r->epoch - 1;
     wefti_list_init(&l->open_link);
     wefti_list_init(&l->event_link);
@@ -189,7 +191,7 @@ weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with,
     wefti_list_init(&l->unflushed);
     wefti_list_init(&l->waiting);
     wefti_list_init(&l->flush_link);
-    r->n_lanes++;
+    r->base.live++;
 
     wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
     wefti_put_u32(&w, ADDR_VERSION);
@@ -215,16 +217,16 @@ static void lane_up(ux_lane_t *l, ux_ep_t *e)
 /* Both ends are in this worker: the second to connect makes the pair. */
 static weft_status_t connect_self(ux_lane_t *l)
 {
-    ux_lane_t *other = wefti_ux_lane_of(l->rail, l->peer_token);
+    ux_lane_t *other = wefti_ux_lane_of(l->transport, l->peer_token);
     if (!other || other == l || other->state != UX_WAITING || other->peer_token != l->token)
         return WEFT_OK;
     ux_ep_t *a, *b;
-    weft_status_t st = ep_create(l->rail, l->peer, l->peer_addr, &a);
+    weft_status_t st = ep_create(l->transport, l->peer, l->peer_addr, &a);
     if (st)
         return st;
-    st = ep_create(l->rail, l->peer, l->peer_addr, &b);
+    st = ep_create(l->transport, l->peer, l->peer_addr, &b);
     if (st) {
-        wefti_list_push_back(&l->rail->ep_events, &a->link);
+        wefti_list_push_back(&l->transport->ep_events, &a->link);
         return st;
     }
     lane_up(other, a);
@@ -237,7 +239,7 @@ static weft_status_t connect_self(ux_lane_t *l)
 static weft_status_t connect_leader(ux_lane_t *l)
 {
     ux_ep_t *e;
-    weft_status_t st = ep_create(l->rail, l->peer, l->peer_addr, &e);
+    weft_status_t st = ep_create(l->transport, l->peer, l->peer_addr, &e);
     if (st)
         return st;
     lane_up(l, e);
@@ -249,7 +251,7 @@ static weft_status_t connect_leader(ux_lane_t *l)
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n)
 {
     ux_lane_t *l = ux_lane(lane);
-    ux_rail_t *r = l->rail;
+    ux_transport_t *r = l->transport;
     wefti_reader_t rd = wefti_reader(addr, n);
     uint32_t version = wefti_get_u32(&rd);
     uint64_t id = wefti_get_u64(&rd);
@@ -285,7 +287,7 @@ static weft_status_t spare_up_to(ux_lane_t *l, uint64_t number)
         return WEFT_ERR_PROTOCOL;
     while (p->n_eps <= number) {
         ux_ep_t *e;
-        weft_status_t st = ep_create(l->rail, p, l->peer_addr, &e);
+        weft_status_t st = ep_create(l->transport, p, l->peer_addr, &e);
         if (st)
             return st;
         wefti_list_push_back(&p->spare, &e->link);
@@ -299,7 +301,7 @@ void wefti_ux_adopt(ux_lane_t *l)
 {
     if (l->state != UX_WAITING || l->failed)
         return; /* not connected yet: connecting asks again */
-    if (l->peer->id < l->rail->id || l->peer->id == l->rail->id) {
+    if (l->peer->id < l->transport->id || l->peer->id == l->transport->id) {
         wefti_ux_fail(l, WEFT_ERR_PROTOCOL, "a hello from one who does not lead");
         return;
     }
@@ -368,10 +370,10 @@ void wefti_ux_lane_begin_close(ux_lane_t *l)
     wefti_list_remove(&l->pump_link);
     l->state = UX_DRAINING;
     if (l->frame)
-        wefti_ux_frame_free(l->rail, l->frame);
+        wefti_ux_frame_free(l->transport, l->frame);
     l->frame = NULL;
     while ((it = wefti_list_pop(&l->backlog))) {
-        wefti_ux_frame_free(l->rail, wefti_container_of(it, ux_frame_t, link));
+        wefti_ux_frame_free(l->transport, wefti_container_of(it, ux_frame_t, link));
         l->in_flight--;
     }
     /* Descriptors go back while their endpoint lives; BYE, sent before, tells the sender not to take that for a delivery. */
@@ -391,12 +393,12 @@ bool wefti_ux_lane_drained(const ux_lane_t *l)
 
 void wefti_ux_lane_free(ux_lane_t *l)
 {
-    ux_rail_t *r = l->rail;
+    ux_transport_t *r = l->transport;
     uint32_t i = (uint32_t)(l->token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
     r->lanes[i] = NULL;
     if (i < r->lanes_free)
         r->lanes_free = i;
-    r->n_lanes--;
+    r->base.live--;
     if (wefti_list_linked(&l->event_link))
         wefti_list_remove(&l->event_link);
     wefti_map_free(&l->offer_ids);

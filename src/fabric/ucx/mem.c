@@ -1,6 +1,7 @@
 /* fabric/ucx/mem.c - ranges registered with UCX ahead of time.
  *
- * The one part of the rail for any thread. UCX opens with the first lane, on the driver, and goes with the rail: `mem_context` is its context
+ * The one part of the transport for any thread. UCX opens with the first lane, on the driver, and goes with the transport:
+ * `mem_context` is its context
  * in between, and only the lock gives access to it, which is held for the length of each call; so UCX is neither half open nor gone during one.
  * Against its own worker the context locks itself (it is opened as shared by several).
  *
@@ -8,19 +9,18 @@
  *
  * Promise: every registration is undone before UCX goes; whoever made it sees to that. tests/wire/mem_reg.c holds us to it. */
 #include "base/log.h"
-#include "fabric/ucx/ucx.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
-void wefti_ux_mem_context(ux_rail_t *r, ucp_context_h context)
+void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context)
 {
     pthread_mutex_lock(&r->mem_lock);
     r->mem_context = context;
     pthread_mutex_unlock(&r->mem_lock);
 }
 
-weft_status_t wefti_ucx_mem_register(wefti_rail_t *rail, void *base, size_t n, void **reg_out)
+weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out)
 {
-    ux_rail_t *r = ux_rail(rail);
+    ux_transport_t *r = ux_transport(transport);
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
         .address = base,
@@ -39,9 +39,9 @@ weft_status_t wefti_ucx_mem_register(wefti_rail_t *rail, void *base, size_t n, v
     return WEFT_OK;
 }
 
-void wefti_ucx_mem_unregister(wefti_rail_t *rail, void *reg)
+void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg)
 {
-    ux_rail_t *r = ux_rail(rail);
+    ux_transport_t *r = ux_transport(transport);
     ucs_status_t st = UCS_ERR_NO_DEVICE;
     pthread_mutex_lock(&r->mem_lock);
     if (r->mem_context)

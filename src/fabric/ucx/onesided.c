@@ -2,16 +2,16 @@
  *
  * The owner of a range registers it and packs a key; the peer unpacks that on its lane and then reads and writes the range by UCX's get
  * and put. Nobody checks them there: where the transport emulates them (TCP), the owner's UCX stores what a packet says at the
- * address it says, in any range, key or no key. So this exists only on rails whose configuration says "trusted".
+ * address it says, in any range, key or no key. So this exists only on transports whose configuration says "trusted".
  *
  * One operation (ux_one_t) is what UCX holds for it, in parts: one for each piece of memory, and for puts a flush of the endpoint, since
  * UCX calls a put complete when the buffer is free and not when the bytes have arrived. It ends when the last part has ended, with the
  * first error there was, and is told at the end of progress.
  *
- *     on lane->ones --the last part--> rail->ones --told--> free
+ *     on lane->ones --the last part--> transport->ones --told--> free
  *
  * Two ways to post them. Where the hardware does it, all parts at once, and one flush for the puts between two calls of progress. Where UCX
- * emulates it (nothing but TCP: rail->chunked), one packet at a time, the others waiting in lane->waiting, because UCX 1.13 aborts the
+ * emulates it (nothing but TCP: transport->chunked), one packet at a time, the others waiting in lane->waiting, because UCX 1.13 aborts the
  * OWNER's process where it has to answer a request of a peer whose loss it has found while sending something else. So a user that is killed in
  * the middle of an access can take the owner with it; one packet at a time makes that rare, and nothing above UCX can make it impossible.
  * It is slow, too: lane->emulates tells the rooms above not to use it unless someone insists.
@@ -26,7 +26,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define KEY_VERSION 1
 #define KEY_HEAD 20    /* version, address, length */
@@ -51,7 +51,7 @@ typedef struct ux_remote {
 enum { GET, PUT };
 
 typedef struct ux_one {
-    wefti_list_t link; /* lane->ones, then rail->ones, then rail->free_ones */
+    wefti_list_t link; /* lane->ones, then transport->ones, then transport->free_ones */
     wefti_list_t turn; /* lane->unflushed, then flush->puts; or lane->waiting */
     ux_lane_t *lane;
     ux_remote_t *remote;
@@ -80,7 +80,7 @@ static ux_lane_t *ux_usable(wefti_lane_t *lane)
 weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out)
 {
     ux_lane_t *l = ux_lane(lane);
-    ux_rail_t *r = l->rail;
+    ux_transport_t *r = l->transport;
     ux_key_t *k = wefti_calloc(1, sizeof *k);
     if (!k)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a key");
@@ -131,7 +131,7 @@ err_key:
 
 static void key_end(ux_key_t *k)
 {
-    ucs_status_t st = ucp_mem_unmap(k->lane->rail->context, k->mem);
+    ucs_status_t st = ucp_mem_unmap(k->lane->transport->context, k->mem);
     if (st != UCS_OK)
         wefti_warn("ucx: a key is not taken back: %s", ucs_status_string(st));
     wefti_list_remove(&k->link);
@@ -202,7 +202,7 @@ void wefti_ux_key_close(void *remote)
 static void lane_has_work(ux_lane_t *l)
 {
     if (!wefti_list_linked(&l->flush_link))
-        wefti_list_push_back(&l->rail->flushes, &l->flush_link);
+        wefti_list_push_back(&l->transport->flushes, &l->flush_link);
 }
 
 /* A part has ended. Progress tells when it was the last. */
@@ -212,12 +212,12 @@ static void part_end(ux_one_t *o, weft_status_t status)
     if (status && !o->status)
         o->status = status;
     if (--o->parts) {
-        if (o->parts == 1 && l->rail->chunked && l->state < UX_DRAINING)
+        if (o->parts == 1 && l->transport->chunked && l->state < UX_DRAINING)
             lane_has_work(l); /* its next one */
         return;
     }
     wefti_list_remove(&o->link);
-    wefti_list_push_back(&l->rail->ones, &o->link);
+    wefti_list_push_back(&l->transport->ones, &o->link);
     l->untold++; /* the lane must outlive what is told of it */
     if (l->state == UX_DRAINING)
         wefti_ux_event(l, UX_EV_DRAINED);
@@ -351,13 +351,13 @@ static void step(ux_lane_t *l)
 
 static void work(ux_lane_t *l)
 {
-    if (l->rail->chunked)
+    if (l->transport->chunked)
         step(l);
     else
         flush(l, &l->unflushed);
 }
 
-void wefti_ux_flush_puts(ux_rail_t *r)
+void wefti_ux_flush_puts(ux_transport_t *r)
 {
     wefti_list_t *it, now;
     wefti_list_init(&now);
@@ -374,7 +374,7 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     if (offset > m->n || n > m->n - offset)
         return wefti_fail(WEFT_ERR_RANGE, "%zu bytes at %llu are not within the %llu of the key", n, (unsigned long long)offset,
                           (unsigned long long)m->n);
-    wefti_list_t *it = wefti_list_pop(&l->rail->free_ones);
+    wefti_list_t *it = wefti_list_pop(&l->transport->free_ones);
     ux_one_t *o = it ? wefti_container_of(it, ux_one_t, link) : wefti_malloc(sizeof *o);
     if (!o)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an access");
@@ -388,7 +388,7 @@ static weft_status_t post(wefti_lane_t *lane, ux_remote_t *m, uint64_t offset, s
     m->refs++;
     wefti_list_init(&o->turn);
     wefti_list_push_back(&l->ones, &o->link);
-    if (l->rail->chunked) {
+    if (l->transport->chunked) {
         wefti_list_push_back(&l->waiting, &o->turn);
         step(l);
         return WEFT_OK;
@@ -428,7 +428,7 @@ void wefti_ux_ones_abandon(ux_lane_t *l)
         part_end(wefti_container_of(it, ux_one_t, turn), WEFT_ERR_CANCELLED);
 }
 
-unsigned wefti_ux_tell_ones(ux_rail_t *r)
+unsigned wefti_ux_tell_ones(ux_transport_t *r)
 {
     unsigned n = 0;
     wefti_list_t now, *it;
@@ -448,7 +448,7 @@ unsigned wefti_ux_tell_ones(ux_rail_t *r)
     return n;
 }
 
-void wefti_ux_ones_free(ux_rail_t *r)
+void wefti_ux_ones_free(ux_transport_t *r)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->free_ones)))

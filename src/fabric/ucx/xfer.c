@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define REST_PIECE (256u << 10)
 
@@ -26,9 +26,9 @@ void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status)
 {
     ux_lane_t *l = a->lane;
     a->status = status;
-    wefti_slots_remove(&l->rail->announces, a->id);
+    wefti_slots_remove(&l->transport->announces, a->id);
     wefti_list_remove(&a->link);
-    wefti_list_push_back(&l->rail->sent, &a->link);
+    wefti_list_push_back(&l->transport->sent, &a->link);
     l->untold++; /* the lane must outlive what is told of it */
 }
 
@@ -56,7 +56,7 @@ weft_status_t wefti_ux_announce_new(ux_lane_t *l, wefti_xfer_t *x, size_t head, 
     ux_announce_t *a = wefti_calloc(1, sizeof *a + head);
     if (!a)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for an announcement");
-    weft_status_t st = wefti_slots_add(&l->rail->announces, a, &a->id);
+    weft_status_t st = wefti_slots_add(&l->transport->announces, a, &a->id);
     if (st) {
         wefti_free(a);
         return st;
@@ -71,12 +71,12 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
                                 uint64_t total, wefti_xfer_t *x)
 {
     ux_lane_t *l = ux_lane(lane);
-    ux_rail_t *r = l->rail;
+    ux_transport_t *r = l->transport;
     if (r->chunked)
         return wefti_ux_offer(l, rec, n, iov, iov_n, total, x);
     /* Not before the peer has its half of the endpoint: its answers must go the way this goes. */
     if (l->state != UX_UP || !l->answered || l->in_flight >= UX_IN_FLIGHT || l->failed) {
-        l->want_room = true;
+        l->want_space = true;
         return WEFT_ERR_AGAIN;
     }
     ux_announce_t *a;
@@ -114,7 +114,7 @@ weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, c
 /* The receiver says that the completion that follows means a refusal. */
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id)
 {
-    ux_announce_t *a = wefti_slots_get(&l->rail->announces, id);
+    ux_announce_t *a = wefti_slots_get(&l->transport->announces, id);
     if (!a || a->lane != l)
         return; /* it has ended otherwise, or is not this peer's to speak of */
     if (!a->chunked)
@@ -131,10 +131,10 @@ void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status)
 {
     p->status = status;
     if (p->slot)
-        wefti_slots_remove(&p->lane->rail->pulls, p->slot);
+        wefti_slots_remove(&p->lane->transport->pulls, p->slot);
     p->slot = 0;
     wefti_list_remove(&p->link);
-    wefti_list_push_back(&p->lane->rail->pulled, &p->link);
+    wefti_list_push_back(&p->lane->transport->pulled, &p->link);
     p->lane->untold++;
 }
 
@@ -150,11 +150,11 @@ static void desc_release(ux_pull_t *p)
 {
     if (!p->desc || p->in_callback)
         return; /* in the callback, its return value does it, or the end of the transfer */
-    ucp_am_data_release(p->lane->rail->worker, p->desc);
+    ucp_am_data_release(p->lane->transport->worker, p->desc);
     p->desc = NULL;
 }
 
-ucs_status_t wefti_ux_announce_arrived(ux_rail_t *r, const void *head, size_t head_n, void *desc, size_t total)
+ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size_t head_n, void *desc, size_t total)
 {
     uint64_t token, id;
     uint32_t nums[2];
@@ -280,7 +280,7 @@ weft_status_t wefti_ux_pull(wefti_pull_t *pull, const weft_iov_t *iov, size_t io
         wefti_ux_pull_end(p, WEFT_ERR_PEER);
         return WEFT_OK;
     }
-    ucs_status_ptr_t req = ucp_am_recv_data_nbx(l->rail->worker, p->desc, buffer, count, &param);
+    ucs_status_ptr_t req = ucp_am_recv_data_nbx(l->transport->worker, p->desc, buffer, count, &param);
     p->desc = NULL; /* UCX's from here on */
     if (!UCS_PTR_IS_PTR(req))
         wefti_ux_pull_end(p, UCS_PTR_IS_ERR(req) ? WEFT_ERR_PEER : WEFT_OK);
@@ -315,7 +315,7 @@ void wefti_ux_tell_withdrawn(ux_lane_t *l)
     while ((it = wefti_list_pop(&l->offers))) {
         ux_pull_t *p = wefti_container_of(it, ux_pull_t, link);
         wefti_map_take(&l->offer_ids, p->id);
-        l->rail->base.fabric->up->withdrawn(&p->base);
+        l->transport->base.fabric->up->withdrawn(&p->base);
         pull_free(p);
     }
 }
@@ -329,7 +329,7 @@ void wefti_ux_told(ux_lane_t *l)
         wefti_ux_event(l, UX_EV_DRAINED);
 }
 
-unsigned wefti_ux_tell_done(ux_rail_t *r)
+unsigned wefti_ux_tell_done(ux_transport_t *r)
 {
     unsigned n = 0;
     wefti_list_t sent, pulled, *it;

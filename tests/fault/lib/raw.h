@@ -16,7 +16,7 @@ int raw_accept(int listener);                /* waits up to 5 s */
 void raw_send(int fd, const void *bytes, size_t n);
 /* The next framed message, driving rt (may be NULL) meanwhile: its length, 0 if the peer hung up, -1 after `seconds`. */
 long raw_recv(int fd, void *buf, size_t cap, double seconds, weft_runtime_t *rt);
-/* A well-formed hello of a peer without rails. */
+/* A well-formed hello of a peer without transports. */
 wefti_hello_t raw_hello(void);
 /* Drive a runtime for a while. */
 void raw_run(weft_runtime_t *rt, double seconds);

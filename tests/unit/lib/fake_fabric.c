@@ -32,7 +32,7 @@ _Atomic uint32_t fake_started;
 static weft_status_t fake_start(weft_op_t *op)
 {
     fake_fabric_t *f = fake_of(wefti_opx(op)->rt);
-    fake_op_t *o = wefti_op_room(op, fake_op_t);
+    fake_op_t *o = wefti_op_scratch(op, fake_op_t);
     atomic_store(&f->armed, 0); /* what UCX does: the event that would come now wakes nobody */
     o->asked = false;
     op->len = 7;
@@ -55,7 +55,7 @@ static weft_status_t fake_start(weft_op_t *op)
 static void fake_cancel(weft_op_t *op, weft_status_t why)
 {
     fake_fabric_t *f = fake_of(wefti_opx(op)->rt);
-    fake_op_t *o = wefti_op_room(op, fake_op_t);
+    fake_op_t *o = wefti_op_scratch(op, fake_op_t);
     if (o->how == FAKE_STUBBORN && !o->asked) {
         o->asked = true;
         wefti_list_remove(&wefti_opx(op)->link);
@@ -72,7 +72,7 @@ weft_status_t fake_prepare(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
 {
     weft_status_t st = wefti_op_prepare(rt, op, &fake_kind);
     if (!st)
-        wefti_op_room(op, fake_op_t)->how = how;
+        wefti_op_scratch(op, fake_op_t)->how = how;
     return st;
 }
 
@@ -87,7 +87,7 @@ weft_status_t fake_post_stops(weft_runtime_t *rt, fake_how_t how, weft_op_t *op)
     weft_status_t st = wefti_op_prepare(rt, op, &stops_kind);
     if (st)
         return st;
-    wefti_op_room(op, fake_op_t)->how = how;
+    wefti_op_scratch(op, fake_op_t)->how = how;
     return wefti_op_go(rt, op);
 }
 

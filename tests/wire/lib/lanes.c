@@ -139,32 +139,32 @@ void lanes_xfer_init(lanes_xfer_t *x)
     x->x.done = xfer_done;
 }
 
-void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports)
+void lanes_side_open(lanes_side_t *s, const char *transport, const char *transports)
 {
     memset(s, 0, sizeof *s);
     weft_status_t st = wefti_config_read(&s->config);
     if (st)
         die("config", st);
-    s->config.transports = transports ? transports : strcmp(rail, "ucx") ? rail : "ucx_tcp";
+    s->config.transports = transports ? transports : strcmp(transport, "ucx") ? transport : "ucx_tcp";
     st = wefti_fabric_open_real(&s->config, &s->fabric);
     if (st)
         die("open", st);
     s->fabric->up = &lanes_up;
-    for (unsigned i = 0; i < s->fabric->n_rails; i++) {
-        if (!strcmp(s->fabric->rails[i]->name, rail))
-            s->rail = s->fabric->rails[i];
+    for (unsigned i = 0; i < s->fabric->n_transports; i++) {
+        if (!strcmp(s->fabric->transports[i]->name, transport))
+            s->transport = s->fabric->transports[i];
     }
-    if (!s->rail) {
-        fprintf(stderr, "lanes: the fabric has no rail %s\n", rail);
+    if (!s->transport) {
+        fprintf(stderr, "lanes: the fabric has no transport %s\n", transport);
         exit(1);
     }
 }
 
-static void new_half(lanes_side_t *s, int side, const void *card, size_t card_n)
+static void new_half(lanes_side_t *s, int side, const void *caps, size_t caps_n)
 {
-    wefti_meeting_t with = {.side = (uint8_t)side, .binding = "met", .card = card, .card_n = card_n};
+    wefti_meeting_t with = {.side = (uint8_t)side, .binding = "met", .caps = caps, .caps_n = caps_n};
     memcpy(with.secret, s->secret, sizeof with.secret);
-    weft_status_t st = s->rail->ops->lane_new(s->rail, &with, s, s->addr, &s->addr_n, &s->lane);
+    weft_status_t st = s->transport->ops->lane_new(s->transport, &with, s, s->addr, &s->addr_n, &s->lane);
     if (st)
         die("lane_new", st);
 }
@@ -176,9 +176,9 @@ void lanes_side_new(lanes_side_t *s)
 
 void lanes_new(lanes_side_t *dialler, lanes_side_t *listener)
 {
-    uint8_t card[WEFTI_CARD_MAX];
-    size_t n = listener->rail->ops->card(listener->rail, WEFTI_SIDE_LISTENER, card);
-    new_half(dialler, WEFTI_SIDE_DIALLER, card, n);
+    uint8_t caps[WEFTI_CAPS_MAX];
+    size_t n = listener->transport->ops->caps(listener->transport, WEFTI_SIDE_LISTENER, caps);
+    new_half(dialler, WEFTI_SIDE_DIALLER, caps, n);
     new_half(listener, WEFTI_SIDE_LISTENER, NULL, 0);
 }
 
@@ -209,17 +209,17 @@ static ssize_t write_some(int fd, void *buf, size_t n)
 void lanes_side_meet(lanes_side_t *s, int fd)
 {
     static uint8_t theirs[WEFTI_LANE_ADDR_MAX];
-    uint8_t own[8 + WEFTI_CARD_MAX] = {0}, card[8 + WEFTI_CARD_MAX];
-    size_t n, card_n = s->rail->ops->card(s->rail, WEFTI_SIDE_LISTENER, own + 8);
-    pid_t pid = getpid(); /* not every card tells one process from another */
+    uint8_t own[8 + WEFTI_CAPS_MAX] = {0}, caps[8 + WEFTI_CAPS_MAX];
+    size_t n, caps_n = s->transport->ops->caps(s->transport, WEFTI_SIDE_LISTENER, own + 8);
+    pid_t pid = getpid(); /* not every caps tells one process from another */
     memcpy(own, &pid, sizeof pid);
-    move_all(write_some, fd, &card_n, sizeof card_n);
-    move_all(write_some, fd, own, 8 + card_n);
-    move_all(read, fd, &card_n, sizeof card_n);
-    move_all(read, fd, card, 8 + card_n);
-    if (!s->rail->ops->match(s->rail, card + 8, card_n))
-        die("the cards do not match", WEFT_ERR_UNREACHABLE);
-    new_half(s, memcmp(own, card, 8) < 0 ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, card + 8, card_n);
+    move_all(write_some, fd, &caps_n, sizeof caps_n);
+    move_all(write_some, fd, own, 8 + caps_n);
+    move_all(read, fd, &caps_n, sizeof caps_n);
+    move_all(read, fd, caps, 8 + caps_n);
+    if (!s->transport->ops->match(s->transport, caps + 8, caps_n))
+        die("the caps do not match", WEFT_ERR_UNREACHABLE);
+    new_half(s, memcmp(own, caps, 8) < 0 ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, caps + 8, caps_n);
     move_all(write_some, fd, &s->addr_n, sizeof s->addr_n);
     move_all(write_some, fd, s->addr, s->addr_n);
     move_all(read, fd, &n, sizeof n);
@@ -261,10 +261,10 @@ void lanes_side_close(lanes_side_t *s)
     wefti_config_free(&s->config);
 }
 
-void lanes_open(lanes_t *l, const char *rail)
+void lanes_open(lanes_t *l, const char *transport)
 {
-    lanes_side_open(&l->a, rail, NULL);
-    lanes_side_open(&l->b, rail, NULL);
+    lanes_side_open(&l->a, transport, NULL);
+    lanes_side_open(&l->b, transport, NULL);
     lanes_new(&l->a, &l->b);
     lanes_side_connect(&l->a, l->b.addr, l->b.addr_n);
     lanes_side_connect(&l->b, l->a.addr, l->a.addr_n);
@@ -277,7 +277,7 @@ unsigned lanes_progress(lanes_t *l)
 
 void lanes_close(lanes_t *l)
 {
-    /* Both lanes first: a rail may need its peer's fabric for the last word. */
+    /* Both lanes first: a transport may need its peer's fabric for the last word. */
     lanes_side_t *sides[2] = {&l->a, &l->b};
     for (int i = 0; i < 2; i++) {
         if (sides[i]->lane && !sides[i]->closed)

@@ -1,4 +1,4 @@
-/* tests/wire/lib/lanes.h - two lanes that know each other, their upcalls recorded: what the tests of every rail start from.
+/* tests/wire/lib/lanes.h - two lanes that know each other, their upcalls recorded: what the tests of every transport start from.
  *
  *     lanes_t l;
  *     lanes_open(&l, "ucx");                          two fabrics in this process, one lane between them
@@ -33,7 +33,7 @@ typedef struct lanes_offer {
 
 struct lanes_side {
     wefti_fabric_t *fabric;
-    wefti_rail_t *rail;
+    wefti_transport_t *transport;
     wefti_lane_t *lane;
     wefti_config_t config;
     uint8_t secret[WEFTI_SECRET_SIZE]; /* of the meeting; zeroes: there is no key */
@@ -69,8 +69,8 @@ typedef struct lanes_xfer {
 } lanes_xfer_t;
 void lanes_xfer_init(lanes_xfer_t *x);
 
-/* rail: "shm", "tcp" or "ucx" (over UCX's TCP unless `transports` says something else; NULL for the rail's usual). */
-void lanes_side_open(lanes_side_t *s, const char *rail, const char *transports);
+/* transport: "shm", "tcp" or "ucx" (over UCX's TCP unless `transports` says something else; NULL for the transport's usual). */
+void lanes_side_open(lanes_side_t *s, const char *transport, const char *transports);
 /* Make a lane and join it to the one whose owner has the other end of the socketpair. */
 void lanes_side_meet(lanes_side_t *s, int fd);
 /* Half a lane, of a listener whose dialler is not known yet; or both halves of one. lanes_side_connect() follows. */
@@ -83,7 +83,7 @@ void lanes_side_close_lane(lanes_side_t *s);
 void lanes_side_close(lanes_side_t *s);
 unsigned lanes_side_progress(lanes_side_t *s);
 
-void lanes_open(lanes_t *l, const char *rail);
+void lanes_open(lanes_t *l, const char *transport);
 void lanes_close(lanes_t *l);
 unsigned lanes_progress(lanes_t *l);
 

@@ -1,4 +1,4 @@
-/* tests/wire/lib/ranges.h - ranges of shared memory, and two sides of the shm rail between which payloads in them move.
+/* tests/wire/lib/ranges.h - ranges of shared memory, and two sides of the shm transport between which payloads in them move.
  *
  * Functions for the tests of shared memory; test.h comes first. Failures end the test. */
 #ifndef WEFT_TESTS_RANGES_H
@@ -21,9 +21,9 @@ typedef struct range {
     uint64_t id;
 } range_t;
 
-static inline wefti_shm_rail_t *rail_of(shm_side_t *s)
+static inline wefti_shm_transport_t *transport_of(shm_side_t *s)
 {
-    return (wefti_shm_rail_t *)s->rail;
+    return (wefti_shm_transport_t *)s->transport;
 }
 
 static inline int memfd_new(size_t n)
@@ -54,13 +54,13 @@ static inline void range_map(range_t *r, size_t n, void *where, unsigned seed)
 static inline void range_new(shm_side_t *s, range_t *r, size_t n, unsigned seed)
 {
     range_map(r, n, NULL, seed);
-    CHECK_OK(wefti_shm_share(s->rail, r->at, n, r->fd, &r->id));
+    CHECK_OK(wefti_shm_share(s->transport, r->at, n, r->fd, &r->id));
     CHECK(r->id);
 }
 
 static inline void range_free(shm_side_t *s, range_t *r)
 {
-    wefti_shm_unshare(s->rail, r->id);
+    wefti_shm_unshare(s->transport, r->id);
     close(r->fd);
     munmap(r->at, r->n);
 }
@@ -89,8 +89,8 @@ static inline void scene_close(scene_t *s)
 {
     shm_end_close(&s->ea);
     shm_end_close(&s->eb);
-    CHECK(rail_of(&s->b)->n_mapped == 0);
-    CHECK(rail_of(&s->b)->mapped_bytes == 0);
+    CHECK(transport_of(&s->b)->n_mapped == 0);
+    CHECK(transport_of(&s->b)->mapped_bytes == 0);
     shm_side_close(&s->a);
     shm_side_close(&s->b);
     CHECK_EQ(shm_maps(), 0);
@@ -116,7 +116,7 @@ static inline unsigned offer(scene_t *s, const weft_iov_t *iov, size_t iov_n, sh
 static inline uint64_t move(scene_t *s, const weft_iov_t *iov, size_t iov_n)
 {
     shm_xfer_t sent, got;
-    uint64_t total = 0, before = rail_of(&s->b)->mapped_copies;
+    uint64_t total = 0, before = transport_of(&s->b)->mapped_copies;
     for (size_t i = 0; i < iov_n; i++)
         total += iov[i].len;
     uint8_t *to = malloc(total);
@@ -133,7 +133,7 @@ static inline uint64_t move(scene_t *s, const weft_iov_t *iov, size_t iov_n)
         if (memcmp(at, iov[k].base, iov[k].len))
             FAIL("piece %zu of %zu is not what was sent", k, iov_n);
     free(to);
-    return rail_of(&s->b)->mapped_copies - before;
+    return transport_of(&s->b)->mapped_copies - before;
 }
 
 static inline uint64_t move1(scene_t *s, void *p, size_t n)

@@ -126,50 +126,50 @@ void shm_side_open(shm_side_t *s, uint64_t ring, const char *copy)
     config.shm_copy = copy;
     s->fabric.ops = &ops;
     s->fabric.up = &up;
-    if (wefti_shm_open(&s->fabric, &config, &s->rail))
+    if (wefti_shm_open(&s->fabric, &config, &s->transport))
         DIE("wefti_shm_open");
 }
 
 void shm_side_close(shm_side_t *s)
 {
-    wefti_shm_close(s->rail);
+    wefti_shm_close(s->transport);
 }
 
 unsigned shm_progress(shm_side_t *s)
 {
     s->in_progress = true;
-    unsigned n = wefti_shm_progress(s->rail);
+    unsigned n = wefti_shm_progress(s->transport);
     s->in_progress = false;
     return n;
 }
 
 void shm_sleep(shm_side_t *s, int ms)
 {
-    struct pollfd p = {.fd = wefti_shm_fd(s->rail), .events = POLLIN};
-    if (wefti_shm_arm(s->rail))
+    struct pollfd p = {.fd = wefti_shm_fd(s->transport), .events = POLLIN};
+    if (wefti_shm_arm(s->transport))
         return;
     s->sleeps++;
     s->slept_out += poll(&p, 1, ms) == 0;
-    wefti_shm_disarm(s->rail);
+    wefti_shm_disarm(s->transport);
 }
 
 /* --- ends --------------------------------------------------------------------------------------------------------------- */
 
 /* Two that have met: what the hello would have told both. */
-static wefti_meeting_t meeting(int side, const uint8_t *card, size_t card_n)
+static wefti_meeting_t meeting(int side, const uint8_t *caps, size_t caps_n)
 {
-    return (wefti_meeting_t){.side = (uint8_t)side, .binding = "met", .card = card, .card_n = card_n};
+    return (wefti_meeting_t){.side = (uint8_t)side, .binding = "met", .caps = caps, .caps_n = caps_n};
 }
 
 weft_status_t shm_end_try(shm_side_t *s, shm_end_t *e, shm_side_t *listener)
 {
     static uint8_t addr[WEFTI_LANE_ADDR_MAX];
-    uint8_t card[WEFTI_CARD_MAX];
-    size_t n = listener ? listener->rail->ops->card(listener->rail, WEFTI_SIDE_LISTENER, card) : 0;
-    wefti_meeting_t with = meeting(listener ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, card, n);
+    uint8_t caps[WEFTI_CAPS_MAX];
+    size_t n = listener ? listener->transport->ops->caps(listener->transport, WEFTI_SIDE_LISTENER, caps) : 0;
+    wefti_meeting_t with = meeting(listener ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, caps, n);
     memset(e, 0, sizeof *e);
     e->side = s;
-    weft_status_t st = s->rail->ops->lane_new(s->rail, &with, e, addr, &e->addr_n, &e->lane);
+    weft_status_t st = s->transport->ops->lane_new(s->transport, &with, e, addr, &e->addr_n, &e->lane);
     if (!st && e->addr_n > sizeof e->addr)
         DIE("an address too long");
     memcpy(e->addr, addr, st ? 0 : e->addr_n);
@@ -211,13 +211,13 @@ static void swap(int fd, const void *ours, void *theirs, size_t n)
 
 void shm_meet(shm_side_t *s, shm_end_t *e, int fd)
 {
-    uint8_t own[WEFTI_CARD_MAX], card[WEFTI_CARD_MAX], theirs[256], addr[WEFTI_LANE_ADDR_MAX];
-    size_t n = s->rail->ops->card(s->rail, WEFTI_SIDE_LISTENER, own);
-    swap(fd, own, card, n);
-    wefti_meeting_t with = meeting(memcmp(own, card, n) < 0 ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, card, n);
+    uint8_t own[WEFTI_CAPS_MAX], caps[WEFTI_CAPS_MAX], theirs[256], addr[WEFTI_LANE_ADDR_MAX];
+    size_t n = s->transport->ops->caps(s->transport, WEFTI_SIDE_LISTENER, own);
+    swap(fd, own, caps, n);
+    wefti_meeting_t with = meeting(memcmp(own, caps, n) < 0 ? WEFTI_SIDE_DIALLER : WEFTI_SIDE_LISTENER, caps, n);
     memset(e, 0, sizeof *e);
     e->side = s;
-    if (s->rail->ops->lane_new(s->rail, &with, e, addr, &e->addr_n, &e->lane))
+    if (s->transport->ops->lane_new(s->transport, &with, e, addr, &e->addr_n, &e->lane))
         DIE("lane_new");
     memcpy(e->addr, addr, e->addr_n);
     swap(fd, e->addr, theirs, e->addr_n);

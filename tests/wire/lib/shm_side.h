@@ -1,7 +1,7 @@
-/* tests/wire/lib/shm_side.h - the shm rail without the rest of a fabric, and lanes whose upcalls are counted.
+/* tests/wire/lib/shm_side.h - the shm transport without the rest of a fabric, and lanes whose upcalls are counted.
  *
  * For tests that need what the common lane tests cannot give: several processes, thousands of lanes, a peer that writes into
- * the shared memory itself. A side is a runtime's rail; an end is one half of a lane. Failures end the test (exit 1). */
+ * the shared memory itself. A side is a runtime's transport; an end is one half of a lane. Failures end the test (exit 1). */
 #ifndef WEFT_TESTS_SHM_SIDE_H
 #define WEFT_TESTS_SHM_SIDE_H
 
@@ -21,7 +21,7 @@ typedef struct shm_end shm_end_t;
 
 typedef struct shm_side {
     wefti_fabric_t fabric;
-    wefti_rail_t *rail;
+    wefti_transport_t *transport;
     bool in_progress;
     uint64_t sleeps, slept_out; /* sleeps, and those that nothing ended */
 } shm_side_t;

@@ -1,9 +1,9 @@
-/* fabric/tcp/rail.c - progress, sleep, and everything the rail has to tell.
+/* fabric/tcp/transport.c - progress, sleep, and everything the transport has to tell.
  *
- * A TCP rail of our own, because UCX's carries out what any stranger writes to its port (docs/design/security.md): here a stranger meets a
+ * A TCP transport of our own, because UCX's carries out what any stranger writes to its port (docs/design/security.md): here a stranger meets a
  * greeting of fixed size, and a peer that has proved whose it is meets in.c.
  *
- * The rail is CLOSED (no descriptors) until its first lane, then OPEN until wefti_tcp_close().
+ * The transport is CLOSED (no descriptors) until its first lane, then OPEN until wefti_tcp_close().
  *
  * What costs time here is system calls, so: lanes on which records flow are hot, TP_HOT of them, and are tried with recv() on every progress.
  * All others are left to one epoll_wait() now and then: at once again while it finds something, else less and less often. Every connection is
@@ -11,7 +11,7 @@
  * back before a sleep, or when they cool down.
  *
  * Upcalls: `record` and `announced` come while a lane is read; the rest is put on lists (events, sent, pulled) and told at the end of progress.
- * tests/wire/fabric_lanes.c and fabric_tcp.c hold the rail to fabric.h's promises. */
+ * tests/wire/fabric_lanes.c and fabric_tcp.c hold the transport to fabric.h's promises. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "fabric/tcp/internal.h"
 
-#define CARD_VERSION 2 /* 2: challenges */
+#define CAPS_VERSION 2 /* 2: challenges */
 #define EVENTS 64
 #define STUCK_TRIES 8 /* lanes whose socket was full, per progress */
 #define TIMER_GRAIN_NS 10000000u
@@ -34,7 +34,7 @@ void wefti_tp_event(tp_lane_t *l, unsigned event)
 {
     l->events |= event;
     if (!wefti_list_linked(&l->event_link))
-        wefti_list_push_back(&l->rail->events, &l->event_link);
+        wefti_list_push_back(&l->transport->events, &l->event_link);
 }
 
 void wefti_tp_fail(tp_lane_t *l, weft_status_t why, const char *what)
@@ -66,7 +66,7 @@ static bool watch_again(tp_lane_t *l)
 
 void wefti_tp_cool(tp_lane_t *l)
 {
-    tp_rail_t *r = l->rail;
+    tp_transport_t *r = l->transport;
     if (!l->hot)
         return;
     l->hot = false;
@@ -80,7 +80,7 @@ void wefti_tp_cool(tp_lane_t *l)
 
 void wefti_tp_heat(tp_lane_t *l)
 {
-    tp_rail_t *r = l->rail;
+    tp_transport_t *r = l->transport;
     l->quiet = 0;
     if (l->hot || l->failed || l->state != TP_LANE_UP)
         return;
@@ -99,7 +99,7 @@ void wefti_tp_heat(tp_lane_t *l)
     r->hot[r->n_hot++] = l;
 }
 
-static unsigned poll_hot(tp_rail_t *r)
+static unsigned poll_hot(tp_transport_t *r)
 {
     unsigned n = 0;
     for (unsigned i = r->n_hot; i-- > 0;) {
@@ -120,7 +120,7 @@ static unsigned poll_hot(tp_rail_t *r)
 
 /* --- deadlines ------------------------------------------------------------------------------------------------------------- */
 
-void wefti_tp_timer(tp_rail_t *r, uint64_t at)
+void wefti_tp_timer(tp_transport_t *r, uint64_t at)
 {
     if (r->timer_at && r->timer_at <= at)
         return;
@@ -135,7 +135,7 @@ static void sooner(uint64_t *next, uint64_t at)
         *next = at;
 }
 
-static void run_timers(tp_rail_t *r)
+static void run_timers(tp_transport_t *r)
 {
     uint64_t count, now = wefti_clock_ns(), next = 0;
     ssize_t got = read(r->timer_fd, &count, sizeof count);
@@ -215,7 +215,7 @@ static void conn_event(tp_conn_t *c, uint32_t events)
     }
 }
 
-static unsigned look(tp_rail_t *r)
+static unsigned look(tp_transport_t *r)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(r->epoll_fd, events, EVENTS, 0);
@@ -229,7 +229,7 @@ static unsigned look(tp_rail_t *r)
 }
 
 /* Whoever is not hot, if it is time to look. */
-static unsigned look_now_and_then(tp_rail_t *r, bool busy)
+static unsigned look_now_and_then(tp_transport_t *r, bool busy)
 {
     uint64_t now = wefti_ticks(), most = busy ? LOOK_BUSY : LOOK_IDLE;
     if (now - r->looked < (r->look_wait < most ? r->look_wait : most))
@@ -246,7 +246,7 @@ static unsigned look_now_and_then(tp_rail_t *r, bool busy)
 
 static void tell_lane(tp_lane_t *l)
 {
-    const wefti_fabric_up_t *up = l->rail->base.fabric->up;
+    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
     unsigned events = l->events;
     l->events = 0;
     if (l->state == TP_LANE_CLOSING)
@@ -265,14 +265,14 @@ static void tell_lane(tp_lane_t *l)
         up->lane_failed(l->base.user, l->why);
         return;
     }
-    if (events & TP_EV_ROOM && l->want_room && !l->failed) {
-        l->want_room = false;
+    if (events & TP_EV_ROOM && l->want_space && !l->failed) {
+        l->want_space = false;
         up->room(l->base.user);
     }
 }
 
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
-static unsigned tell(tp_rail_t *r)
+static unsigned tell(tp_transport_t *r)
 {
     unsigned n = wefti_tp_tell_done(r);
     wefti_list_t now, *it;
@@ -285,14 +285,14 @@ static unsigned tell(tp_rail_t *r)
     return n;
 }
 
-static bool has_to_tell(const tp_rail_t *r)
+static bool has_to_tell(const tp_transport_t *r)
 {
     return !wefti_list_empty(&r->events) || !wefti_list_empty(&r->sent) || !wefti_list_empty(&r->pulled);
 }
 
 /* --- progress ------------------------------------------------------------------------------------------------------------------ */
 
-static void flush_open(tp_rail_t *r)
+static void flush_open(tp_transport_t *r)
 {
     wefti_list_t now, *it;
     wefti_list_init(&now);
@@ -301,7 +301,7 @@ static void flush_open(tp_rail_t *r)
         wefti_tp_flush(wefti_container_of(it, tp_lane_t, open_link));
 }
 
-static void flush_stuck(tp_rail_t *r)
+static void flush_stuck(tp_transport_t *r)
 {
     wefti_list_t *last = r->stuck.prev, *it;
     for (int i = 0; i < STUCK_TRIES && (it = wefti_list_pop(&r->stuck)); i++) {
@@ -311,16 +311,16 @@ static void flush_stuck(tp_rail_t *r)
     }
 }
 
-static void free_dead(tp_rail_t *r)
+static void free_dead(tp_transport_t *r)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->dead)))
         wefti_free(wefti_container_of(it, tp_conn_t, link));
 }
 
-unsigned wefti_tcp_progress(wefti_rail_t *rail, bool busy)
+unsigned wefti_tcp_progress(wefti_transport_t *transport, bool busy)
 {
-    tp_rail_t *r = tp_rail(rail);
+    tp_transport_t *r = tp_transport(transport);
     unsigned n = 0;
     if (r->epoll_fd < 0)
         return 0;
@@ -346,23 +346,23 @@ unsigned wefti_tcp_progress(wefti_rail_t *rail, bool busy)
     return n;
 }
 
-unsigned wefti_tcp_events(wefti_rail_t *rail)
+unsigned wefti_tcp_events(wefti_transport_t *transport)
 {
-    tp_rail_t *r = tp_rail(rail);
+    tp_transport_t *r = tp_transport(transport);
     unsigned n = look(r);
     free_dead(r);
     return n;
 }
 
-bool wefti_tcp_live(const wefti_rail_t *rail)
+bool wefti_tcp_live(const wefti_transport_t *transport)
 {
-    const tp_rail_t *r = (const tp_rail_t *)(const void *)rail;
+    const tp_transport_t *r = (const tp_transport_t *)(const void *)transport;
     return r->n_lanes || r->n_lingers || r->n_strangers;
 }
 
-weft_status_t wefti_tcp_arm(wefti_rail_t *rail)
+weft_status_t wefti_tcp_arm(wefti_transport_t *transport)
 {
-    tp_rail_t *r = tp_rail(rail);
+    tp_transport_t *r = tp_transport(transport);
     if (!wefti_list_empty(&r->open) || has_to_tell(r))
         return WEFT_ERR_AGAIN;
     for (unsigned i = 0; i < r->n_hot; i++) {
@@ -378,29 +378,29 @@ weft_status_t wefti_tcp_arm(wefti_rail_t *rail)
     return WEFT_OK;
 }
 
-int wefti_tcp_fd(const wefti_rail_t *rail)
+int wefti_tcp_fd(const wefti_transport_t *transport)
 {
-    const tp_rail_t *r = (const tp_rail_t *)(const void *)rail;
+    const tp_transport_t *r = (const tp_transport_t *)(const void *)transport;
     return r->epoll_fd;
 }
 
-/* --- the rail ---------------------------------------------------------------------------------------------------------------- */
+/* --- the transport ---------------------------------------------------------------------------------------------------------------- */
 
-static size_t card(wefti_rail_t *rail, int side, void *buf)
+static size_t caps(wefti_transport_t *transport, int side, void *buf)
 {
-    (void)rail, (void)side;
-    *(uint8_t *)buf = CARD_VERSION;
+    (void)transport, (void)side;
+    *(uint8_t *)buf = CAPS_VERSION;
     return 1;
 }
 
-static bool match(wefti_rail_t *rail, const void *theirs, size_t n)
+static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
 {
-    (void)rail; /* whether there is a network between us, connecting will show */
-    return n >= 1 && *(const uint8_t *)theirs == CARD_VERSION;
+    (void)transport; /* whether there is a network between us, connecting will show */
+    return n >= 1 && *(const uint8_t *)theirs == CAPS_VERSION;
 }
 
-static const wefti_rail_ops_t tcp_ops = {
-    .card = card,
+static const wefti_transport_ops_t tcp_ops = {
+    .caps = caps,
     .match = match,
     .lane_new = wefti_tp_lane_new,
     .lane_connect = wefti_tp_lane_connect,
@@ -412,17 +412,17 @@ static const wefti_rail_ops_t tcp_ops = {
     .refuse = wefti_tp_refuse,
 };
 
-weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out)
+weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
 {
-    tp_rail_t *r = wefti_calloc(1, sizeof *r);
+    tp_transport_t *r = wefti_calloc(1, sizeof *r);
     bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
     if (r && !all)
         r->devices = wefti_strdup(config->interfaces);
     if (!r || (!all && !r->devices)) {
         wefti_free(r);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a rail");
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
-    r->base = (wefti_rail_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp"};
+    r->base = (wefti_transport_t){.ops = &tcp_ops, .fabric = f, .kind = TP_KIND, .name = "tcp"};
     r->epoll_fd = r->timer_fd = r->spare_fd = -1;
     wefti_slots_init(&r->lanes, UINT32_MAX - 1);
     wefti_slots_init(&r->sends, UINT32_MAX - 1);
@@ -432,13 +432,13 @@ weft_status_t wefti_tcp_open(wefti_fabric_t *f, const wefti_config_t *config, we
                              &r->stuck, &r->events,    &r->sent,    &r->pulled, &r->bulk_busy, &r->free_frames};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         wefti_list_init(lists[i]);
-    *rail_out = &r->base;
+    *transport_out = &r->base;
     return WEFT_OK;
 }
 
-void wefti_tcp_close(wefti_rail_t *rail)
+void wefti_tcp_close(wefti_transport_t *transport)
 {
-    tp_rail_t *r = tp_rail(rail);
+    tp_transport_t *r = tp_transport(transport);
     wefti_list_t *lists[] = {&r->dials, &r->strangers, &r->lingers, &r->dead}, *it;
     for (int i = 0; i < 4; i++) {
         while ((it = wefti_list_pop(lists[i]))) {

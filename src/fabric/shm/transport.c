@@ -1,4 +1,4 @@
-/* fabric/shm/rail.c - what every progress does: closings, bells, hot lanes, work; and how the rail goes to sleep.
+/* fabric/shm/transport.c - what every progress does: closings, bells, hot lanes, work; and how the transport goes to sleep.
  *
  * To sleep is to say so (`sleeping`), to park every lane, and to look once more at all that could have come meanwhile; a peer
  * publishes, rings, and then looks at `sleeping`. park.c and bell.c say why one of the two always sees the other.
@@ -10,7 +10,7 @@
  * look was SWEEP_NS ago, every lane is looked at, and what has something gets its bell rung by ourselves. A runtime never sleeps for
  * more than a quarter of a second (core/sleep.c).
  *
- * Promise: an armed rail whose fd stays unreadable has nothing to do, if its peers are honest; what one of them does to the bell makes the
+ * Promise: an armed transport whose fd stays unreadable has nothing to do, if its peers are honest; what one of them does to the bell makes the
  * records of others late, and loses none. tests/wire/fabric_shm_sleep.c (200,000 random sleeps) holds
  * us to it. */
 #include <errno.h>
@@ -29,8 +29,8 @@
 #define SWEEP_NS 100000000u
 #define WAKE_READS 1024 /* of 64 bytes: as much as a pipe holds */
 
-const wefti_rail_ops_t wefti_shm_ops = {
-    .card = wefti_shm_card,
+const wefti_transport_ops_t wefti_shm_ops = {
+    .caps = wefti_shm_caps,
     .match = wefti_shm_match,
     .lane_new = wefti_shm_lane_new,
     .lane_connect = wefti_shm_lane_connect,
@@ -48,18 +48,18 @@ const wefti_rail_ops_t wefti_shm_ops = {
     .unmap = wefti_shm_unmap,
 };
 
-weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_rail_t **rail_out)
+weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, wefti_transport_t **transport_out)
 {
     uint64_t ring = config->shm_ring;
     if (ring < WEFTI_RING_SMALLEST || ring > WEFTI_RING_LARGEST || (ring & (ring - 1)))
         return wefti_fail(WEFT_ERR_INVALID, "WEFT_SHM_RING is %llu bytes; it must be a power of two between 16k and 64M",
                           (unsigned long long)ring);
-    wefti_shm_rail_t *r = wefti_aligned_alloc(64, sizeof *r);
+    wefti_shm_transport_t *r = wefti_aligned_alloc(64, sizeof *r);
     if (!r)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the shm rail");
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for the shm transport");
     wefti_shm_barriers_early();
     memset(r, 0, sizeof *r);
-    r->rail = (wefti_rail_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm"};
+    r->transport = (wefti_transport_t){.ops = &wefti_shm_ops, .fabric = f, .kind = WEFTI_SHM_KIND, .name = "shm"};
     r->ring_bytes = (uint32_t)ring;
     r->frame_max = wefti_shm_frame_max((uint32_t)ring);
     r->copy_ring = config->shm_copy && !strcmp(config->shm_copy, "ring");
@@ -77,13 +77,13 @@ weft_status_t wefti_shm_open(wefti_fabric_t *f, const wefti_config_t *config, we
     pthread_mutex_init(&r->share_lock, NULL);
     wefti_slots_init(&r->lanes, UINT32_C(1) << 24);
     wefti_shm_boot_id(r);
-    *rail_out = &r->rail;
+    *transport_out = &r->transport;
     return WEFT_OK;
 }
 
-void wefti_shm_close(wefti_rail_t *rail)
+void wefti_shm_close(wefti_transport_t *transport)
 {
-    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     for (uint32_t i = 0; i < r->lanes.n; i++) {
         wefti_shm_lane_t *lane = wefti_shm_lane_at(r, i);
         if (!lane)
@@ -100,25 +100,25 @@ void wefti_shm_close(wefti_rail_t *rail)
     wefti_free(r);
 }
 
-weft_status_t wefti_shm_share(wefti_rail_t *rail, void *base, size_t n, int fd, uint64_t *id_out)
+weft_status_t wefti_shm_share(wefti_transport_t *transport, void *base, size_t n, int fd, uint64_t *id_out)
 {
-    return wefti_shm_share_add((wefti_shm_rail_t *)rail, base, n, fd, id_out);
+    return wefti_shm_share_add((wefti_shm_transport_t *)transport, base, n, fd, id_out);
 }
 
-void wefti_shm_unshare(wefti_rail_t *rail, uint64_t id)
+void wefti_shm_unshare(wefti_transport_t *transport, uint64_t id)
 {
-    wefti_shm_share_remove((wefti_shm_rail_t *)rail, id);
+    wefti_shm_share_remove((wefti_shm_transport_t *)transport, id);
 }
 
-int wefti_shm_fd(wefti_rail_t *rail)
+int wefti_shm_fd(wefti_transport_t *transport)
 {
-    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     return r->bell ? r->self.wake_fd : -1;
 }
 
 void wefti_shm_work(wefti_shm_lane_t *lane)
 {
-    wefti_shm_rail_t *r = wefti_shm_rail_of(lane);
+    wefti_shm_transport_t *r = wefti_shm_transport_of(lane);
     if (wefti_list_linked(&lane->work_link))
         return;
     wefti_list_push_back(&r->work, &lane->work_link);
@@ -128,7 +128,7 @@ void wefti_shm_work(wefti_shm_lane_t *lane)
 
 /* --- bells -------------------------------------------------------------------------------------------------------------- */
 
-static unsigned answer_word(wefti_shm_rail_t *r, uint32_t word)
+static unsigned answer_word(wefti_shm_transport_t *r, uint32_t word)
 {
     unsigned n = 0;
     uint64_t bits = atomic_exchange(&r->bell->word[word], 0);
@@ -147,7 +147,7 @@ static unsigned answer_word(wefti_shm_rail_t *r, uint32_t word)
     return n;
 }
 
-static unsigned answer_bells(wefti_shm_rail_t *r)
+static unsigned answer_bells(wefti_shm_transport_t *r)
 {
     unsigned n = 0;
     uint64_t lines = atomic_exchange(&r->bell->top, 0);
@@ -161,7 +161,7 @@ static unsigned answer_bells(wefti_shm_rail_t *r)
 }
 
 /* Look at every lane, as if no bell could be trusted: true if one has something. */
-static bool sweep(wefti_shm_rail_t *r)
+static bool sweep(wefti_shm_transport_t *r)
 {
     bool any = false;
     r->until_sweep = SWEEP_CALLS;
@@ -177,7 +177,7 @@ static bool sweep(wefti_shm_rail_t *r)
 
 /* --- progress and sleep ------------------------------------------------------------------------------------------------- */
 
-static unsigned do_work(wefti_shm_rail_t *r)
+static unsigned do_work(wefti_shm_transport_t *r)
 {
     unsigned n = 0;
     uint64_t budget = WEFTI_SHM_COPY_BUDGET;
@@ -189,7 +189,7 @@ static unsigned do_work(wefti_shm_rail_t *r)
     return n;
 }
 
-static unsigned do_closing(wefti_shm_rail_t *r)
+static unsigned do_closing(wefti_shm_transport_t *r)
 {
     unsigned n = 0;
     wefti_list_t todo, *it;
@@ -202,9 +202,9 @@ static unsigned do_closing(wefti_shm_rail_t *r)
     return n;
 }
 
-unsigned wefti_shm_progress(wefti_rail_t *rail)
+unsigned wefti_shm_progress(wefti_transport_t *transport)
 {
-    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     unsigned n = 0;
     if (WEFTI_UNLIKELY(!r->bell))
         return 0;
@@ -226,9 +226,9 @@ unsigned wefti_shm_progress(wefti_rail_t *rail)
     return n;
 }
 
-weft_status_t wefti_shm_arm(wefti_rail_t *rail)
+weft_status_t wefti_shm_arm(wefti_transport_t *transport)
 {
-    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     if (!r->bell)
         return WEFT_OK;
     if (!wefti_list_empty(&r->work) || !wefti_list_empty(&r->closing) || atomic_load(&r->n_gone))
@@ -246,13 +246,13 @@ weft_status_t wefti_shm_arm(wefti_rail_t *rail)
     atomic_exchange(&r->bell->sleeping, 1);
     if (wefti_shm_park_all(r) && !atomic_load(&r->bell->top))
         return WEFT_OK;
-    wefti_shm_disarm(rail);
+    wefti_shm_disarm(transport);
     return WEFT_ERR_AGAIN;
 }
 
-void wefti_shm_disarm(wefti_rail_t *rail)
+void wefti_shm_disarm(wefti_transport_t *transport)
 {
-    wefti_shm_rail_t *r = (wefti_shm_rail_t *)rail;
+    wefti_shm_transport_t *r = (wefti_shm_transport_t *)transport;
     char bytes[64];
     if (!r->armed)
         return;

@@ -1,6 +1,6 @@
-/* fabric/ucx/ux.h - what the files of the ucx rail share.
+/* fabric/ucx/internal.h - what the files of the ucx transport share.
  *
- *   rail.c    UCX's context and worker; progress, arm; what waits for an upcall
+ *   transport.c    UCX's context and worker; progress, arm; what waits for an upcall
  *   lane.c    the life of a lane, and which UCX endpoint is whose
  *   frame.c   records out and in
  *   xfer.c    announcements out and in; payloads by UCX's rendezvous
@@ -29,7 +29,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
-#include "fabric/fabric.h"
+#include "fabric/module.h"
 
 #define UX_AM_ID 0
 #define UX_AM_CHUNK 1
@@ -57,7 +57,7 @@ enum {
     UX_REC_PULL = 8       /* receiver: u64 id, u64 slot, u64 want (chunks only) */
 };
 
-typedef struct ux_rail ux_rail_t;
+typedef struct ux_transport ux_transport_t;
 typedef struct ux_lane ux_lane_t;
 typedef struct ux_ep ux_ep_t;
 typedef struct ux_pull ux_pull_t;
@@ -80,14 +80,14 @@ typedef struct ux_peer {
 } ux_peer_t;
 
 struct ux_ep {
-    ux_rail_t *rail;
+    ux_transport_t *transport;
     ux_lane_t *lane;     /* NULL: spare */
     ux_peer_t *peer;
     ucp_ep_h ucp;
     uint32_t number;     /* the how-manieth to this peer */
     bool failed;         /* UCX said so */
     bool closing;
-    wefti_list_t link;   /* peer's spare, then rail->ep_events */
+    wefti_list_t link;   /* peer's spare, then transport->ep_events */
 };
 
 typedef enum ux_state {
@@ -102,18 +102,18 @@ enum { UX_EV_ROOM = 1, UX_EV_FAILED = 2, UX_EV_CLOSE = 4, UX_EV_HELLO = 8, UX_EV
 
 struct ux_lane {
     wefti_lane_t base;
-    ux_rail_t *rail;
+    ux_transport_t *transport;
     uint64_t token, peer_token;
     ux_ep_t *ep;
     ux_state_t state;
     ux_frame_t *frame;      /* being filled; NULL: none taken */
     uint32_t used;          /* bytes of it */
     uint32_t tx_seq, rx_seq;
-    uint32_t epoch;         /* of rail, when the first record went out */
+    uint32_t epoch;         /* of transport, when the first record went out */
     unsigned in_flight;     /* frames UCX or the backlog has */
     unsigned untold;        /* transfers that are done and not told */
     unsigned chunks;        /* UCX has */
-    bool want_room;
+    bool want_space;
     bool failed;            /* lane_failed is due or was called */
     bool bye;               /* the peer has closed */
     bool hello_seen;
@@ -122,12 +122,12 @@ struct ux_lane {
     uint64_t hello_number;
     weft_status_t why;
     unsigned events;
-    wefti_list_t open_link; /* rail->open: `frame` has records that wait for progress */
+    wefti_list_t open_link; /* transport->open: `frame` has records that wait for progress */
     wefti_list_t event_link;
     wefti_list_t backlog;   /* frames committed before there was an endpoint */
     wefti_list_t announces; /* of ux_announce_t */
     wefti_list_t pumping;   /* of ux_announce_t: chunks to send */
-    wefti_list_t pump_link; /* rail->pumps */
+    wefti_list_t pump_link; /* transport->pumps */
     wefti_list_t offers;    /* of ux_pull_t, not yet pulled or refused */
     wefti_list_t pulling;
     wefti_map_t offer_ids;
@@ -135,14 +135,14 @@ struct ux_lane {
     wefti_list_t ones;      /* of ux_one_t that UCX has */
     wefti_list_t unflushed; /* of ux_one_t: puts after which no flush was posted */
     wefti_list_t waiting;   /* of ux_one_t: not done, in order, where they go one by one */
-    wefti_list_t flush_link; /* rail->flushes */
+    wefti_list_t flush_link; /* transport->flushes */
     ux_pull_t *in_callback; /* the offer that `announced` is being told of */
     ux_peer_t *peer;
     void *peer_addr;        /* while WAITING */
 };
 
 typedef struct ux_announce {
-    wefti_list_t link; /* lane->announces or ->pumping, then rail->sent */
+    wefti_list_t link; /* lane->announces or ->pumping, then transport->sent */
     ux_lane_t *lane;
     wefti_xfer_t *x;
     uint64_t id;
@@ -159,7 +159,7 @@ typedef struct ux_announce {
 
 struct ux_pull {
     wefti_pull_t base;
-    wefti_list_t link; /* lane->offers or ->pulling, or rail->pulled */
+    wefti_list_t link; /* lane->offers or ->pulling, or transport->pulled */
     ux_lane_t *lane;
     wefti_xfer_t *x;
     void *desc;          /* UCX's; NULL once given back */
@@ -170,13 +170,13 @@ struct ux_pull {
     void *rest;          /* where the bytes nobody wants go */
     /* chunks only */
     bool chunked;
-    uint64_t slot;       /* in rail->pulls; 0: none */
+    uint64_t slot;       /* in transport->pulls; 0: none */
     size_t iov_n, iov_at, piece_at;
     uint64_t want, got;
 };
 
-struct ux_rail {
-    wefti_rail_t base;
+struct ux_transport {
+    wefti_transport_t base;
     char *tls, *devices;
     uint64_t id;            /* random: one per worker */
     pid_t pid;              /* who opened it: in a forked child UCX cannot even be closed */
@@ -187,7 +187,6 @@ struct ux_rail {
     size_t max_head;
     int fd;
     uint32_t epoch;         /* counts progress calls */
-    unsigned n_lanes;
     ux_lane_t **lanes;      /* by index in the token */
     uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
     bool chunked;           /* payloads go in chunks of our own */
@@ -201,7 +200,7 @@ struct ux_rail {
     unsigned n_eps;
     wefti_list_t sent;      /* ux_announce_t that are done */
     wefti_list_t pulled;    /* ux_pull_t that are done */
-    bool trusted;           /* with one-sided operations */
+    bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
     wefti_list_t ones;      /* ux_one_t that are done */
     wefti_list_t free_ones;
@@ -214,20 +213,29 @@ struct ux_rail {
 };
 
 /* For sentences. */
-static inline const char *wefti_ux_tls(const ux_rail_t *r) { return r->tls[0] ? r->tls : "all of UCX's"; }
-static inline ux_rail_t *ux_rail(wefti_rail_t *r) { return (ux_rail_t *)(void *)r; }
+static inline const char *wefti_ux_tls(const ux_transport_t *r) { return r->tls[0] ? r->tls : "all of UCX's"; }
+static inline ux_transport_t *ux_transport(wefti_transport_t *r) { return (ux_transport_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
 
-/* rail.c */
-extern bool wefti_ux_rendezvous; /* tests set it before the first lane: use UCX's rendezvous on TCP too */
-weft_status_t wefti_ux_start(ux_rail_t *r);
+/* transport.c; what fabric/module.h has is said there */
+weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
+void wefti_ux_close(wefti_transport_t *transport);
+unsigned wefti_ux_progress(wefti_transport_t *transport);
+weft_status_t wefti_ux_arm(wefti_transport_t *transport);
+int wefti_ux_fd(const wefti_transport_t *transport);
+weft_status_t wefti_ux_start(ux_transport_t *r);
 void wefti_ux_event(ux_lane_t *l, unsigned event);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
-bool wefti_ux_only_tcp(ucp_context_h context);
 weft_status_t wefti_ux_status(ucs_status_t st);
 
+/* facts.c */
+void wefti_ux_transports(char *buf, size_t cap);
+bool wefti_ux_only_tcp(ucp_context_h context);
+
 /* mem.c */
-void wefti_ux_mem_context(ux_rail_t *r, ucp_context_h context); /* NULL: it is about to go */
+weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out);
+void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg);
+void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context); /* NULL: it is about to go */
 
 /* process.c */
 void wefti_ux_hush(void);
@@ -237,7 +245,7 @@ enum { UX_FDS_WORKER = 32, UX_FDS_LANE = 8, UX_SPARE_FDS_MAX = 32 };
 weft_status_t wefti_ux_spare_fds(unsigned need);
 
 /* lane.c */
-weft_status_t wefti_ux_lane_new(wefti_rail_t *rail, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
+weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meeting_t *with, void *user, void *addr_buf, size_t *n_out,
                                 wefti_lane_t **lane_out);
 weft_status_t wefti_ux_lane_connect(wefti_lane_t *lane, const void *addr, size_t n);
 void wefti_ux_lane_close(wefti_lane_t *lane);
@@ -248,7 +256,7 @@ void wefti_ux_adopt(ux_lane_t *l);
 void wefti_ux_ep_close(ux_ep_t *e);
 
 /* The lane a token is for, or NULL. */
-static inline ux_lane_t *wefti_ux_lane_of(ux_rail_t *r, uint64_t token)
+static inline ux_lane_t *wefti_ux_lane_of(ux_transport_t *r, uint64_t token)
 {
     uint32_t i = (uint32_t)(token & ((1u << UX_TOKEN_INDEX_BITS) - 1));
     ux_lane_t *l = i < r->lanes_cap ? r->lanes[i] : NULL;
@@ -263,10 +271,10 @@ weft_status_t wefti_ux_chunk_pull(ux_pull_t *p, const weft_iov_t *iov, size_t io
 void wefti_ux_offer_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
 void wefti_ux_pull_arrived(ux_lane_t *l, const uint8_t *bytes, size_t n);
 void wefti_ux_taken_arrived(ux_lane_t *l, uint64_t id);
-void wefti_ux_chunk_arrived(ux_rail_t *r, const void *head, size_t head_n, const void *data, size_t n);
+void wefti_ux_chunk_arrived(ux_transport_t *r, const void *head, size_t head_n, const void *data, size_t n);
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_chunks_abandon(ux_lane_t *l);
-void wefti_ux_pump(ux_rail_t *r);
+void wefti_ux_pump(ux_transport_t *r);
 
 /* onesided.c */
 weft_status_t wefti_ux_key_new(wefti_lane_t *lane, void *base, size_t n, void *buf, size_t *len_out, void **key_out);
@@ -278,11 +286,11 @@ void wefti_ux_key_close(void *remote);
 weft_status_t wefti_ux_get(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
 weft_status_t wefti_ux_put_to(wefti_lane_t *lane, void *remote, uint64_t offset, const weft_iov_t *iov, size_t iov_n, size_t n, wefti_xfer_t *x);
 /* Go on with what the lanes have to post. */
-void wefti_ux_flush_puts(ux_rail_t *r);
+void wefti_ux_flush_puts(ux_transport_t *r);
 /* The lane closes: end what no callback of UCX will end. */
 void wefti_ux_ones_abandon(ux_lane_t *l);
-unsigned wefti_ux_tell_ones(ux_rail_t *r);
-void wefti_ux_ones_free(ux_rail_t *r);
+unsigned wefti_ux_tell_ones(ux_transport_t *r);
+void wefti_ux_ones_free(ux_transport_t *r);
 
 /* frame.c */
 void *wefti_ux_reserve(wefti_lane_t *lane, size_t n);
@@ -296,22 +304,22 @@ void wefti_ux_control_bytes(ux_lane_t *l, uint32_t kind, const void *bytes, size
 /* Room for a record of any kind, and its commit: as reserve and commit, which see. */
 uint8_t *wefti_ux_make_room(ux_lane_t *l, size_t n, bool force);
 void wefti_ux_put(ux_lane_t *l, uint32_t kind, size_t n);
-void wefti_ux_frame_arrived(ux_rail_t *r, const void *data, size_t n);
-void wefti_ux_frame_free(ux_rail_t *r, ux_frame_t *f);
+void wefti_ux_frame_arrived(ux_transport_t *r, const void *data, size_t n);
+void wefti_ux_frame_free(ux_transport_t *r, ux_frame_t *f);
 
 /* xfer.c */
 weft_status_t wefti_ux_announce(wefti_lane_t *lane, const void *rec, size_t n, const weft_iov_t *iov, size_t iov_n, uint64_t total,
                                 wefti_xfer_t *x);
 weft_status_t wefti_ux_pull(wefti_pull_t *p, const weft_iov_t *iov, size_t iov_n, uint64_t want, wefti_xfer_t *x);
 void wefti_ux_refuse(wefti_pull_t *p, bool taken);
-ucs_status_t wefti_ux_announce_arrived(ux_rail_t *r, const void *head, size_t head_n, void *desc, size_t total);
+ucs_status_t wefti_ux_announce_arrived(ux_transport_t *r, const void *head, size_t head_n, void *desc, size_t total);
 void wefti_ux_peer_refused(ux_lane_t *l, uint64_t id);
 void wefti_ux_announce_end(ux_announce_t *a, weft_status_t status);
 void wefti_ux_pull_end(ux_pull_t *p, weft_status_t status);
 /* Give every waiting offer back to UCX; they stay on lane->offers until told. */
 void wefti_ux_release_offers(ux_lane_t *l);
 void wefti_ux_tell_withdrawn(ux_lane_t *l);
-unsigned wefti_ux_tell_done(ux_rail_t *r);
+unsigned wefti_ux_tell_done(ux_transport_t *r);
 /* One of l->untold was told. */
 void wefti_ux_told(ux_lane_t *l);
 

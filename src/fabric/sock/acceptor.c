@@ -1,4 +1,4 @@
-/* fabric/sock/post.c - listening and accepting.
+/* fabric/sock/acceptor.c - listening and accepting.
  *
  * A post has one listener per bound address, all on one port. A listener is in epoll, or PAUSED: when the process has no descriptors left,
  * not even the spare one, a listener in epoll would be an event for ever, so it is taken out for a tenth of a second. A timer ends the pause: in
@@ -30,7 +30,7 @@
 #define SAY_NS 1000000000u
 #define PORT_TRIES 16
 
-struct wefti_post {
+struct wefti_acceptor {
     wefti_sock_t *sock;
     void *user;
     wefti_list_t link;
@@ -41,9 +41,9 @@ struct wefti_post {
     ino_t ino;
 };
 
-wefti_post_t *wefti_post_of_link(wefti_list_t *link)
+wefti_acceptor_t *wefti_acceptor_of_link(wefti_list_t *link)
 {
-    return wefti_container_of(link, wefti_post_t, link);
+    return wefti_container_of(link, wefti_acceptor_t, link);
 }
 
 /* --- accepting -------------------------------------------------------------------------------------------------------------- */
@@ -112,13 +112,13 @@ static void turn_away(sock_listener_t *l, int err)
 }
 
 /* Listeners that were taken out of epoll go back; if there are still no descriptors they will be back here soon. */
-void wefti_post_resume(wefti_sock_t *s)
+void wefti_acceptor_resume(wefti_sock_t *s)
 {
     if (s->spare_fd < 0)
         s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     bool left = false;
     wefti_list_each(pit, &s->posts) {
-        wefti_post_t *post = wefti_post_of_link(pit);
+        wefti_acceptor_t *post = wefti_acceptor_of_link(pit);
         wefti_list_each(it, &post->listeners) {
             sock_listener_t *l = wefti_container_of(it, sock_listener_t, link);
             if (l->paused && !wefti_sock_watch(s, l->fd, &l->watch, EPOLLIN))
@@ -133,7 +133,7 @@ void wefti_post_resume(wefti_sock_t *s)
 
 static void accepted(sock_listener_t *l, int fd, const sock_addr_t *from)
 {
-    wefti_post_t *post = l->post;
+    wefti_acceptor_t *post = l->post;
     wefti_sock_t *s = post->sock;
     char text[SOCK_ADDR_TEXT];
     sock_wire_t *w = wefti_wire_new(s);
@@ -191,7 +191,7 @@ static weft_status_t bind_failed(const sock_addr_t *a, int err)
 }
 
 /* Bind and listen at one address, which then has its real port. *err_out: errno of a failure. */
-static weft_status_t listen_at(wefti_post_t *post, sock_addr_t *a, unsigned backlog, int *err_out)
+static weft_status_t listen_at(wefti_acceptor_t *post, sock_addr_t *a, unsigned backlog, int *err_out)
 {
     wefti_sock_t *s = post->sock;
     int on = 1, err;
@@ -232,7 +232,7 @@ err_listener:
     return bind_failed(a, *err_out);
 }
 
-static void close_listeners(wefti_post_t *post)
+static void close_listeners(wefti_acceptor_t *post)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&post->listeners))) {
@@ -244,7 +244,7 @@ static void close_listeners(wefti_post_t *post)
 }
 
 /* All addresses on one port. With port 0 the first bind chooses; if the others cannot have that one, another is chosen. */
-static weft_status_t listen_all(wefti_post_t *post, sock_addrs_t *addrs, uint16_t port, unsigned backlog)
+static weft_status_t listen_all(wefti_acceptor_t *post, sock_addrs_t *addrs, uint16_t port, unsigned backlog)
 {
     for (int attempt = 1;; attempt++) {
         uint16_t chosen = port;
@@ -342,7 +342,7 @@ static bool stale(const sock_addr_t *a, const char *path)
     return dead;
 }
 
-static weft_status_t listen_unix(wefti_post_t *post, const char *path, unsigned backlog, sock_addr_t *a)
+static weft_status_t listen_unix(wefti_acceptor_t *post, const char *path, unsigned backlog, sock_addr_t *a)
 {
     int err;
     struct stat sb;
@@ -375,13 +375,14 @@ static char *join_uris(const sock_addrs_t *addrs)
     return text;
 }
 
-weft_status_t wefti_sock_post_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user, wefti_post_t **post_out)
+weft_status_t wefti_sock_acceptor_open(wefti_sock_t *s, const wefti_uri_t *uri, unsigned backlog, void *user,
+                                       wefti_acceptor_t **acceptor_out)
 {
     sock_addrs_t addrs = {0};
     weft_status_t st = open_pause(s);
     if (st)
         return st;
-    wefti_post_t *post = wefti_calloc(1, sizeof *post);
+    wefti_acceptor_t *post = wefti_calloc(1, sizeof *post);
     if (!post)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a post");
     post->sock = s;
@@ -406,19 +407,19 @@ weft_status_t wefti_sock_post_open(wefti_sock_t *s, const wefti_uri_t *uri, unsi
     }
     wefti_free(addrs.at);
     if (st) {
-        wefti_sock_post_close(post);
+        wefti_sock_acceptor_close(post);
         return st;
     }
-    *post_out = post;
+    *acceptor_out = post;
     return WEFT_OK;
 }
 
-const char *wefti_sock_post_uri(wefti_post_t *post)
+const char *wefti_sock_acceptor_uri(wefti_acceptor_t *post)
 {
     return post->uris;
 }
 
-void wefti_sock_post_close(wefti_post_t *post)
+void wefti_sock_acceptor_close(wefti_acceptor_t *post)
 {
     struct stat sb;
     /* Only the file we made: another process may have taken its place, and a forked child leaves its parent's alone. */

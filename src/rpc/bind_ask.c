@@ -1,11 +1,12 @@
-/* rpc/bind.c - which number a server has for a function: asked once per method and endpoint, before the first call goes there.
+/* rpc/bind_ask.c - the client's side of binding: it asks a server for the slot of a function, before the first call goes there.
  *
  *     NONE --a call wants it--> ASKED --BOUND, code 0--> BOUND (its calls go)
- *                                 \\--BOUND, a code--> NONE (its calls end with it: the next one asks again, for functions come)
- *     any --the endpoint is down, or a call was answered "no such number"--> NONE
+ *                                 \--BOUND, a code--> NONE (its calls end with it; the next call asks again)
+ *     any --the endpoint is down, or a call was answered "no such slot"--> NONE
  *
- * The answer has the server's signature; a method that was known by name only has it from then on. */
-#include "rpc/state.h"
+ * It is asked once per method and endpoint. The answer has the server's signature, for a method that was known by name only.
+ * bind_answer.c is the other side. */
+#include "rpc/client.h"
 
 rpc_binding_t *wefti_rpc_binding(rpc_server_t *s, weft_method_t *m)
 {
@@ -97,7 +98,7 @@ void wefti_rpc_unbound(weft_ep_t *ep, const rpc_head_t *head)
         for (uint32_t i = 0; i < s->n_bindings; i++) {
             rpc_binding_t *b = s->bindings[i];
             if (b && b->state == BINDING_BOUND && b->slot == head->slot && b->check == head->check)
-                wefti_rpc_binding_reset(b, &waiting); /* nobody waits for one that is bound */
+                wefti_rpc_binding_reset(b, &waiting); /* no call waits for one that is bound */
         }
     }
 }
@@ -111,9 +112,10 @@ void wefti_rpc_bindings_free(rpc_server_t *s)
     s->n_bindings = 0;
 }
 
-/* --- the answer -------------------------------------------------------------------------------------------------------------------- */
+/* --- the answer
+ * -------------------------------------------------------------------------------------------------------------------- */
 
-/* The server's signature. A method that knows its own was compared there; one that does not has this from now on. */
+/* The server's signature, for a method that has none; the server has compared that of any other. */
 static weft_status_t learn(weft_method_t *m, const char *text, size_t len)
 {
     char copy[WEFT_SIG_TEXT + 1];
@@ -140,7 +142,8 @@ static void refused(weft_op_t *op, weft_code_t code, const char *text, size_t le
     wefti_rpc_finish(op, WEFT_ERR_CALL);
 }
 
-/* That instance drains, or is not there any more: a client by name has others, or waits for one. Not a call that only one server can answer. */
+/* The instance drains or is gone: a client by name has others, or waits for one. Not for a call that only one server can
+ * answer. */
 static bool may_go_elsewhere(weft_op_t *op)
 {
     rpc_call_t *c = rpc_call(op);
@@ -164,7 +167,7 @@ void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
     size_t len = am->header_len - sizeof *head - sizeof bound;
     rpc_binding_t *b = (rpc_binding_t *)wefti_slots_get(&rpc_ep(ep)->binds, head->call);
     if (!b)
-        return; /* nobody wants to know any more */
+        return; /* nobody waits for it any more */
     weft_method_t *m = b->method;
     weft_status_t st = len > WEFT_SIG_TEXT ? WEFT_ERR_PROTOCOL : bound.code ? WEFT_OK : learn(m, text, len);
     if (st == WEFT_ERR_PROTOCOL || st == WEFT_ERR_INVALID) {
@@ -196,6 +199,6 @@ void wefti_rpc_bound(weft_ep_t *ep, weft_am_t *am, const rpc_head_t *head)
         else
             wefti_rpc_route(op, NULL);
     }
-    wefti_rpc_client_kick(client); /* calls that wait for the one server that knows them */
+    wefti_rpc_client_kick(client); /* for calls that wait for the one server that remembers them */
     wefti_rpc_client_unhold(client);
 }

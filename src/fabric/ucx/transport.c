@@ -1,6 +1,6 @@
-/* fabric/ucx/rail.c - UCX's context and worker, and everything the rail has to tell.
+/* fabric/ucx/transport.c - UCX's context and worker, and everything the transport has to tell.
  *
- * The rail is CLOSED (no UCX) until its first lane, then OPEN until wefti_ucx_close(): a process that only ever talks on one host
+ * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one host
  * never opens UCX, which takes milliseconds and threads.
  *
  * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process. Only
@@ -8,7 +8,7 @@
  * UCX's own keepalive is off: it sees neither a stopped peer nor, on some transports, a dead one; heartbeats above do.
  *
  * What UCX says outside an active message is put on one of three lists (events, sent, pulled) and told at the end of progress,
- * when no call of UCX is on the stack. tests/wire/fabric_lanes.c and fabric_ucx.c hold the rail to fabric.h's promises. */
+ * when no call of UCX is on the stack. tests/wire/fabric_lanes.c and fabric_ucx.c hold the transport to fabric.h's promises. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,12 +17,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/ucx/ucx.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
-#define CARD_VERSION 2
-
-bool wefti_ux_rendezvous;
+#define CAPS_VERSION 2
 
 weft_status_t wefti_ux_status(ucs_status_t st)
 {
@@ -49,7 +46,7 @@ void wefti_ux_event(ux_lane_t *l, unsigned event)
 {
     l->events |= event;
     if (!wefti_list_linked(&l->event_link))
-        wefti_list_push_back(&l->rail->events, &l->event_link);
+        wefti_list_push_back(&l->transport->events, &l->event_link);
 }
 
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what)
@@ -69,7 +66,7 @@ void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what)
 
 static ucs_status_t am_arrived(void *arg, const void *head, size_t head_n, void *data, size_t n, const ucp_am_recv_param_t *param)
 {
-    ux_rail_t *r = arg;
+    ux_transport_t *r = arg;
     if (__builtin_expect(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV, 0))
         return wefti_ux_announce_arrived(r, head, head_n, data, n);
     wefti_ux_frame_arrived(r, data, n);
@@ -90,7 +87,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     ux_frame_t *f = user;
     ux_lane_t *l = f->lane;
     ucp_request_free(request);
-    wefti_ux_frame_free(l->rail, f);
+    wefti_ux_frame_free(l->transport, f);
     l->in_flight--;
     if (l->state == UX_DRAINING) {
         wefti_ux_event(l, UX_EV_DRAINED);
@@ -98,7 +95,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     }
     if (status != UCS_OK)
         wefti_ux_fail(l, WEFT_ERR_PEER, ucs_status_string(status));
-    else if (l->want_room)
+    else if (l->want_space)
         wefti_ux_event(l, UX_EV_ROOM);
 }
 
@@ -128,7 +125,7 @@ static void configure_transport(ucp_config_t *config, const char *prefix, const 
     configure(config, major == 1 && minor < 14 ? name : whole, value);
 }
 
-static weft_status_t open_context(ux_rail_t *r, bool chunked)
+static weft_status_t open_context(ux_transport_t *r, bool chunked)
 {
     ucp_config_t *config;
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
@@ -177,11 +174,11 @@ static weft_status_t open_context(ux_rail_t *r, bool chunked)
 }
 
 /* What there is decides how payloads move, and that decides how UCX is opened: so it is asked first. */
-static weft_status_t open_right(ux_rail_t *r)
+static weft_status_t open_right(ux_transport_t *r)
 {
-    bool chunked = !strcmp(r->tls, "tcp") && !wefti_ux_rendezvous;
+    bool chunked = !strcmp(r->tls, "tcp") && !r->rendezvous;
     weft_status_t st = open_context(r, chunked);
-    if (!st && !chunked && !wefti_ux_rendezvous && wefti_ux_only_tcp(r->context)) {
+    if (!st && !chunked && !r->rendezvous && wefti_ux_only_tcp(r->context)) {
         ucp_cleanup(r->context);
         r->context = NULL;
         chunked = true;
@@ -192,7 +189,7 @@ static weft_status_t open_right(ux_rail_t *r)
 }
 
 /* Open UCX if it is not. */
-weft_status_t wefti_ux_start(ux_rail_t *r)
+weft_status_t wefti_ux_start(ux_transport_t *r)
 {
     if (r->worker)
         return WEFT_OK;
@@ -261,7 +258,7 @@ err_context:
 
 static void tell_lane(ux_lane_t *l)
 {
-    const wefti_fabric_up_t *up = l->rail->base.fabric->up;
+    const wefti_fabric_up_t *up = l->transport->base.fabric->up;
     unsigned events = l->events;
     l->events = 0;
     if (l->state == UX_CLOSING)
@@ -281,14 +278,14 @@ static void tell_lane(ux_lane_t *l)
         up->lane_failed(l->base.user, l->why);
         return;
     }
-    if (events & UX_EV_ROOM && l->want_room && !l->failed) {
-        l->want_room = false;
+    if (events & UX_EV_ROOM && l->want_space && !l->failed) {
+        l->want_space = false;
         up->room(l->base.user);
     }
 }
 
 /* Everything the lists have at this moment; what the upcalls add waits for the next progress. */
-static unsigned tell(ux_rail_t *r)
+static unsigned tell(ux_transport_t *r)
 {
     unsigned n = wefti_ux_tell_done(r) + wefti_ux_tell_ones(r);
     wefti_list_t *it;
@@ -306,16 +303,16 @@ static unsigned tell(ux_rail_t *r)
     return n;
 }
 
-static void flush_open(ux_rail_t *r)
+static void flush_open(ux_transport_t *r)
 {
     wefti_list_t *it;
     while ((it = wefti_list_pop(&r->open)))
         wefti_ux_flush(wefti_container_of(it, ux_lane_t, open_link));
 }
 
-unsigned wefti_ucx_progress(wefti_rail_t *rail)
+unsigned wefti_ux_progress(wefti_transport_t *transport)
 {
-    ux_rail_t *r = ux_rail(rail);
+    ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return 0;
     r->epoch++;
@@ -337,15 +334,9 @@ unsigned wefti_ucx_progress(wefti_rail_t *rail)
     return n;
 }
 
-bool wefti_ucx_live(const wefti_rail_t *rail)
+weft_status_t wefti_ux_arm(wefti_transport_t *transport)
 {
-    const ux_rail_t *r = (const ux_rail_t *)(const void *)rail;
-    return r->n_lanes || r->n_eps;
-}
-
-weft_status_t wefti_ucx_arm(wefti_rail_t *rail)
-{
-    ux_rail_t *r = ux_rail(rail);
+    ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
         return WEFT_OK;
     if (!wefti_list_empty(&r->open) || !wefti_list_empty(&r->pumps) || !wefti_list_empty(&r->events) ||
@@ -356,45 +347,40 @@ weft_status_t wefti_ucx_arm(wefti_rail_t *rail)
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
 }
 
-void wefti_ucx_disarm(wefti_rail_t *rail)
+int wefti_ux_fd(const wefti_transport_t *transport)
 {
-    (void)rail; /* UCX's arming ends by itself */
-}
-
-int wefti_ucx_fd(const wefti_rail_t *rail)
-{
-    const ux_rail_t *r = (const ux_rail_t *)(const void *)rail;
+    const ux_transport_t *r = (const ux_transport_t *)(const void *)transport;
     return r->fd;
 }
 
-/* --- the rail ---------------------------------------------------------------------------------------------------------------- */
+/* --- the transport ---------------------------------------------------------------------------------------------------------------- */
 
-static size_t card(wefti_rail_t *rail, int side, void *buf)
+static size_t caps(wefti_transport_t *transport, int side, void *buf)
 {
     unsigned major, minor, patch;
-    (void)rail, (void)side;
+    (void)transport, (void)side;
     ucp_get_version(&major, &minor, &patch);
-    uint8_t bytes[4] = {CARD_VERSION, (uint8_t)major, (uint8_t)minor, (uint8_t)patch};
+    uint8_t bytes[4] = {CAPS_VERSION, (uint8_t)major, (uint8_t)minor, (uint8_t)patch};
     memcpy(buf, bytes, sizeof bytes);
     return sizeof bytes;
 }
 
-static bool match(wefti_rail_t *rail, const void *theirs, size_t n)
+static bool match(wefti_transport_t *transport, const void *theirs, size_t n)
 {
-    uint8_t ours[WEFTI_CARD_MAX];
-    card(rail, WEFTI_SIDE_DIALLER, ours);
+    uint8_t ours[WEFTI_CAPS_MAX];
+    caps(transport, WEFTI_SIDE_DIALLER, ours);
     /* UCX keeps its wire within a major version. Whether there is a network between us, connecting will show. */
     return n >= 4 && !memcmp(ours, theirs, 2);
 }
 
 #define UCX_OPS \
-    .card = card, .match = match, .lane_new = wefti_ux_lane_new, .lane_connect = wefti_ux_lane_connect, \
+    .caps = caps, .match = match, .lane_new = wefti_ux_lane_new, .lane_connect = wefti_ux_lane_connect, \
     .lane_close = wefti_ux_lane_close, .reserve = wefti_ux_reserve, .commit = wefti_ux_commit, .announce = wefti_ux_announce, \
     .pull = wefti_ux_pull, .refuse = wefti_ux_refuse
 
-static const wefti_rail_ops_t ucx_ops = {UCX_OPS};
+static const wefti_transport_ops_t ucx_ops = {UCX_OPS};
 
-static const wefti_rail_ops_t ucx_trusted_ops = {
+static const wefti_transport_ops_t ucx_trusted_ops = {
     UCX_OPS,
     .key_new = wefti_ux_key_new,
     .key_free = wefti_ux_key_free,
@@ -404,26 +390,26 @@ static const wefti_rail_ops_t ucx_trusted_ops = {
     .put = wefti_ux_put_to,
 };
 
-weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, const char *tls, wefti_rail_t **rail_out)
+weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
 {
-    ux_rail_t *r = wefti_calloc(1, sizeof *r);
+    ux_transport_t *r = wefti_calloc(1, sizeof *r);
     if (!r)
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a rail");
-    r->trusted = wefti_trusted(config);
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
+    r->trusted = params->trusted;
+    r->rendezvous = params->rendezvous;
     r->base.ops = r->trusted ? &ucx_trusted_ops : &ucx_ops;
     r->base.fabric = f;
     r->base.kind = 2;
     r->base.name = "ucx";
     r->fd = -1;
     r->pid = getpid();
-    r->tls = wefti_strdup(tls);
-    bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
-    r->devices = all ? NULL : wefti_strdup(config->interfaces);
-    if (!r->tls || (!all && !r->devices)) {
+    r->tls = wefti_strdup(params->tls);
+    r->devices = params->devices ? wefti_strdup(params->devices) : NULL;
+    if (!r->tls || (params->devices && !r->devices)) {
         wefti_free(r->tls);
         wefti_free(r->devices);
         wefti_free(r);
-        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a rail");
+        return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
     }
     pthread_mutex_init(&r->mem_lock, NULL);
     wefti_slots_init(&r->announces, UINT32_MAX - 1);
@@ -439,13 +425,13 @@ weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, co
     wefti_list_init(&r->ones);
     wefti_list_init(&r->free_ones);
     wefti_list_init(&r->free_frames);
-    *rail_out = &r->base;
+    *transport_out = &r->base;
     return WEFT_OK;
 }
 
 /* Nothing waits to be sent, and no connection is half made: at once, as a rule. UCX answers a peer that connects on a connection of its own,
  * and where a worker ends while such an answer waits for that connection, an assertion of UCX's ends the process (1.13). */
-static bool settled(ux_rail_t *r, uint64_t end)
+static bool settled(ux_transport_t *r, uint64_t end)
 {
     const ucp_request_param_t none = {0};
     do {
@@ -453,14 +439,14 @@ static bool settled(ux_rail_t *r, uint64_t end)
         if (!UCS_PTR_IS_PTR(flush))
             return !flush;
         while (ucp_request_check_status(flush) == UCS_INPROGRESS && wefti_clock_ns() < end)
-            wefti_ucx_progress(&r->base);
+            wefti_ux_progress(&r->base);
         ucp_request_free(flush);
     } while (wefti_clock_ns() < end); /* and again: while it was flushed another may have come */
     return false;
 }
 
 /* False: UCX cannot be closed without danger. */
-static bool close_peers(ux_rail_t *r)
+static bool close_peers(ux_transport_t *r)
 {
     size_t at = 0;
     uint64_t id;
@@ -473,7 +459,7 @@ static bool close_peers(ux_rail_t *r)
     /* UCX wants its endpoints gone before its worker; it has never needed more than a few rounds. */
     uint64_t end = wefti_clock_ns() + 1000000000u;
     while (r->n_eps && wefti_clock_ns() < end)
-        wefti_ucx_progress(&r->base);
+        wefti_ux_progress(&r->base);
     bool can_end = !r->n_eps && settled(r, end);
     for (at = 0; (p = wefti_map_next(&r->peers, &at, &id));)
         wefti_free(p);
@@ -481,9 +467,9 @@ static bool close_peers(ux_rail_t *r)
     return can_end;
 }
 
-void wefti_ucx_close(wefti_rail_t *rail)
+void wefti_ux_close(wefti_transport_t *transport)
 {
-    ux_rail_t *r = ux_rail(rail);
+    ux_transport_t *r = ux_transport(transport);
     if (r->worker && getpid() == r->pid) {
         bool can_end = close_peers(r);
         wefti_ux_mem_context(r, NULL);
