@@ -3,14 +3,15 @@
     python -m weft.perf [--test LIST] [--size LIST] [--mode asyncio|uvloop|blocking|thread] ...
 
 A server and a client, each in a process, exchange messages; the client decides what is measured and prints the figures. Without
---listen or --connect both run here, pinned to the first two cores. Each point is first run for growing numbers of messages until a
-run takes long enough to be believed, which is the warm-up, and is then measured for about --seconds. The names of tests and of the
-fields of --json are those of `weft perf`:
+--listen or --connect both run here, pinned to the first two cores. Each point is first run for growing numbers of messages, until
+a run takes long enough to be believed. That is the warm-up; then it is measured for about --seconds. The names of tests and of
+the fields of --json are those of `weft perf`:
 
     tag_lat    ping-pong; times are half of a round trip
-    tag_bw     one way, with a window of sends that are not complete; the time ends when the receiver has said that everything
-    arrived tag_rate   the same for small messages, with a larger window am_lat     ping-pong of active messages awaits     256
-    tasks, each in a ping-pong of its own (not blocking): how many awaits a second that wait
+    tag_bw     one way, with a window of sends that are not complete; the time ends when the receiver says that everything arrived
+    tag_rate   the same for small messages, with a larger window
+    am_lat     ping-pong of active messages
+    awaits     256 tasks, each in a ping-pong of its own (not blocking): how many awaits a second that wait
 
 tests/python/test_perf.py holds us to it.
 """
@@ -266,7 +267,8 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 def start(args: argparse.Namespace, core: int | None) -> tuple[subprocess.Popen[str], str]:
     """A server of our own."""
-    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode] + (["--transports", args.transports] if args.transports else [])
+    command = [sys.executable, "-m", "weft.perf", "--listen", "--mode", args.mode]
+    command += ["--transports", args.transports] if args.transports else []
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     if core is not None:

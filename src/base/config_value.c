@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/log.h"
+#include "base/units.h"
 
 void wefti_config_env_name(const var_t *var, char name[NAME_CAP])
 {

@@ -610,6 +610,6 @@ TEST(variables_that_are_not_fit_are_listed_as_they_are_and_the_status_says_so)
     n = 0;
     setenv("WEFT_CONFIG_FILE", "/nonexistent", 1);
     CHECK_EQ(weft_config_each(count_variable, &n), WEFT_ERR_INVALID);
-    CHECK_EQ(n, 27);
+    CHECK_EQ(n, 28);
     CHECK(strstr(weft_last_error(), "/nonexistent"));
 }

@@ -89,7 +89,7 @@ TEST(an_older_callers_shorter_struct_is_one_with_zeros_at_its_end_and_a_newer_on
     CHECK_OK(wefti_runtime_merge_opts(&newer.opts, &config));
     CHECK_EQ(config.max_endpoints, 5);
     newer.more[3] = 1;
-    refused(&newer.opts, "unknown to");
+    refused(&newer.opts, "does not know");
     newer.opts.size = offsetof(weft_runtime_opts_t, max_endpoints);
     newer.opts.max_endpoints = 1u << 30; /* not his */
     CHECK_OK(wefti_runtime_merge_opts(&newer.opts, &config));

@@ -81,7 +81,7 @@ int weftpy_action_know(weftpy_action_t *a, PyObject *name, PyObject *handle)
 
 /* --- its life ------------------------------------------------------------------------------------------------------------ */
 
-/* Nobody finds it any more; those who found it before are done soon. */
+/* No call finds it any more. Wait for the threads that found it before. */
 static void let_finish(weftpy_action_t *a)
 {
     if (weftpy_runtime_forked(a->h.run))

@@ -145,7 +145,7 @@ PyObject *weftpy_awaited_future(weftpy_awaited_t *awaited)
             weftpy_completion_fd_begin(awaited->completion_fd);
             return future;
         }
-        weftpy_raise(awaited->run->st, status); /* nobody would be told: it has to end here */
+        weftpy_raise(awaited->run->st, status); /* nothing would tell of its end: wait for it here */
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
         weft_op_cancel(&awaited->op);

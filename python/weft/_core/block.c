@@ -17,12 +17,12 @@
 typedef struct block {
     weftpy_handle_t h;
     PyObject *remotes; /* list of weak references, or NULL */
-    bool alone;        /* nobody else can know of it */
+    bool alone;        /* no other client can know of it */
 } block_t;
 
 static const weftpy_handle_kind_t kind;
 
-/* Remotes of it are good for nothing from now on. */
+/* Its Remotes cannot be used any more. */
 static void forget_remotes(block_t *b)
 {
     PyObject *remotes = b->remotes;

@@ -316,7 +316,7 @@ struct weftpy_many {
     weftpy_op_t *owner;
     weft_status_t status; /* of the post that failed */
     PyObject *why;        /* and what the library said of it, or NULL */
-    bool each; /* whoever asks looks at each: what became of one is not what became of all */
+    bool each; /* the caller looks at each: one that fails does not fail all */
     struct weftpy_one {
         weft_op_t op;
         weftpy_buf_t buf;
@@ -457,7 +457,7 @@ int weftpy_handle_check(weftpy_handle_t *handle); /* -1: it is gone, or its runt
 weftpy_op_t *weftpy_handle_op(weftpy_handle_t *handle);
 extern const weftpy_gives_t weftpy_gives_handle; /* what such an operation comes to; made is the handle, whose `coming` it is */
 void weftpy_handle_end(weftpy_handle_t *handle); /* let go of it, if it is here */
-void *weftpy_handle_take(weftpy_handle_t *handle); /* it is the caller's from now on, who ends it */
+void *weftpy_handle_take(weftpy_handle_t *handle); /* the caller owns it from now on, and has to end it */
 void weftpy_handles_end(weftpy_runtime_t *run);
 int weftpy_handle_traverse(PyObject *self, visitproc visit, void *arg);
 void weftpy_handle_dealloc(PyObject *self);
@@ -481,7 +481,7 @@ PyObject *weftpy_handle_aexit(PyObject *self, PyObject *const *args, Py_ssize_t 
 PyObject *weftpy_done(weftpy_runtime_t *run, PyObject *value);
 weftpy_op_t *weftpy_handle_begin(weftpy_handle_t *handle, const weftpy_gives_t *gives); /* an Op on it, which holds it */
 
-/* foreign.c: what has no buffer protocol. 1: it is had, 0: the object has no memory, -1 with an exception */
+/* foreign.c: memory of objects without the buffer protocol. 1: *out has it, 0: the object has none, -1 with an exception */
 int weftpy_foreign_get(weftpy_state_t *st, PyObject *object, bool writable, weftpy_buf_t *out);
 /* memory.c: 1: it is a Memory that the processor cannot touch */
 int weftpy_memory_get(weftpy_state_t *st, PyObject *object, weftpy_buf_t *out);

@@ -1,9 +1,8 @@
 /* _core/handle.c - how objects begin that hold something of the library's: regions, remotes, stores, blocks, mirrors.
  *
- *     COMING -> HERE   the operation that brings it was asked for its value; one that nobody asks lets go of it
- * HERE -> GONE     it was dropped, closed or freed; or the object goes; or the runtime is closed, which ends all that are left,
- * the
- *                      youngest first, since what is younger may need what is older
+ *     COMING -> HERE   somebody asked the operation that brings it for its value; if nobody asks, it is let go of
+ *     HERE -> GONE     it was dropped, closed or freed, or the object goes, or the runtime is closed. That ends all that are
+ *                      left, the youngest first, since a younger one may need an older one
  *
  * Every handle of a runtime is in its list while it is COMING or HERE.
  *
@@ -81,7 +80,7 @@ static bool cancel_later(weftpy_runtime_t *run)
 
 void weftpy_handles_end(weftpy_runtime_t *run)
 {
-    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* what came after this would be left */
+    while (run->blocking && !weftpy_runtime_forked(run) && cancel_later(run)) { /* a handle that came later would not be ended */
         PyThreadState *save = PyEval_SaveThread();
         usleep(200); /* the library bounds how long that takes */
         PyEval_RestoreThread(save);

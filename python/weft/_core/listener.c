@@ -139,7 +139,7 @@ static void close_it(listener_t *l)
     l->listener = NULL;
     if (listener && served && !here) {
         if (weft_listener_close(listener, &served->closing) != WEFT_OK)
-            served->handler = NULL; /* a forked child: nobody is called here, and nobody frees it */
+            served->handler = NULL; /* a forked child: the handler is not called here, and not freed */
         return;
     }
     if (listener)

@@ -140,12 +140,12 @@ PyObject *weftpy_loop_move(weftpy_runtime_t *run, PyObject *loop)
                                  "the runtime belongs to an event loop that is running in another thread: stop that loop first");
     PyObject *old = Py_XNewRef(run->loop);
     let_go(run);
-    if (weftpy_runtime_check(run)) { /* the loop it had did that */
+    if (weftpy_runtime_check(run)) { /* code of the old loop closed it */
         Py_XDECREF(old);
         return NULL;
     }
     run->moves++;
-    run->turning = false; /* a task that is stepped by a turn may be who moves it */
+    run->turning = false; /* a task that a turn steps may be moving it */
     weftpy_progress(run); /* which disarms it: the new loop has not been told of anything yet */
     if (weftpy_loop_attach(run, loop)) {
         PyObject *type, *error, *trace;

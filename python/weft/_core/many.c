@@ -121,7 +121,7 @@ static weftpy_op_t *gather(weftpy_endpoint_t *ep, const weftpy_gives_t *gives, P
             Py_DECREF(list);
             return NULL;
         }
-        one->op.fn = ep->run->blocking ? NULL : told; /* who waits needs no telling */
+        one->op.fn = ep->run->blocking ? NULL : told; /* a thread that waits looks for itself */
         one->op.user = many;
         one->op.timeout_ns = timeout;
     }
@@ -145,7 +145,8 @@ static PyObject *waited(weftpy_op_t *op, size_t n)
         else if (interrupted)
             PyErr_Clear(); /* the first is enough */
     }
-    for (size_t i = 0; i < n; i++) /* not before: it can run anything, and who closes the runtime must not find nobody waiting */
+    for (size_t i = 0; i < n;
+         i++) /* only now: releasing can run any code, and closing the runtime has to find this thread waiting until then */
         weftpy_buf_release(&many->of[i].buf);
     weft_status_t status = many->status;
     for (size_t i = 0; i < n && !status && !many->each; i++) {
@@ -182,7 +183,7 @@ PyObject *weftpy_many_posted(weftpy_op_t *op, size_t n, weft_status_t status)
         if (weft_last_error_status() == status && *weft_last_error()) {
             many->why = weftpy_text(weft_last_error()); /* now: other calls come before the exception */
             if (!many->why)
-                PyErr_Clear(); /* the text of the status has to do */
+                PyErr_Clear(); /* the text of the status is used instead */
         }
         for (size_t i = 0; i < n; i++)
             weft_op_cancel(&many->of[i].op);

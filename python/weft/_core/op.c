@@ -5,8 +5,7 @@
  * inline by the turn that saw the completion (loop.c), and one that is complete when it is awaited never meets the loop.
  *
  *     NEW -> UNDER_WAY   the library took it; from then on it holds a reference of its own, and the buffers with it
- * UNDER_WAY -> DONE  the library told us (told(), inside progress): the buffers are let go of, whoever waits is queued for the
- * turn
+ *     UNDER_WAY -> DONE  the library calls told() in progress: the buffers are released, and waiters are queued for the turn
  *
  * Cancelling is apart from that: `cancelled` makes the awaiter's CancelledError come at once, while the operation goes on to DONE
  * in its own time, with its buffer held. The value is made when it is first asked for.
@@ -47,7 +46,7 @@ weftpy_op_t *weftpy_op_new(weftpy_runtime_t *run, const weftpy_gives_t *gives)
     }
     PyObject_Init((PyObject *)op, st->op);
     op->run = (weftpy_runtime_t *)Py_NewRef((PyObject *)run);
-    op->op.fn = run->blocking ? NULL : told; /* who waits for it needs no telling, and the runtime's thread has no GIL */
+    op->op.fn = run->blocking ? NULL : told; /* a thread that waits looks for itself, and the runtime's thread has no GIL */
     op->op.user = op;
     op->op.timeout_ns = 0;
     op->gives = gives;
@@ -345,7 +344,7 @@ static PySendResult resume(PyObject *self, PyObject *unused, PyObject **result_o
         *result_out = weftpy_raise_text(run->st, WEFT_ERR_STATE, "a blocking runtime has nothing to await");
         return PYGEN_ERROR;
     }
-    if (op->blocking) { /* a task would have said that it waits; list() and its like would take it again and again, for ever */
+    if (op->blocking) { /* a task sets this flag back; list() and its like do not, and would never end */
         PyErr_SetString(PyExc_RuntimeError, "the operation is under way: await it; nothing else can go through it");
         op->blocking = 0;
         *result_out = NULL;

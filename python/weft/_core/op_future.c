@@ -119,7 +119,7 @@ static PyObject *cancel(FAST_ARGS)
     if (arg[0] && arg[0] != Py_None)
         op->message = Py_NewRef(arg[0]);
     if (op->waker || op->callbacks)
-        weftpy_op_queue(op); /* the awaiter hears of it in the next turn, the operation ends when it ends */
+        weftpy_op_queue(op); /* the awaiter learns of it in the next turn; the operation goes on until the library ends it */
     if (op->many)
         weftpy_many_cancel(op->many);
     else
@@ -127,7 +127,7 @@ static PyObject *cancel(FAST_ARGS)
     Py_RETURN_TRUE;
 }
 
-/* For those who wait for the end of the operation itself, and for nothing sooner. */
+/* Ask the operation to end; the awaiter still waits for that end. */
 static PyObject *ask_to_end(PyObject *self, PyObject *unused)
 {
     weftpy_op_t *op = (weftpy_op_t *)self;

@@ -32,7 +32,7 @@ typedef struct memory {
     weftpy_buf_t buf;
     void *map; /* kept */
     size_t map_n;
-    region_t *owner; /* whom notifications are for; NULL: nobody any more */
+    region_t *owner; /* gets the notifications; NULL: it is gone */
 } memory_t;
 
 static const weftpy_handle_kind_t kind;
@@ -132,7 +132,7 @@ static void free_and_hold(region_t *r, weft_region_t *of)
     }
 }
 
-/* Before it is freed: nobody hears of it any more, and views keep the memory. */
+/* Before it is freed: stop the notifications, and have views keep the memory. */
 static void detach(region_t *r, weft_region_t *of)
 {
     memory_t *m = memory_of(r->memory);
@@ -304,7 +304,7 @@ PyObject *weftpy_region(weftpy_runtime_t *run, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     m->owner = r;
-    if (region_opts(r, arg, m, &opts) || weftpy_runtime_check(run)) { /* the second time: objects ran code of theirs */
+    if (region_opts(r, arg, m, &opts) || weftpy_runtime_check(run)) { /* again: arguments can run any code */
         Py_DECREF(r);
         return NULL;
     }

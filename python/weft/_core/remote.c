@@ -160,7 +160,7 @@ static weftpy_op_t *with_buffer(remote_t *r, const weftpy_sig_t *sig, PyObject *
     weftpy_op_t *op = weftpy_handle_begin(&r->h, writable ? &weftpy_gives_len : &weftpy_gives_none);
     if (!op)
         return NULL;
-    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h)) /* objects ran code of theirs */
+    if (weftpy_buf_get(st, arg[0], writable, &op->buf) || weftpy_handle_check(&r->h)) /* reading the buffer can run any code */
         return (weftpy_op_t *)give_up(op);
     op->op.timeout_ns = timeout;
     return op;

@@ -49,7 +49,7 @@ void weftpy_request_let_go(weftpy_request_t *r)
     if (!a)
         return;
     bool there = r->run->rt != NULL;
-    r->a = NULL; /* first: whoever takes those that were cancelled must not find it any more */
+    r->a = NULL; /* first: take_cancelled() must not find it any more */
     if (r->run->blocking)
         weftpy_inbox_unwatch(a);
     else if (there && r->on_cancel)

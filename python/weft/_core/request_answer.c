@@ -55,7 +55,7 @@ static uint64_t bytes_of(const weft_value_t *values, size_t n)
     return sum;
 }
 
-/* Nobody waits for it any more: that is no failure of who answers. */
+/* If the caller does not wait any more, that is not a failure of the function. */
 static PyObject *answered(weftpy_request_t *r, weft_status_t status)
 {
     r->answered = !status;
@@ -205,7 +205,7 @@ PyObject *weftpy_request_send(FAST_ARGS)
     return weftpy_op_posted(op, weft_stream_send(r->a->request->stream, &value, &op->op));
 }
 
-/* Whoever views the value has the capsule: it may go after the runtime. */
+/* Views of the value hold the capsule, so it may be freed after the runtime. */
 static void free_item(PyObject *capsule)
 {
     weft_item_t *item = PyCapsule_GetPointer(capsule, NULL);

@@ -24,7 +24,7 @@ void weftpy_runtime_hold(weftpy_runtime_t *run, PyObject *object)
         run->afterwards = PyList_New(0);
     if (!run->afterwards || PyList_Append(run->afterwards, object)) {
         PyErr_Clear();
-        Py_INCREF(object); /* for ever, rather than too short */
+        Py_INCREF(object); /* never freed: that is better than too early */
     }
 }
 
@@ -211,7 +211,7 @@ static int close_later(void *self)
     weftpy_runtime_t *run = self;
     if (weftpy_inside && !Py_AddPendingCall(close_later, self)) /* such steps are in progress, too */
         return 0;
-    weftpy_runtime_close(run); /* if it is refused, it is never closed, and has one reference for ever */
+    weftpy_runtime_close(run); /* if that is refused, the runtime is never closed or freed */
     if (!run->rt)
         Py_DECREF((PyObject *)run);
     return 0;
@@ -227,7 +227,7 @@ static void finalize(PyObject *self)
     if (run->rt && PyErr_ResourceWarning(self, 1, "unclosed %R", self))
         PyErr_WriteUnraisable(self);
     if (run->rt && !run->blocking && weftpy_inside) {
-        Py_INCREF(self); /* close_later()'s; if there is no room for that call, nobody's, for ever */
+        Py_INCREF(self); /* close_later() drops it; if Python has no space for that call, it is never dropped */
         (void)Py_AddPendingCall(close_later, self);
     }
     PyErr_Restore(type, error, trace);

@@ -46,7 +46,7 @@ weft_status_t weftpy_runtime_close(weftpy_runtime_t *run)
             return WEFT_ERR_STATE;
         if (!run->rt)
             return WEFT_OK;           /* another thread closed it meanwhile */
-        weftpy_messages_release(run); /* what those who waited got is among them */
+        weftpy_messages_release(run); /* also those that ended waits have just received */
         weftpy_claims_drop(run);
         weftpy_guests_leave(&run->guests);
         weftpy_handles_end(run);

@@ -88,7 +88,7 @@ static int init(PyObject *self, PyObject *args, PyObject *kw)
             PyErr_NoMemory();
         return -1;
     }
-    s->run = (weftpy_runtime_t *)Py_NewRef(runtime); /* from here on it was opened, well or ill */
+    s->run = (weftpy_runtime_t *)Py_NewRef(runtime); /* from here on it counts as opened, whether that succeeds or not */
     weft_status_t status = weft_service_open(run->rt, name, &opts, &s->service);
     if (status) {
         s->service = NULL;
@@ -299,7 +299,7 @@ static PyObject *drain(FAST_ARGS)
     return weftpy_service_posted(s, op, weft_service_drain(s->service, &op->op));
 }
 
-/* What goes before the service itself; the service, which nobody else finds from here on. */
+/* Close what has to be closed before the service. Returns the service, which others do not find any more. */
 static weft_service_t *ending(weftpy_service_t *s)
 {
     weft_service_t *service = s->service;
@@ -311,7 +311,7 @@ static weft_service_t *ending(weftpy_service_t *s)
     return service;
 }
 
-/* The runtime is closing, and nobody has asked us. */
+/* The runtime is closing, and the service was not closed before. */
 static void leave(weftpy_guest_t *guest)
 {
     weftpy_service_t *s = (weftpy_service_t *)(void *)((char *)guest - offsetof(weftpy_service_t, guest));

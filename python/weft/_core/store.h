@@ -10,9 +10,9 @@
 int weftpy_store_name(weftpy_state_t *st, PyObject *arg, const char **name_out);
 /* The statistics of a server, as a dict. */
 PyObject *weftpy_store_stats(const weft_store_stats_t *stats);
-/* block.c: the operation that brings a block of a store or of a transport, which is held; who posts it is there. */
+/* block.c: the operation that brings a block of a store or of a transport, which it holds. The caller posts it. */
 weftpy_op_t *weftpy_block_coming(weftpy_runtime_t *run, PyObject *whose, uint64_t timeout);
-weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose); /* for who has an operation that is no Op */
+weftpy_handle_t *weftpy_block_new(weftpy_runtime_t *run, PyObject *whose); /* for operations that are no Op */
 /* remote_many.c: methods of Remote */
 PyObject *weftpy_remote_readv(FAST_ARGS);
 PyObject *weftpy_remote_writev(FAST_ARGS);

@@ -200,7 +200,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
 
 /* --- DLPack ------------------------------------------------------------------------------------------------------- */
 
-/* Whoever has it may let go of it on any thread, with the GIL or without. */
+/* The consumer may free it on any thread, with the GIL or without. */
 static void let_go(weftpy_dlpack_t *d)
 {
     PyGILState_STATE gil = PyGILState_Ensure();

@@ -222,7 +222,7 @@ static void wait_dealloc(PyObject *self)
         changes_t *c = t->watch->c;
         pthread_mutex_lock(&c->lock);
         unlink_it(&t->at);
-        if (t->row) { /* nobody asked for it: it is the next one's */
+        if (t->row) { /* the waiter did not take it: the next one gets it */
             t->row->next = c->first;
             if (!c->first)
                 c->end = &t->row->next;
@@ -296,7 +296,7 @@ static PyObject *wait_value(weftpy_runtime_t *run, weft_op_t *op, PyObject *made
 
 static const weftpy_gives_t gives_change = {.value = wait_value};
 
-/* The timer was cancelled: by us, since something came, or by whoever awaits; or the runtime closes. */
+/* The timer was cancelled: by us, since a change came; or by the awaiter; or the runtime closes. */
 static void woken(weft_op_t *wop, void *user)
 {
     weftpy_op_t *op = user;

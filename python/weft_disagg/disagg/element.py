@@ -1,20 +1,20 @@
-"""disagg.element: one compute element. This is what launchers run, by launched() or as python -m disagg.element, which takes
-longer.
+"""disagg.element: one compute element. Launchers run it, by launched() or as python -m disagg.element, which takes longer.
 
-It is told what to run by lines of JSON over a socket that it inherits, whose number is in WEFT_ELEMENT_FD, and answers there;
-without that variable lines come from stdin and answers go to the descriptor after --out. stdout is the program's.
+Lines of JSON say what to run. They come over a socket that the process inherits, whose number is in WEFT_ELEMENT_FD, and answers
+go there; without that variable lines come from stdin and answers go to the descriptor after --out. stdout is the program's.
 docs/design/launcher.md has every line.
 
-    {"do": "run", "file": ..., "params": ..., "transports": [...]}  ->  {"did": "begin"}, {"did": "stats", ...}, then {"did":
-    "result", ...} or {"do": "config", ...}, {"do": "terminate"}: at any time             {"did": "error", "error": ...,
-    "traceback": ...}; exit status 0 or 1
+    {"do": "run", "file": ..., "params": ..., "transports": [...]}
+        ->  {"did": "begin"}, {"did": "stats", ...}, then {"did": "result", ...} or
+            {"did": "error", "error": ..., "traceback": ...}; exit status 0 or 1
+    {"do": "config", ...}, {"do": "terminate"}: at any time
 
 A thread reads what comes after the first line. It starts fast: neither numpy nor asyncio, neither json nor threading nor the
-library is loaded unless the element needs it. Whoever loads threading first is the main thread to it, so that thread loads
-nothing.
+library is loaded unless the element needs it. The thread that loads threading first is the main thread for Python, so the thread
+that reads loads nothing.
 
-Promise: one last line, whatever main() does and returns; no token of a durl, which is the key of its memory, in any of
-them. tests/python/test_disagg_element.py holds us to it.
+Promise: one last line, whatever main() does and returns; no token of a durl, which is the key of its memory, in any of them.
+tests/python/test_disagg_element.py holds us to it.
 """
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ The environment of the activation says where and as whom: __OW_API_HOST, __OW_AP
 ends. The runtime that runs the action (`weft element serve`) adds WEFT_ELEMENT_CALLBACK, its own address, and
 WEFT_ELEMENT_CALLBACK_KEY, a secret of its own.
 
-    invoke      POST /api/v1/namespaces/_/actions/TEMPLATE, which does not wait for its end; the transport is added before, and
-    waits configured  the memory element PUTs its durl to the runtime that runs us, at the URL it was given, which holds good for
-    this transport only release     the transport is gone (Runtime does that), so that the element sees its user go and ends
+    invoke      POST /api/v1/namespaces/_/actions/TEMPLATE, without waiting for its end; the transport is added before, and waits
+    configured  the memory element PUTs its durl to the runtime that runs us, at the URL it was given, which is for this transport
+    release     the transport is gone (Runtime does that), so that the element sees its user go and ends
 
-A stock OpenWhisk has no request that ends an activation, and what Scad's own takes for it is not written down anywhere: the end
-of its last user is how an element learns that it was released.
+A stock OpenWhisk has no request that ends an activation, and what Scad's own takes for it is not documented: an element learns
+that it was released when its last user ends.
 
-Promise: every call ends within its time, whatever answers; nothing is asked twice that may have been carried out; no key in any
+Promise: every call ends within its time, whatever answers; no request that may have been carried out is sent again; no key in any
 text. tests/python/test_openwhisk_api.py and test_openwhisk_whole.py hold us to it.
 """
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Memory that messages are sent from and received into: buffer_region, and ucp_msg, which is a region with a message in it.
 
-    empty -> host | cuda | object     alloc_host(), alloc_cuda(), populate_ptr(); or a receive that had no memory, which makes its
-    own any -> empty                      free_host(), free_cuda(), free_mem(); what is still under way keeps the memory until it
-    is over
+    empty -> host | cuda | object     alloc_host(), alloc_cuda(), populate_ptr(); or a receive without memory, which makes its own
+    any -> empty                      free_host(), free_cuda(), free_mem(); what is still under way keeps the memory until its end
 
 tests/python/test_ucp_py_memory.py holds us to it.
 """

@@ -2,12 +2,12 @@
 
 Whoever invoked it learns its durl by a PUT to the URL that came in the parameters:
 
-    "__weft": {"name": "more", "configure": "http://10.0.0.5:8080/action/AID/transport/more?key=...", "size": 1048576, "grace":
-    10, "patience": 60}
+    "__weft": {"name": "more", "configure": "http://10.0.0.5:8080/action/AID/transport/more?key=...",
+               "size": 1048576, "grace": 10, "patience": 60}
 
 It ends when it has had users and has none for `grace` seconds, when nobody came for `patience` seconds, or with the activation's
-time; the result says which. With a server's durl among its transports (Scad's controller gives it one) it serves that, until it
-is told to end.
+time; the result says which. With a server's durl among its transports (Scad's controller gives it one) it serves that, until
+it is told to end.
 
 Promise: memory is zero at first and given back in the end; the durl goes to that one URL. tests/python/test_openwhisk_memory.py
 holds us to it.

@@ -1,15 +1,15 @@
 """python -m disagg.serve.worker: the process that runs the code of an action, one activation after the other.
 
-It is told what to do by lines over a socket that it inherits (WEFT_ELEMENT_FD), as a compute element is; docs/design/launcher.md
-has them:
+Lines over a socket that it inherits (WEFT_ELEMENT_FD) say what to do, as for a compute element; docs/design/launcher.md has them:
 
     {"do": "load", ...}                  once   {"did": "loaded"} or {"did": "error", ...}
     {"do": "run", "run": N, ...}                {"did": "begin"}, {"did": "stats"}, then {"did": "result"} or {"did": "error"},
-    all with "run": N {"do": "config", "run": N, "ask": M, ...}   {"did": "config", "ask": M, "status": 200}, or another status
-    and an "error" {"do": "terminate", "run": N}               action.terminate(): what waits in the activation is ended {"do":
-    "close", "run": N}                   action.close(): so is what is under way
+                                                all with "run": N
+    {"do": "config", "run": N, "ask": M, ...}   {"did": "config", "ask": M, "status": 200}, or another status and an "error"
+    {"do": "terminate", "run": N}               action.terminate(): what waits in the activation is ended
+    {"do": "close", "run": N}                   action.close(): what is under way is ended, too
 
-The code runs in the main thread; a second one listens. Modules and their globals stay from one activation to the next, variables
+The code runs in the main thread; a second one listens. Modules and their globals stay from one activation to the next; variables
 of the environment that came with an activation do not. The end of the socket is the end of this process, whatever its code is at.
 
 Promise: one last line for each load and run, after everything that the code printed was flushed, unless the process dies; no

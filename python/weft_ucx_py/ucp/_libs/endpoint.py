@@ -1,7 +1,7 @@
 """UCXEndpoint: one connection to one peer; and UCXListener, where peers come in.
 
     connecting, up -> lost     the peer closed, died, refused, or was never reached: is_alive() is False, raise_on_error() says
-    why
+                               why
                    -> closed   close() was called here
 
 Either ends the receives that were posted for the endpoint: with UCXConnectionReset (or why it was not reached), with UCXCanceled
