@@ -28,7 +28,7 @@ weft_status_t wefti_reg_post_end(weft_runtime_t *rt, wefti_handle_t *handle, _At
     if (st)
         return st;
     *wefti_op_scratch(op, void *) = object;
-    st = wefti_op_go(rt, op); /* start() never fails, but the runtime may be closed meanwhile */
+    st = wefti_op_post(rt, op); /* start() never fails, but the runtime may be closed meanwhile */
     if (st)
         atomic_fetch_sub(coming, 1);
     return st;
@@ -99,7 +99,7 @@ static weft_status_t post(reg_request_t *q, weft_op_t *op)
     }
     if (!st) {
         *wefti_op_scratch(op, reg_request_t *) = q;
-        st = wefti_op_go_by(rt, op, start);
+        st = wefti_op_post_by(rt, op, start);
         if (st && !q->came) /* the runtime was closed meanwhile */
             atomic_fetch_sub(&r->coming, 1);
     }

@@ -207,7 +207,7 @@ weft_status_t weft_rma_batch(weft_rma_item_t *items, size_t n, weft_op_t *op)
     op->from = items[0].remote->owner;
     for (size_t i = 0; i < n; i++) /* a fence that is called from now on is not before it, whenever the driver begins */
         items[i].status = first_of_remote(items, i) && atomic_exchange(&items[i].remote->fence, false) ? FENCED : WEFT_OK;
-    st = wefti_op_go(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    st = wefti_op_post(rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (!st)
         return WEFT_OK;
 
@@ -276,7 +276,7 @@ weft_status_t weft_rma_flush(weft_remote_t *r, weft_op_t *op)
     *wefti_op_scratch(op, rma_flush_t) = (rma_flush_t){.remote = r};
     op->from = r->owner;
     op->len = 0;
-    st = wefti_op_go(rt, op);
+    st = wefti_op_post(rt, op);
     if (st && wefti_op_scratch(op, rma_flush_t)->remote) /* the runtime was closed meanwhile */
         wefti_rma_comes_not(r);
     return st;

@@ -364,7 +364,7 @@ static void revoke_posted(wefti_call_t *call)
 static weft_status_t post(weft_region_t *region, weft_op_t *op, uint64_t generation)
 {
     *ending(op) = (ending_t){region, generation};
-    weft_status_t st = wefti_op_go(region->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
+    weft_status_t st = wefti_op_post(region->rt, op); /* its start never fails, but the runtime may be closed meanwhile */
     if (st)
         atomic_fetch_sub(&region->coming, 1);
     return st;

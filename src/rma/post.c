@@ -65,7 +65,7 @@ static weft_status_t post(weft_op_t *op, const rma_acc_t *acc)
         rma_acc(op)->epoch = atomic_exchange(&r->fence, false);
     op->len = acc->len;
     op->from = r->owner;
-    st = wefti_op_go(rt, op);
+    st = wefti_op_post(rt, op);
     if (__builtin_expect(st, 0) && rma_acc(op)->remote) /* the runtime was closed meanwhile */
         wefti_rma_comes_not(r);
     return st;

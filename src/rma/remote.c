@@ -350,7 +350,7 @@ static weft_status_t attach(weft_ep_t *ep, const void *claim, size_t n, uint8_t 
     op->buf = NULL;
     op->len = 0;
     op->from = r->owner;
-    st = wefti_op_go(rt, op);
+    st = wefti_op_post(rt, op);
     if (st && rma_acc(op)->remote) /* the runtime was closed meanwhile */
         memory_free(r);
     return st;

@@ -347,7 +347,7 @@ typedef struct rma_acc {
     uint8_t notify : 1;
     uint32_t epoch;               /* before it is live: 1 if it is the first after a fence */
 } rma_acc_t;
-_Static_assert(sizeof(rma_acc_t) <= WEFTI_OP_ROOM_SIZE, "enlarge wefti_opx_t.room");
+_Static_assert(sizeof(rma_acc_t) <= WEFTI_OP_SCRATCH_SIZE, "enlarge wefti_opx_t.room");
 
 /* Many in one post. */
 struct rma_batch {
