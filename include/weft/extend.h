@@ -160,8 +160,9 @@ WEFT_API weft_status_t weft_ext_op_may_start(weft_op_t *op);
  * Driver only. */
 WEFT_API void weft_ext_op_complete(weft_op_t *op, weft_status_t status, uint64_t sentence);
 
-/* The short way, for what is done within the posting call on any thread: if this says true, the operation may be posted, and
- * nobody has to be called when it completes. Then do it, and weft_ext_op_done() makes it complete; or prepare it after all. */
+/* The short path, for what is done within the posting call, on any thread. True: the runtime is there, the operation may be
+ * posted, and nobody has to be called when it completes. Then do the work, and complete it with weft_ext_op_done(); or prepare
+ * it after all. */
 WEFT_API bool weft_ext_op_plain(weft_runtime_t *rt, weft_op_t *op);
 WEFT_API void weft_ext_op_done(weft_runtime_t *rt, weft_op_t *op, weft_status_t status);
 

@@ -143,8 +143,9 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_key(const weft_block_t *block,
  * Only what is ours, or shared. Completes with WEFT_ERR_LIMIT, WEFT_ERR_STATE, WEFT_ERR_RANGE (shorter than it is). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_extend(weft_block_t *block, uint64_t len, weft_op_t *op);
 /* Give a block of ours to everyone, whole, under a name: from then on it is found by it, belongs to nobody and outlives our
- * lease. replace: a block of that name, ours or shared, is freed in the same moment: whoever opens the name finds one of the two. Completes with WEFT_ERR_STATE (the name is taken, or the block is not ours or shared already),
- * WEFT_ERR_INVALID (the name). */
+ * lease. replace: a block of that name, ours or shared, is freed in the same moment: whoever opens the name finds one of the
+ * two. Completes with WEFT_ERR_STATE (the name is taken, or the block is not ours or shared already), WEFT_ERR_INVALID (the
+ * name). */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_share(weft_block_t *block, const char *name, bool replace, weft_op_t *op);
 /* Free it at the server, and drop the handle: all keys and remotes of it are stale. Only what is ours, or shared. op may be
  * NULL. */

@@ -21,28 +21,6 @@ element_io_t *wefti_io_new(void)
     return (element_io_t *)wefti_calloc(1, sizeof(element_io_t));
 }
 
-/* With the transport's lock. NULL: there is none to be used again. */
-element_io_t *wefti_io_take_spare(weft_transport_t *t)
-{
-    element_io_t *io = t->spare;
-    if (io) {
-        t->spare = io->next;
-        t->n_spare--;
-    }
-    return io;
-}
-
-/* With the transport's lock. The io, if it is to be freed. */
-element_io_t *wefti_io_put_spare(weft_transport_t *t, element_io_t *io)
-{
-    if (t->n_spare >= ELEMENT_SPARE_IOS)
-        return io;
-    io->next = t->spare;
-    t->spare = io;
-    t->n_spare++;
-    return NULL;
-}
-
 static void io_free(element_io_t *io)
 {
     weft_buffer_drop(io->buf);
@@ -74,21 +52,6 @@ weft_status_t wefti_io_status(const element_io_t *io, weft_status_t st)
     if (io->why && (st == WEFT_ERR_CANCELLED || st == WEFT_ERR_CLOSED || st == WEFT_ERR_TIMEOUT))
         return io->why;
     return wefti_io_cut_off(io->t, st);
-}
-
-void wefti_io_count(weft_transport_stats_t *s, unsigned what, uint64_t size, weft_status_t st)
-{
-    if (st) {
-        s->failed++;
-    } else if (what == IO_READ) {
-        s->reads++;
-        s->bytes_read += size;
-    } else if (what == IO_WRITE) {
-        s->writes++;
-        s->bytes_written += size;
-    } else if (what == IO_ATOMIC) {
-        s->atomics++;
-    }
 }
 
 static void count(weft_transport_t *t, const element_io_t *io, weft_status_t st)
@@ -404,18 +367,6 @@ void wefti_io_cancel(weft_op_t *op, weft_status_t why)
 
 static const weft_op_kind_t kind = {
     .name = "transport", .start = start, .cancel = wefti_io_cancel, .failed = failed, .stops = true};
-
-/* By a thread that posts, with the transport's lock, if it is not RELEASED: it is inside from now on. */
-void wefti_io_come_in(weft_transport_t *t)
-{
-    atomic_fetch_add(&t->inside, 1);
-}
-
-/* It is not inside any more, and touches nothing of this room after that. */
-void wefti_io_go_out(weft_transport_t *t)
-{
-    atomic_fetch_sub(&t->inside, 1);
-}
 
 /* The same for what is counted: an io for the driver. */
 void wefti_io_come_in_slow(weft_transport_t *t)

@@ -104,15 +104,16 @@ static bool is_ordered(const weft_transport_t *t)
     return t->orders != t->obeyed && t->state != WEFT_TRANSPORT_RELEASED;
 }
 
-static bool may_be_at_once(weft_transport_t *t, size_t size, weft_op_t *op)
+static bool may_be_at_once(weft_transport_t *t, size_t size)
 {
     return !is_ordered(t) && t->state == WEFT_TRANSPORT_READY && t->route && t->route->path == WEFT_RMA_MAPPED &&
-           size <= ELEMENT_AT_ONCE && !t->slow && weft_ext_op_plain(t->rt, op);
+           size <= ELEMENT_AT_ONCE && !t->slow;
 }
 
 static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, uint64_t addr, size_t offset, weft_op_t *op)
 {
-    weft_status_t st = wefti_io_check(t, op, false);
+    bool plain = t && op && !t->server && weft_ext_op_plain(t->rt, op); /* then its runtime is there, too */
+    weft_status_t st = plain ? WEFT_OK : wefti_io_check(t, op, false);
     element_route_t *route = NULL;
     if (st)
         return st;
@@ -130,7 +131,7 @@ static weft_status_t transfer(weft_transport_t *t, unsigned what, size_t size, u
     uint64_t timeout = op->timeout_ns ? op->timeout_ns : t->timeout_ns;
     weft_buffer_t *buf = t->buf;
     weft_buffer_hold(buf);
-    if (may_be_at_once(t, size, op)) {
+    if (plain && may_be_at_once(t, size)) {
         route = t->route;
         wefti_route_ref(route);
         wefti_io_come_in(t);

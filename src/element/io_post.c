@@ -20,15 +20,12 @@ weft_status_t wefti_io_check(const weft_transport_t *t, const weft_op_t *op, boo
     return WEFT_OK;
 }
 
-/* With the lock: is there a buffer, and are these bytes in it? */
-weft_status_t wefti_io_check_local(const weft_transport_t *t, size_t size, size_t offset)
+weft_status_t wefti_io_not_local(const weft_transport_t *t, size_t size, size_t offset)
 {
     if (!t->buf)
         return weft_fail(WEFT_ERR_STATE, "the transport %s has no buffer: call weft_transport_reg() first", t->name);
-    if (offset > t->buf->len || size > t->buf->len - offset)
-        return weft_fail(WEFT_ERR_RANGE, "%zu bytes at offset %zu are not in the buffer of %zu that is registered with %s", size,
-                         offset, t->buf->len, t->name);
-    return WEFT_OK;
+    return weft_fail(WEFT_ERR_RANGE, "%zu bytes at offset %zu are not in the buffer of %zu that is registered with %s", size,
+                     offset, t->buf->len, t->name);
 }
 
 /* For a thread that is inside: it goes out. */

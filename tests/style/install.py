@@ -47,7 +47,7 @@ int main(void)
 """
 PROJECT = """cmake_minimum_required(VERSION 3.16)
 project(consumer LANGUAGES C)
-find_package(weft 0.1 REQUIRED COMPONENTS elements)
+find_package(weft 0.2 REQUIRED COMPONENTS elements)
 add_executable(shared consumer.c)
 target_link_libraries(shared PRIVATE weft::weft)
 add_executable(static consumer.c)
@@ -58,7 +58,7 @@ add_executable(elements_static elements.c)
 target_link_libraries(elements_static PRIVATE weft::elements_static)
 """
 
-LIBRARIES = [name + end for name in ("libweft", "libweft-elements") for end in (".so", ".so.0", ".so.0.1.0", ".a")]
+LIBRARIES = [name + end for name in ("libweft", "libweft-elements") for end in (".so", ".so.1", ".so.0.2.0", ".a")]
 
 room = None    # the scratch folder
 prefix = None  # where the library is installed in it
@@ -163,8 +163,8 @@ def only_what_it_stands_on(program, *more):
 
 
 def the_library_and_the_command_need_libc_and_libsodium_alone():
-    only_what_it_stands_on(find("libweft.so.0"))
-    only_what_it_stands_on(find("libweft-elements.so.0"), "libweft")
+    only_what_it_stands_on(find("libweft.so.1"))
+    only_what_it_stands_on(find("libweft-elements.so.1"), "libweft")
     only_what_it_stands_on(find("bin/weft"), "libm", "libyaml-0")
 
 
@@ -184,8 +184,8 @@ def the_module_is_found_after_the_tree_was_moved():
 def judge(program, shared, elements):
     """Which of our libraries does it need, and does it run?"""
     wants = needed(program)
-    assert ("libweft.so.0" in wants) == shared, wants
-    assert ("libweft-elements.so.0" in wants) == (shared and elements), wants
+    assert ("libweft.so.1" in wants) == shared, wants
+    assert ("libweft-elements.so.1" in wants) == (shared and elements), wants
     only_what_it_stands_on(program, "libweft", "libweft-elements")
     env = environment()
     if shared:
