@@ -21,19 +21,6 @@ weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_i
     return WEFT_OK;
 }
 
-static weft_status_t scatter(const weft_iov_t *iov, const weft_mem_kind_t *device, const uint8_t *bytes, uint64_t len)
-{
-    weft_status_t st = WEFT_OK;
-    for (; len && !st; iov++) {
-        uint64_t n = iov->len < len ? iov->len : len;
-        if (n)
-            st = wefti_mem_move(device, iov->base, bytes, n);
-        bytes += n;
-        len -= n;
-    }
-    return st;
-}
-
 /* --- the fetch ------------------------------------------------------------------------------------------------------------- */
 
 static void unallocate(weft_op_t *op, const am_into_t *into)
@@ -50,13 +37,11 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     weft_op_t *op = wefti_op_of_scratch(p);
     weft_ep_t *ep = p->source;
     am_msg_t *viewed = p->view ? p->msg : NULL;
-    am_ep(ep)->pulling--;
-    if (status) {
-        status = op->status ? op->status : wefti_ep_why(ep, status); /* it was cancelled meanwhile, or its time is over */
+    status = wefti_ep_pulled(ep, op, status);
+    if (status)
         unallocate(op, &p->into);
-    } else if (viewed) {
+    else if (viewed)
         op->buf = viewed->own;
-    }
     wefti_op_complete(op, status);
     if (viewed)
         wefti_am_unref(viewed);
@@ -88,7 +73,7 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
     const weft_mem_kind_t *device = len ? wefti_mem_device_of(iov->base, into.kind) : NULL;
     op->len = len;
     if (m->at == AT_HERE) {
-        st = scatter(iov, device, (const uint8_t *)m->pub.data, len);
+        st = wefti_iov_scatter(iov, device, (const uint8_t *)m->pub.data, len);
         if (st)
             unallocate(op, &into);
         else
@@ -106,7 +91,7 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
     }
     wefti_opx(op)->kind = &fetch_kind;
     op->status = WEFT_OK;
-    am_ep(m->ep)->pulling++;
+    m->ep->pulls++;
     wefti_am_detach(m, AT_TAKEN);
     return WEFT_OK;
 }

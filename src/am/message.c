@@ -145,7 +145,7 @@ am_msg_t *wefti_am_block(am_msg_t *from)
         (void)wefti_timer_at(as->rt, &m->hold, wefti_now(as->rt) + as->rt->am_hold_ns);
     }
     from->moved = m;
-    wefti_flow_hold(&am_ep(m->ep)->flow, m->cost);
+    wefti_flow_hold(&am_ep(m->ep)->box.flow, m->cost);
     as->held_bytes += m->cost;
     as->held_msgs++;
     return m;
@@ -177,7 +177,7 @@ static bool answer_put(weft_ep_t *ep, const am_answer_t *answer)
     if (!rec)
         return false;
     *rec = *answer;
-    rec->word = wefti_flow_piggyback(&am_ep(ep)->flow, REC_ANSWER);
+    rec->word = wefti_flow_piggyback(&am_ep(ep)->box.flow, REC_ANSWER);
     rec->word.flags = answer->word.flags;
     ep->lane->ops->commit(ep->lane, sizeof *rec);
     return true;
@@ -255,7 +255,7 @@ void wefti_am_finish(am_msg_t *m)
         wefti_am_turn_down(m, WEFT_AM_NOT_TAKEN);
     if (__builtin_expect(m->confirm != 0, 0))
         wefti_am_turn_down(m, 0);
-    wefti_flow_consumed(m->ep, &am_ep(m->ep)->flow, m->cost);
+    wefti_flow_consumed(m->ep, &am_ep(m->ep)->box.flow, m->cost);
 }
 
 void wefti_am_let_go(am_msg_t *m)
@@ -285,8 +285,8 @@ void wefti_am_let_go(am_msg_t *m)
     uint32_t cost = m->cost;
     block_free(m);
     if (ep) {
-        wefti_flow_unhold(&am_ep(ep)->flow, cost);
-        wefti_flow_consumed(ep, &am_ep(ep)->flow, cost);
+        wefti_flow_unhold(&am_ep(ep)->box.flow, cost);
+        wefti_flow_consumed(ep, &am_ep(ep)->box.flow, cost);
     }
 }
 

@@ -83,14 +83,8 @@ static weft_status_t recv_start(weft_op_t *op)
         st = wefti_am_post(as, op);
     if (st)
         return st;
-    if (__builtin_expect(wefti_flow_n_starving(as->rt), 0)) {
-        uint32_t at = 0;
-        if (ep)
-            wefti_flow_waits(ep, &am_ep(ep)->flow);
-        else
-            while ((ep = wefti_ep_next(as->rt, &at)))
-                wefti_flow_waits(ep, &am_ep(ep)->flow);
-    }
+    if (__builtin_expect(wefti_flow_n_starving(as->rt), 0))
+        wefti_outbox_tell_starving(as->rt, ep, WEFTI_TRAFFIC_AM);
     return WEFT_OK;
 }
 

@@ -96,11 +96,9 @@ typedef struct am_state {
     weft_op_t drain_op;           /* completes at once; its callback hands waiting messages to new handlers */
     bool draining;
 
-    _Atomic uint64_t detached_bytes; /* copies of fire-and-forget sends that wait */
     wefti_mpsc_t handed_in;          /* messages with work from other threads */
     _Atomic bool called;
     wefti_call_t call;
-    wefti_count_t gone;              /* of endpoints that are no more */
 } am_state_t;
 
 static inline am_state_t *am_state(weft_runtime_t *rt) { return (am_state_t *)rt->room_state[WEFTI_ROOM_AM]; }
@@ -108,14 +106,8 @@ static inline am_state_t *am_state(weft_runtime_t *rt) { return (am_state_t *)rt
 /* --- per endpoint ------------------------------------------------------------------------------------------------------ */
 
 typedef struct am_ep {
-    wefti_flow_t flow;
+    wefti_outbox_t box;
     uint32_t record_max;      /* largest record of this lane, and at most what is worth copying */
-    uint32_t pulling;         /* payloads on their way here */
-    wefti_list_t urgent;      /* sends not yet on the lane that go first */
-    wefti_list_t pending;     /* the others, in order */
-    wefti_list_t announced;   /* sends whose payload waits for the peer */
-    wefti_list_t confirming;  /* sends that wait for their answer */
-    wefti_slots_t confirms;   /* answer id -> operation */
     wefti_list_t posted;      /* receives from this endpoint, of whatever id (am_recv_t.owner_link) */
     wefti_list_t arrived;     /* messages that wait (am_msg_t.ep_link) */
     wefti_list_t kept;        /* messages that the program has (am_msg_t.ep_link) */
@@ -123,8 +115,6 @@ typedef struct am_ep {
     uint32_t n_arrived;
     uint32_t parts_len;
     uint8_t *parts;           /* a header that comes in parts: WEFT_AM_HEADER_MAX bytes, from the first one on */
-    wefti_count_t count;
-    uint64_t sent_before;     /* of count.sent, over earlier lanes */
 } am_ep_t;
 
 static inline am_ep_t *am_ep(const weft_ep_t *ep) { return (am_ep_t *)ep->traffic[WEFTI_TRAFFIC_AM]; }
@@ -198,19 +188,6 @@ static inline am_msg_t *am_msg_now(weft_am_t *am) /* where it is now */
 
 /* --- per operation ----------------------------------------------------------------------------------------------------- */
 
-typedef struct am_send {
-    weft_ep_t *ep;
-    const void *header;
-    wefti_pieces_t payload;
-    uint32_t header_len;
-    uint32_t header_sent;     /* in parts */
-    weft_status_t why;        /* what ended it, when the fabric only says "cancelled" */
-    wefti_out_t *out;         /* while announced */
-    uint64_t confirm_id;      /* while its answer is awaited */
-    uint8_t flags;            /* F_CONFIRM, F_REPLY */
-    bool urgent, no_wait;
-} am_send_t;
-
 /* Where a payload goes: a buffer, pieces, or memory to be allocated. */
 typedef struct am_into {
     weft_iov_t one;
@@ -247,11 +224,8 @@ typedef struct am_handle {
     uint32_t id;
 } am_handle_t;
 
-_Static_assert(sizeof(am_send_t) <= WEFTI_OP_ROOM_SIZE && sizeof(am_recv_t) <= WEFTI_OP_ROOM_SIZE &&
-                   sizeof(am_pull_t) <= WEFTI_OP_ROOM_SIZE,
-               "enlarge wefti_opx_t.room");
+_Static_assert(sizeof(am_recv_t) <= WEFTI_OP_ROOM_SIZE && sizeof(am_pull_t) <= WEFTI_OP_ROOM_SIZE, "they fit an operation");
 
-static inline am_send_t *am_send(weft_op_t *op) { return wefti_op_scratch(op, am_send_t); }
 static inline am_recv_t *am_recv(weft_op_t *op) { return wefti_op_scratch(op, am_recv_t); }
 static inline am_pull_t *am_pull(weft_op_t *op) { return wefti_op_scratch(op, am_pull_t); }
 
@@ -310,9 +284,7 @@ weft_status_t wefti_am_into(am_into_t *into, void *buf, size_t cap, const weft_i
 
 /* --- send.c, recv.c, arrive.c --------------------------------------------------------------------------------------------- */
 
-void wefti_am_send_flush(weft_ep_t *ep);                            /* start what waits, as far as it goes */
-void wefti_am_send_down(weft_ep_t *ep, weft_status_t why);
-void wefti_am_answered(weft_ep_t *ep, const am_answer_t *answer);
+extern const wefti_outbox_kind_t wefti_am_sends;
 
 /* Give a message to a receive (unposted). false: no memory; op is complete with that, the message is untouched. */
 bool wefti_am_meet(weft_op_t *op, am_msg_t *m);

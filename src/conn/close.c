@@ -103,8 +103,8 @@ void wefti_close_step(wefti_epx_t *ep)
     if (ep->close_stage == WEFTI_CLOSE_DRAIN && !ep->dying && link && link->deliver && !wefti_ep_any_sends(ep)) {
         uint64_t sent = 0;
         for (int i = 0; i < WEFTI_TRAFFIC_N; i++)
-            if (ep->conn->traffic[i] && ep->conn->traffic[i]->ep_sent)
-                sent += ep->conn->traffic[i]->ep_sent(&ep->pub);
+            if (ep->conn->traffic[i] && ep->conn->traffic[i]->outbox)
+                sent += wefti_outbox_sent(ep->pub.traffic[i]);
         ep->close_stage = WEFTI_CLOSE_SENT;
         ep->pub.lane = NULL;
         link->close_count = sent;

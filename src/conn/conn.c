@@ -200,7 +200,7 @@ static void up_announced(void *lane_user, const void *bytes, size_t n, uint64_t 
         own_record(link, kind, rec, n);
 }
 
-static void up_room(void *lane_user)
+static void up_space(void *lane_user)
 {
     wefti_link_t *link = lane_user;
     if (link->owed)
@@ -208,10 +208,14 @@ static void up_room(void *lane_user)
     if (!link->deliver)
         return;
     weft_ep_t *ep = &link->ep->pub;
-    wefti_payload_room(link->ep);
-    for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++)
-        if (link->conn->traffic[i] && link->conn->traffic[i]->ep_room)
-            link->conn->traffic[i]->ep_room(ep);
+    wefti_payload_space(link->ep);
+    for (int i = 0; i < WEFTI_TRAFFIC_N && ep->lane; i++) {
+        const wefti_traffic_t *t = link->conn->traffic[i];
+        if (t && t->ep_space)
+            t->ep_space(ep);
+        if (t && t->outbox && ep->lane)
+            wefti_outbox_space(ep, ep->traffic[i]);
+    }
 }
 
 static void up_lane_failed(void *lane_user, weft_status_t why)
@@ -297,7 +301,7 @@ static const wefti_fabric_up_t upcalls = {
     .record = up_record,
     .announced = up_announced,
     .withdrawn = wefti_payload_withdrawn,
-    .room = up_room,
+    .room = up_space,
     .lane_failed = up_lane_failed,
     .lane_closed = up_lane_closed,
 };

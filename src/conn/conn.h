@@ -35,15 +35,15 @@ enum {
     WEFTI_REC_RMA_LAST = 0x3f
 };
 
-/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. Traffic without records leaves out what is about them:
- * record to withdrawn, ep_room, ep_sends_pending, ep_sent, ep_unreceived and ep_busy are NULL then. */
+/* Traffic on endpoints: one table per room above, all called on the driver except ep_new. What comes behind ep_free may be NULL, and so may
+ * `record` to `withdrawn` where there are no records. */
 typedef struct wefti_traffic {
     uint8_t first_kind, last_kind;                 /* last below first: it has no records, and only wants to know of endpoints */
     uint64_t capability;                           /* what the hello says of it: WEFT_CAN_* */
     size_t ep_state_size;                          /* bytes of ep->traffic[i] conn allocates, zeroed */
+    bool outbox;                                   /* they begin with a wefti_outbox_t */
     void (*ep_new)(weft_ep_t *ep);                 /* initialise that, and nothing else: runs on the thread that opens */
-    void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits */
-    void (*ep_room)(weft_ep_t *ep);                /* the lane has room again */
+    void (*ep_up)(weft_ep_t *ep);                  /* the lane is there (again, after a reconnect): start what waits. Before the outbox */
     /* kind: the record's first byte, which is not read again. The bytes are the peer's: base/wild.h. announced: with wefti_out_announce() */
     void (*record)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n);
     void (*announced)(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, wefti_in_t *in);
@@ -55,13 +55,14 @@ typedef struct wefti_traffic {
      * forced down here. At the beginning of a graceful close here ep->lane is still there: then only receives end, and sends go
      * on. */
     void (*ep_down)(weft_ep_t *ep, weft_status_t why, bool discard);
-    bool (*ep_sends_pending)(weft_ep_t *ep);       /* sends posted and not complete; when that ends, wefti_ep_drained() comes */
-    uint64_t (*ep_sent)(weft_ep_t *ep);            /* messages sent over this lane: the count in CLOSE */
-    uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
-    bool (*ep_busy)(weft_ep_t *ep);                /* it still has operations or transfers: the endpoint cannot be freed yet; when
-                                                      that ends, wefti_ep_drained() is called */
     void (*ep_free)(weft_ep_t *ep);
-    void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread; may be NULL */
+    void (*ep_space)(weft_ep_t *ep);               /* the lane has space again. Before the outbox */
+    bool (*ep_sends_pending)(weft_ep_t *ep);       /* beside those of the outbox: something is to be sent before a close; when that ends,
+                                                      wefti_ep_drained() is called */
+    bool (*ep_busy)(weft_ep_t *ep);                /* beside the outbox and ep->pulls: operations or transfers are under way, so the endpoint
+                                                      cannot be freed yet; when that ends, wefti_ep_drained() is called */
+    uint64_t (*ep_unreceived)(weft_ep_t *ep);      /* messages arrived that no receive has taken: the count in CLOSE_ACK */
+    void (*ep_info)(weft_ep_t *ep, weft_ep_info_t *info); /* fill in its counters; any thread */
 } wefti_traffic_t;
 
 enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_N };
@@ -78,12 +79,18 @@ struct weft_ep {
     void *traffic[WEFTI_TRAFFIC_N];
     weft_ep_id_t id;
     uint32_t peer_window;        /* recv_window of the peer, from its hello; valid once up */
+    uint32_t pulls;              /* payloads on their way here: see wefti_ep_pulled() */
     weft_status_t why;           /* of FAILED and GONE */
     uint64_t why_detail;         /* its sentence: base/detail.h */
 };
 
 /* It was not freed. Whoever is not the driver may hear that it was a moment later. */
 static inline bool wefti_ep_is_there(const weft_ep_t *ep) { return wefti_is_open(&ep->handle); }
+/* Closed here: nobody wants what still comes. */
+static inline bool wefti_ep_is_closing(const weft_ep_t *ep)
+{
+    return atomic_load_explicit(&((weft_ep_t *)(uintptr_t)ep)->state, memory_order_relaxed) == WEFT_EP_CLOSING;
+}
 /* Connected: what is posted on it may wait for the peer. */
 static inline bool wefti_ep_is_up(const weft_ep_t *ep)
 {
@@ -101,6 +108,7 @@ static inline weft_status_t wefti_ep_check(const weft_ep_t *ep)
 /* The part of the room that the rooms above see; conn/ep.h has the rest around it. */
 typedef struct wefti_conn_pub {
     uint32_t n_starving; /* flows whose peer_starving is set */
+    _Atomic uint64_t detached_bytes[WEFTI_TRAFFIC_N]; /* of sends without an operation that wait */
 } wefti_conn_pub_t;
 
 static inline uint32_t wefti_flow_n_starving(const weft_runtime_t *rt)
@@ -137,6 +145,14 @@ static inline weft_status_t wefti_ep_why(const weft_ep_t *ep, weft_status_t stat
     return ep->why ? ep->why : WEFT_ERR_PEER;
 }
 
+/* A receive that was counted in ep->pulls has its payload, or will not get it: how it completes, if the fabric says `status`. op->status is what
+ * a cancel or its deadline asked for meanwhile. Call wefti_ep_drained() after the completion. */
+static inline weft_status_t wefti_ep_pulled(weft_ep_t *ep, const weft_op_t *op, weft_status_t status)
+{
+    ep->pulls--;
+    return !status ? WEFT_OK : op->status ? op->status : wefti_ep_why(ep, status);
+}
+
 /* From traffic: sends_pending or busy turned false. Cheap to call too often. */
 void wefti_ep_drained(weft_ep_t *ep);
 
@@ -159,5 +175,7 @@ weft_status_t wefti_opts_copy(const void *opts, void *out, size_t size, const ch
 
 /* For src/open.c. */
 weft_status_t wefti_conn_attach(weft_runtime_t *rt);
+
+#include "conn/outbox.h"
 
 #endif

@@ -30,6 +30,18 @@ static size_t round_up(size_t n)
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(wefti_epx_t, pub);
 
+static void free_traffic(wefti_epx_t *ep)
+{
+    EACH_TRAFFIC(ep, t)
+    {
+        t->ep_free(&ep->pub);
+        if (t->outbox)
+            wefti_outbox_free(&ep->pub, ep->pub.traffic[t_i]);
+    }
+    memset(ep->pub.traffic, 0, sizeof ep->pub.traffic);
+    wefti_free(ep->traffic);
+}
+
 weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uint64_t reconnect_ns, bool starting,
                            wefti_epx_t **ep_out)
 {
@@ -64,9 +76,7 @@ weft_status_t wefti_ep_new(wefti_conn_t *conn, const weft_ep_hooks_t *hooks, uin
     weft_status_t st = wefti_slots_add(&conn->slots, ep, &id);
     pthread_mutex_unlock(&conn->lock);
     if (st) {
-        EACH_TRAFFIC(ep, t)
-        t->ep_free(&ep->pub);
-        wefti_free(traffic);
+        free_traffic(ep);
         wefti_handle_free(&handles, ep);
         return st == WEFT_ERR_LIMIT ? wefti_fail(st, "the runtime has %u endpoints, as many as it may (WEFT_MAX_ENDPOINTS)",
                                                  conn->rt->max_endpoints)
@@ -94,8 +104,7 @@ void wefti_ep_free(wefti_epx_t *ep)
     pthread_mutex_unlock(&conn->lock);
     wefti_ep_set_state(ep, WEFT_EP_GONE);
     ep->pub.lane = NULL;
-    EACH_TRAFFIC(ep, t)
-    t->ep_free(&ep->pub);
+    free_traffic(ep);
     wefti_payload_free(ep);
     for (wefti_peer_t *p = atomic_load(&ep->peer), *older; p; p = older) {
         older = p->older;
@@ -106,8 +115,6 @@ void wefti_ep_free(wefti_epx_t *ep)
         wefti_free(ep->dial->cache_key);
         wefti_free(ep->dial);
     }
-    wefti_free(ep->traffic);
-    memset(ep->pub.traffic, 0, sizeof ep->pub.traffic);
     wefti_handle_free(&handles, ep);
 }
 
@@ -139,7 +146,11 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
         ep->pub.why_detail = explain_end(ep, why);
     uint64_t was = wefti_why(rt, ep->pub.why_detail);
     EACH_TRAFFIC(ep, t)
-    t->ep_down(&ep->pub, why, discard);
+    {
+        if (t->outbox)
+            wefti_outbox_down(&ep->pub, ep->pub.traffic[t_i], why);
+        t->ep_down(&ep->pub, why, discard);
+    }
     if (!ep->pub.lane) /* else it closes gracefully: payloads go on */
         wefti_payload_down(ep);
     wefti_why(rt, was);
@@ -148,7 +159,7 @@ void wefti_ep_down(wefti_epx_t *ep, weft_status_t why, bool discard)
 bool wefti_ep_any_sends(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-    if (t->ep_sends_pending && t->ep_sends_pending(&ep->pub))
+    if ((t->outbox && wefti_outbox_busy(ep->pub.traffic[t_i])) || (t->ep_sends_pending && t->ep_sends_pending(&ep->pub)))
         return true;
     return false;
 }
@@ -156,9 +167,9 @@ bool wefti_ep_any_sends(wefti_epx_t *ep)
 bool wefti_ep_any_busy(wefti_epx_t *ep)
 {
     EACH_TRAFFIC(ep, t)
-    if (t->ep_busy && t->ep_busy(&ep->pub))
+    if ((t->outbox && wefti_outbox_busy(ep->pub.traffic[t_i])) || (t->ep_busy && t->ep_busy(&ep->pub)))
         return true;
-    return false;
+    return ep->pub.pulls;
 }
 
 void wefti_ep_connects_done(wefti_epx_t *ep, weft_status_t status)
@@ -245,8 +256,12 @@ void wefti_ep_went_up(wefti_epx_t *ep)
     wefti_debug("up: %s over %s", ep->link->where, ep->link->lane->transport->name);
     wefti_ep_connects_done(ep, WEFT_OK);
     EACH_TRAFFIC(ep, t)
-    if (ep->pub.lane) /* what waited goes now, and a release function of the program's may abort the endpoint */
-        t->ep_up(&ep->pub);
+    { /* what waited goes now, and a release function of the program's may abort the endpoint */
+        if (ep->pub.lane)
+            t->ep_up(&ep->pub);
+        if (ep->pub.lane && t->outbox)
+            wefti_outbox_up(&ep->pub, ep->pub.traffic[t_i]);
+    }
     if (!ep->pub.lane)
         return;
     if (ep->listener && !wefti_list_linked(&ep->ready)) /* else it reconnected while it waited there to be taken */

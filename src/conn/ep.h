@@ -57,7 +57,7 @@ void wefti_payloads_free(wefti_payloads_t *all);
 void wefti_payload_new(wefti_epx_t *ep);                  /* with the endpoint */
 void wefti_payload_down(wefti_epx_t *ep);                 /* its lane is about to be closed; the traffic knows */
 void wefti_payload_free(wefti_epx_t *ep);                 /* nothing is left of them, but in a forked child */
-void wefti_payload_room(wefti_epx_t *ep);                 /* the lane has room again */
+void wefti_payload_space(wefti_epx_t *ep);                /* the lane has space again */
 /* Upcalls that concern payloads: the link delivers. */
 void wefti_payload_announced(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec, size_t n, uint64_t total, wefti_pull_t *p);
 void wefti_payload_withdrawn(wefti_pull_t *p);
@@ -85,6 +85,7 @@ struct wefti_conn {
     uint64_t beat_at;       /* when it fires; 0: it does not */
     uint8_t uuid[WEFTI_UUID_SIZE], host[WEFTI_UUID_SIZE];
     uint64_t n_failed, n_reconnects;
+    wefti_count_t gone[WEFTI_TRAFFIC_N]; /* of endpoints that are no more */
     weft_listener_t *own;   /* behind weft_runtime_address() */
     char *own_uris;
     wefti_payloads_t payloads;

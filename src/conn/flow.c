@@ -75,7 +75,7 @@ void wefti_flow_up(weft_ep_t *ep, wefti_flow_t *f)
         wefti_flow_return(ep, f);
 }
 
-void wefti_flow_room(weft_ep_t *ep, wefti_flow_t *f)
+void wefti_flow_space(weft_ep_t *ep, wefti_flow_t *f)
 {
     if (f->credit_blocked)
         wefti_flow_return(ep, f);

@@ -45,7 +45,7 @@ typedef struct wefti_flow {
     /* the peer's to use, here */
     bool peer_starving;      /* it told us, and we owed nothing */
     bool peer_told;          /* and we told it that the window is full of what nobody asked for */
-    bool credit_blocked;     /* credit is due and found no room on the lane */
+    bool credit_blocked;     /* credit is due and found no space on the lane */
     uint32_t counts;         /* 1: messages are counted; else 0, and so are the next four */
     uint32_t granted_msgs, owed_msgs, held_msgs, window_msgs;
     uint32_t return_at_msgs; /* owed so much, it is returned in a record of its own */
@@ -60,8 +60,8 @@ void wefti_flow_init(wefti_flow_t *f, const wefti_flow_kind_t *kind, uint64_t wi
 /* In ep_up: a new lane. Grant our window less what is still held. The reserve is a quarter of the peer's window where its hello says it, else
  * of the most credit there has been on this lane, which is the first grant unless the peer still held something. */
 void wefti_flow_up(weft_ep_t *ep, wefti_flow_t *f);
-/* In ep_room: send credit that found no room. */
-void wefti_flow_room(weft_ep_t *ep, wefti_flow_t *f);
+/* The lane has space again: send credit that found none. */
+void wefti_flow_space(weft_ep_t *ep, wefti_flow_t *f);
 /* In ep_down: the peer asks for nothing any more. */
 void wefti_flow_down(weft_ep_t *ep, wefti_flow_t *f);
 
@@ -118,7 +118,7 @@ static inline void wefti_flow_spend(wefti_flow_t *f, uint64_t cost)
     f->credit -= cost;
     f->credit_msgs -= f->counts;
 }
-/* Sends wait for credit: tell the peer. false: no room on the lane to say so; ep_room comes. */
+/* Sends wait for credit: tell the peer. false: no space on the lane to say so; it is said when there is. */
 bool wefti_flow_starved(weft_ep_t *ep, wefti_flow_t *f);
 /* Credit or a question that came in a record's word. false: more than a window can have; the endpoint has been failed. Otherwise the caller
  * flushes what waits, and calls wefti_flow_waits() if it was the question and a receive waits. */

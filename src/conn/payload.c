@@ -399,7 +399,7 @@ bool wefti_payload_record(wefti_epx_t *ep, uint8_t kind, const wefti_wild_t *rec
 
 /* --- the endpoint ---------------------------------------------------------------------------------------------------------- */
 
-void wefti_payload_room(wefti_epx_t *ep)
+void wefti_payload_space(wefti_epx_t *ep)
 {
     wefti_list_t batch;
     wefti_list_init(&batch);

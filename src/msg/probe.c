@@ -28,7 +28,7 @@ static weft_status_t look(question_t *q)
     weft_msg_t *msg = wefti_msg_find_held(ms, q->ep, q->tag, q->mask);
     if (!msg) {
         if (wefti_flow_n_starving(rt)) /* who asks in a loop waits too */
-            wefti_msg_tell_starving(ms, q->ep);
+            wefti_outbox_tell_starving(rt, q->ep, WEFTI_TRAFFIC_MSG);
         return WEFT_ERR_NOTFOUND;
     }
     q->envelope = (weft_msg_envelope_t){msg->tag, msg->len, msg->from};

@@ -9,19 +9,6 @@
 
 /* --- delivery ------------------------------------------------------------------------------------------------------------- */
 
-static weft_status_t scatter(const weft_mem_kind_t *device, const weft_iov_t *iov, const uint8_t *bytes, uint64_t len)
-{
-    for (; len; iov++) {
-        uint64_t n = iov->len < len ? iov->len : len;
-        weft_status_t st = n ? wefti_mem_move(device, iov->base, bytes, n) : WEFT_OK;
-        if (st)
-            return st;
-        bytes += n;
-        len -= n;
-    }
-    return WEFT_OK;
-}
-
 /* Fill in what the receive will report, and see that it has a buffer for the message. WEFT_OK, _TRUNCATED, _NOMEM. */
 static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, uint64_t len)
 {
@@ -40,6 +27,14 @@ static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, ui
     return WEFT_OK;
 }
 
+static void unallocate(weft_op_t *op)
+{
+    if (!msg_recv(op)->alloc)
+        return;
+    wefti_free(op->buf);
+    op->buf = NULL;
+}
+
 bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, const void *bytes, uint64_t len)
 {
     msg_recv_t *r = msg_recv(op);
@@ -48,7 +43,7 @@ bool wefti_msg_deliver_bytes(weft_op_t *op, weft_ep_id_t from, uint64_t tag, con
         if (__builtin_expect(r->iov_n == 1, 1))
             st = wefti_mem_move(r->device, r->one.base, bytes, len);
         else
-            st = scatter(r->device, r->iov, (const uint8_t *)bytes, len);
+            st = wefti_iov_scatter(r->iov, r->device, (const uint8_t *)bytes, len);
         wefti_op_complete(op, st);
         return true; /* a copy that failed takes the message with it */
     }
@@ -61,14 +56,9 @@ static void pull_done(wefti_xfer_t *x, weft_status_t status)
     msg_recv_t *r = wefti_container_of(x, msg_recv_t, x);
     weft_op_t *op = wefti_op_of_scratch(r);
     weft_ep_t *ep = r->source;
-    msg_ep(ep)->pulling--;
-    if (status) {
-        status = op->status ? op->status : wefti_ep_why(ep, status); /* it was cancelled meanwhile, or its time is over */
-        if (r->alloc) {
-            wefti_free(op->buf);
-            op->buf = NULL;
-        }
-    }
+    status = wefti_ep_pulled(ep, op, status);
+    if (status)
+        unallocate(op);
     wefti_op_complete(op, status);
     wefti_ep_drained(ep);
 }
@@ -83,13 +73,10 @@ bool wefti_msg_deliver_pull(weft_op_t *op, uint64_t tag, wefti_in_t *in)
         r->x.done = pull_done;
         st = wefti_in_pull(in, r->iov_n == 1 ? &r->one : r->iov, r->iov_n, in->total, r->device, &r->x);
         if (st == WEFT_OK) {
-            msg_ep(ep)->pulling++;
+            ep->pulls++;
             return true;
         }
-        if (r->alloc) {
-            wefti_free(op->buf);
-            op->buf = NULL;
-        }
+        unallocate(op);
     } else if (st == WEFT_ERR_TRUNCATED) {
         wefti_in_refuse(in, true);
         wefti_op_complete(op, st);
@@ -134,7 +121,7 @@ static weft_status_t recv_start(weft_op_t *op)
         return st;
     wefti_msg_post(ms, op);
     if (__builtin_expect(wefti_flow_n_starving(ms->rt), 0))
-        wefti_msg_tell_starving(ms, r->ep);
+        wefti_outbox_tell_starving(ms->rt, r->ep, WEFTI_TRAFFIC_MSG);
     return WEFT_OK;
 }
 
