@@ -12,10 +12,10 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build bench lint install sim soak coverage clean
+.PHONY: help demo test test-all build bench lint install sim soak coverage clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: build ## two processes exchange messages over shared memory and TCP, with a short table of figures; one calls the other; the same from Python; a program in elements
 	@scripts/demo
@@ -23,8 +23,11 @@ demo: build ## two processes exchange messages over shared memory and TCP, with 
 with-%: # what the groups of scripts/setup need, as in with-build-test
 	@scripts/setup $(subst -, ,$*)
 
-test: with-build-test ## build and run every test: plain, with sanitizers, and the fuzzers
+test: with-build-test ## the plain build and all of its tests but the longest, in a few minutes
 	@scripts/test
+
+test-all: with-build-test ## every test: the longest too, with sanitizers, and the fuzzers
+	@scripts/test --all
 
 build: with-build ## the library and the command, optimised: build/release/weft
 	@cmake --preset release --log-level=WARNING >/dev/null

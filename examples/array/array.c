@@ -102,7 +102,7 @@ static int64_t array_add(struct array *a, uint64_t i, int64_t value)
     weft_op_t op = WEFT_OP_INIT;
     MUST(weft_rma_atomic(a->remote, WEFT_RMA_ADD, 8 * i, 8, (uint64_t)value, 0, &op));
     WAIT(op);
-    return (int64_t)op.tag;
+    return (int64_t)op.value;
 }
 
 /* Make one element at least `value`: compare-and-swap is what everything else can be made of. */
@@ -114,9 +114,9 @@ static void array_raise(struct array *a, uint64_t i, int64_t value)
         weft_op_t op = WEFT_OP_INIT;
         MUST(weft_rma_atomic(a->remote, WEFT_RMA_CAS, 8 * i, 8, (uint64_t)value, (uint64_t)seen, &op));
         WAIT(op);
-        if ((int64_t)op.tag == seen)
+        if ((int64_t)op.value == seen)
             break; /* nobody was faster */
-        seen = (int64_t)op.tag;
+        seen = (int64_t)op.value;
     }
 }
 

@@ -66,8 +66,8 @@ static void take(weft_remote_t *counter, int n)
             MUST(weft_rma_atomic(counter, WEFT_RMA_ADD, 0, 8, 1, 0, &ops[asked % AT_ONCE]));
         weft_op_t *op = &ops[got % AT_ONCE];
         WAIT(*op);
-        check(!got || op->tag > last, "a ticket is not after the one before it");
-        last = op->tag; /* what the word said before we added */
+        check(!got || op->value > last, "a ticket is not after the one before it");
+        last = op->value; /* what the word said before we added */
     }
 }
 

@@ -33,7 +33,7 @@ extern "C" {
  * if they would have to wait and 1 MiB of such copies waits already (WEFT_ERR_LIMIT if they alone are more).
  *
  * op completes with WEFT_OK when the buffers may be reused: small messages are copied and are done when this returns; large ones
- * when the peer has taken them; op->len is the length of the payload, op->tag the id.
+ * when the peer has taken them; op->len is the length of the payload, op->id the id.
  * WEFT_ERR_REJECTED: the receiver rejected it; op->reason is what it said.
  * It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint ended before or ends first.
  * Fails:  WEFT_ERR_INVALID (a NULL with a length, id WEFT_AM_ANY_ID), WEFT_ERR_LIMIT (the header is too long); with op NULL also
@@ -161,13 +161,13 @@ typedef struct weft_am_recv_opts {
 } weft_am_recv_opts_t;
 #define WEFT_AM_RECV_OPTS_INIT WEFT_INIT(weft_am_recv_opts_t)
 
-/* Receive one message, header and payload. Completes with WEFT_OK, op->len, op->tag (its id), op->header_len, op->from, op->buf if it was made;
+/* Receive one message, header and payload. Completes with WEFT_OK, op->len, op->id, op->header_len, op->from, op->buf if it was made;
  * WEFT_ERR_TRUNCATED if header or payload did not fit (op->len and op->header_len say how long they were; it is gone, and its sender
  * was told WEFT_AM_TOO_LONG); WEFT_ERR_NOMEM if no buffer could be made, and the message stays for the next receive; WEFT_ERR_PEER or
  * WEFT_ERR_CLOSED if the endpoint ends first. Ids with a handler never get here. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_recv(weft_runtime_t *rt, const weft_am_recv_opts_t *opts, weft_op_t *op);
 
-/* Receive one message header first: completes with op->buf, a weft_am_t *, kept for the caller until weft_am_release(), and op->len, op->tag,
+/* Receive one message header first: completes with weft_op_am(op), kept for the caller until weft_am_release(), and op->len, op->id,
  * op->header_len, op->from as above; fails as above. ep NULL: from any. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_take(weft_runtime_t *rt, weft_ep_t *ep, uint32_t id, weft_op_t *op);
 /* The message of an operation that is complete; NULL if it failed. */

@@ -72,7 +72,7 @@ WEFT_API const char *weft_listener_uri(const weft_listener_t *listener);
 /* The port of the first TCP address, 0 if there is none. */
 WEFT_API uint16_t weft_listener_port(const weft_listener_t *listener);
 
-/* Take the next endpoint: completes with its id in op->from, and the endpoint in op->buf as a weft_ep_t * (not to be
+/* Take the next endpoint: completes with its id in op->from, and the endpoint, weft_op_ep(op) (not to be
  * passed to weft_buf_free). Only for listeners without an accept callback. Several may be posted: a batch. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_listener_accept(weft_listener_t *listener, weft_op_t *op);
 /* The endpoint of an operation that is complete; NULL if it failed. */
@@ -138,7 +138,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_ep_connect(weft_runtime_t *rt, const
                                                        weft_ep_t **ep_out);
 
 /* Close gracefully: no new operations; sends already posted are finished and everything sent reaches the peer; then op completes
- * with WEFT_OK and op->len = how many of our messages the peer holds that its program has not yet received. Receives still
+ * with WEFT_OK and op->count = how many of our messages the peer holds that its program has not yet received. Receives still
  * posted on it complete with WEFT_ERR_CLOSED at once. Closing before the peer has answered gives the connection up: what waits for it completes
  * with WEFT_ERR_CANCELLED. If the peer does not cooperate within close_timeout_ns, or op->timeout_ns, it is
  * forced and op completes with WEFT_ERR_TIMEOUT; if the peer is lost, with WEFT_ERR_PEER. The endpoint is gone when op completes. op may be

@@ -239,7 +239,7 @@ WEFT_API weft_buffer_t *weft_transport_buffer(weft_transport_t *trans);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_read(weft_transport_t *trans, size_t size, uint64_t addr, size_t offset, weft_op_t *op);
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_write(weft_transport_t *trans, size_t size, uint64_t addr, size_t offset, weft_op_t *op);
 
-/* Many of them in one post, as weft_rma_batch(): op->len is how many succeeded, op->status that of the first in the array that did not. The array is
+/* Many of them in one post, as weft_rma_batch(): op->count is how many succeeded, op->status that of the first in the array that did not. The array is
  * borrowed until op completes. A range outside of the buffer fails all of it at once. At most 65536.
  * An item with `own` moves between the element's memory and that memory of the caller's, which is borrowed as well; with replicas it is
  * memory of the host. If all items have it no buffer need be registered. */
@@ -253,7 +253,7 @@ typedef struct weft_transport_item {
 } weft_transport_item_t;
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_batch(weft_transport_t *trans, weft_transport_item_t *items, size_t n, weft_op_t *op);
 
-/* As weft_rma_atomic(), on a word of the element's memory; no buffer is needed. op->tag is the value before.
+/* As weft_rma_atomic(), on a word of the element's memory; no buffer is needed. op->value is the value before.
  * fetch_add and compare_swap are on 8 bytes; compare_swap stores `desired` if the value is `expected`. WEFT_ERR_UNSUPPORTED: with replicas. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_transport_atomic(weft_transport_t *trans, weft_rma_atomic_t which, uint64_t addr, size_t width,
                                                              uint64_t operand, uint64_t compare, weft_op_t *op);
@@ -271,7 +271,7 @@ typedef struct weft_transport_alloc_opts {
 } weft_transport_alloc_opts_t;
 #define WEFT_TRANSPORT_ALLOC_OPTS_INIT WEFT_INIT(weft_transport_alloc_opts_t)
 
-/* Allocate more memory at the same element, from its spare bytes: op completes with op->buf, a weft_block_t * (weft/store.h), and op->len. It
+/* Allocate more memory at the same element, from its spare bytes: op completes with weft_op_block(op) (weft/store.h), and op->len. It
  * is zero, and ours under a lease, which stands for as long as the element is connected with us. So it goes when it is freed, when
  * the transport is released or configured anew, when its action is closed, and lease_ns after the element has lost us: we were
  * killed, stopped or cut off, or the transport is LOST. Operations on it then end with WEFT_ERR_STALE, or _PEER; its bytes are

@@ -49,7 +49,7 @@ typedef struct weft_mirror_opts {
 } weft_mirror_opts_t;
 #define WEFT_MIRROR_OPTS_INIT WEFT_INIT(weft_mirror_opts_t)
 
-/* Make or open a mirror: op, which is needed, completes with op->buf, a weft_mirror_t *, and op->len, its length. A writer that takes over
+/* Make or open a mirror: op, which is needed, completes with weft_op_mirror(op), and op->len, its length. A writer that takes over
  * brings the members' copies into agreement first. Completes with WEFT_ERR_NOTFOUND, WEFT_ERR_STATE (it is there already), WEFT_ERR_STALE (not enough
  * of its members answer: see force), WEFT_ERR_LIMIT, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_mirror_open(weft_runtime_t *rt, const weft_mirror_opts_t *opts, weft_op_t *op);

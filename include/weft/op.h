@@ -47,7 +47,6 @@ typedef struct weft_runtime weft_runtime_t;
 typedef struct weft_op weft_op_t;
 typedef struct weft_queue weft_queue_t;
 typedef struct weft_token weft_token_t;
-typedef struct weft_scope weft_scope_t;
 
 /* A piece of a scattered buffer. */
 typedef struct weft_iov {
@@ -75,21 +74,30 @@ struct weft_op {
     weft_token_t *token;     /* cancelled together with it; NULL for none */
     uint64_t timeout_ns;     /* from the post on; 0 for none */
 
-    /* Valid after completion. Which ones are set is said by each posting call. */
+    /* Valid after completion. Each posting call says which ones it sets, and by which name. */
     weft_status_t status;
     union {
         uint32_t header_len; /* of an active message received */
         uint32_t reason;     /* of WEFT_ERR_REJECTED */
     };
-    uint64_t len;            /* bytes of the message, of the transfer, or a count */
-    uint64_t tag;
+    union {
+        uint64_t len;        /* bytes: of the message, the transfer, the memory */
+        uint64_t count;      /* how many: members of a group or of a batch that succeeded, entries of a list */
+    };
+    union {
+        uint64_t tag;        /* of a message */
+        uint64_t id;         /* of an active message */
+        uint64_t value;      /* of the word before an atomic */
+        uint64_t winner;     /* index of the member with which WEFT_GROUP_ANY succeeded */
+    };
     weft_ep_id_t from;       /* the endpoint it came from */
-    void *buf;               /* something made for the caller: each posting call says what, and how it is released */
+    void *buf;               /* bytes. An object (endpoint, remote, store, ...) is in here too: weft_op_ep(), weft_op_remote(), ... give it,
+                                and NULL if the operation failed */
 
     uint64_t priv[30];       /* the library's */
 };
 
-#define WEFT_OP_INIT {0}
+#define WEFT_OP_INIT WEFT_ZERO(weft_op_t)
 
 /* True once the operation is complete, and true for one never posted, or NULL. Any thread; does not drive progress. */
 WEFT_API bool weft_op_done(const weft_op_t *op);
@@ -142,20 +150,10 @@ typedef enum weft_group_mode {
  * group never completes before all of its members have (a cancelled member still has to let go of its buffers); one that was not posted
  * yet when the group is cancelled is a member no longer.
  * A member belongs to the library until the group is complete: neither free it nor post it again before. One that is there twice
- * is WEFT_ERR_STATE; so is one that belongs to another group or link, though the group may complete with that.
- * op->len of the group is the number of members that succeeded; with ANY, op->tag is the index of the winner. */
+ * is WEFT_ERR_STATE; so is one that belongs to another group, though the group may complete with that.
+ * op->count of the group is the number of members that succeeded; with ANY, op->winner is the index of the first. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_group_start(weft_runtime_t *rt, weft_group_mode_t mode,
                                                         weft_op_t *const *members, size_t n, weft_op_t *group);
-
-/* Posts the next step of a chain; called in progress when the step before it succeeded. Returning an error means it
- * posted nothing: the chain then completes with that error. */
-typedef weft_status_t (*weft_post_fn)(weft_op_t *op, void *user);
-
-/* Run `post` for `next` when `first` (posted already, neither fn nor queue set) succeeds. If first fails, next is never
- * posted and completes with first's status. Cancelling next cancels first while that runs. first belongs to the library until
- * next was posted or is complete. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_op_then(weft_runtime_t *rt, weft_op_t *first, weft_post_fn post, void *user,
-                                                    weft_op_t *next);
 
 /* --- cancellation tokens -------------------------------------------------------------------------------------- */
 
@@ -167,18 +165,6 @@ WEFT_API void weft_token_drop(weft_token_t *token);
 /* Cancel it. Operations posted with a cancelled token complete with WEFT_ERR_CANCELLED and start nothing. Any thread; idempotent. */
 WEFT_API void weft_token_cancel(weft_token_t *token);
 WEFT_API bool weft_token_cancelled(const weft_token_t *token);
-
-/* --- scopes --------------------------------------------------------------------------------------------------- */
-
-/* A scope counts what is alive in it; closing refuses newcomers and completes when the last has left. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_scope_new(weft_runtime_t *rt, weft_scope_t **scope_out);
-/* Enter: WEFT_ERR_CLOSED after weft_scope_close. Each enter is paired with one leave. Any thread. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_scope_enter(weft_scope_t *scope);
-WEFT_API void weft_scope_leave(weft_scope_t *scope);
-/* Close: `op` completes when everyone has left. Once. */
-WEFT_API WEFT_MUST_CHECK weft_status_t weft_scope_close(weft_scope_t *scope, weft_op_t *op);
-/* Free a closed and empty scope, or one never entered; WEFT_ERR_STATE otherwise. */
-WEFT_API weft_status_t weft_scope_free(weft_scope_t *scope);
 
 /* --- completion queues ------------------------------------------------------------------------------------------ */
 

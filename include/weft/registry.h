@@ -65,7 +65,7 @@ WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_enter(weft_registry_t *regi
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_leave(weft_registry_t *registry, const char *service, const char *instance, weft_op_t *op);
 
 typedef void (*weft_entry_fn)(const weft_entry_t *entry, void *user);
-/* Look: fn for every instance of `service` (NULL: of all), then op completes, op->len how many. WEFT_ERR_UNREACHABLE. */
+/* Look: fn for every instance of `service` (NULL: of all), then op completes, op->count how many. WEFT_ERR_UNREACHABLE. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_registry_find(weft_registry_t *registry, const char *service, weft_entry_fn fn, void *user,
                                                           weft_op_t *op);
 

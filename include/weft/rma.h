@@ -6,7 +6,7 @@
  * weft/runtime.h, is another thing: it lets peers connect.)
  *
  *     owner:  weft_region_new(rt, &opts, &region);  weft_region_key(region, NULL, key, &len);
- *     other:  weft_remote_attach(ep, key, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = op.buf;
+ *     other:  weft_remote_attach(ep, key, len, NULL, &op);  weft_op_wait(&op, WEFT_FOREVER);  remote = weft_op_remote(&op);
  *             weft_rma_write(remote, 0, "hello", 5, &op);
  *
  * Several paths, one API. A peer of the same user on the same host maps the region and touches it directly, without the owner's processor. Everyone
@@ -155,7 +155,7 @@ typedef struct weft_remote_opts {
 } weft_remote_opts_t;
 #define WEFT_REMOTE_OPTS_INIT WEFT_INIT(weft_remote_opts_t)
 
-/* Attach a region's key over a connection to its owner: op, which is needed, completes with op->buf, a weft_remote_t * that is yours until
+/* Attach a region's key over a connection to its owner: op, which is needed, completes with weft_op_remote(op), which is yours until
  * weft_remote_drop(), and op->len, its length. Offsets count from the part the key names. opts may be NULL.
  * Completes with WEFT_ERR_STALE (revoked, freed, expired, or of an owner that was since restarted), WEFT_ERR_AUTH (not genuine),
  * WEFT_ERR_INVALID (no key of a region), WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (too many remotes on this connection), WEFT_ERR_PEER. */
@@ -216,7 +216,7 @@ typedef enum weft_rma_atomic {
     WEFT_RMA_XOR = 6
 } weft_rma_atomic_t;
 
-/* One atomic on a word of `width` 4 or 8 bytes at an offset that is a multiple of that. op->tag is the value before.
+/* One atomic on a word of `width` 4 or 8 bytes at an offset that is a multiple of that. op->value is the value before.
  * Fails: WEFT_ERR_INVALID (width, alignment, which), and as above. Needs WEFT_RMA_ATOMIC. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_rma_atomic(weft_remote_t *remote, weft_rma_atomic_t which, uint64_t offset, size_t width,
                                                        uint64_t operand, uint64_t compare, weft_op_t *op);
@@ -225,7 +225,7 @@ typedef enum weft_rma_what { WEFT_RMA_DO_READ = 1, WEFT_RMA_DO_WRITE = 2 } weft_
 
 /* Many accesses in one post, to one or several remotes of one runtime; in order where they touch the same bytes. The array is borrowed until op
  * completes: with WEFT_OK if all succeeded, else with the status of the first in the array that did not, the others done all the
- * same; cancelled or out of time: with that. op->len is how many succeeded. At most 65536. */
+ * same; cancelled or out of time: with that. op->count is how many succeeded. At most 65536. */
 typedef struct weft_rma_item {
     weft_remote_t *remote;
     weft_rma_what_t what;

@@ -99,7 +99,7 @@ typedef struct weft_reply {
     uint64_t bytes[13];
     void *more;
 } weft_reply_t;
-#define WEFT_REPLY_INIT {WEFT_CODE_OK}
+#define WEFT_REPLY_INIT WEFT_ZERO(weft_reply_t)
 /* Give back what it holds. Once per completion; also where there is nothing to give back. */
 WEFT_API void weft_reply_release(weft_reply_t *reply);
 
@@ -268,7 +268,7 @@ typedef struct weft_item {
     weft_value_t value;
     void *more; /* the library's */
 } weft_item_t;
-#define WEFT_ITEM_INIT {{0, 0, {0}}, 0}
+#define WEFT_ITEM_INIT WEFT_ZERO(weft_item_t)
 WEFT_API void weft_item_release(weft_item_t *item);
 
 /* Begin such a call. op and reply are the whole call's: op completes when the server has answered, which it may do before the streams are at an end.

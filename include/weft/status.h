@@ -5,10 +5,6 @@
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #if defined(__GNUC__) || defined(__clang__)
 #define WEFT_API __attribute__((visibility("default")))
 #define WEFT_MUST_CHECK __attribute__((warn_unused_result))
@@ -17,11 +13,21 @@ extern "C" {
 #define WEFT_MUST_CHECK
 #endif
 
-/* A struct that starts with its size, the rest zero. Behind the *_INIT macros; the C form names the field so that compilers
- * do not warn about the others. */
+/* Behind the *_INIT macros: a struct that is zero, and one that is zero but for its first field, its size. Each compiles without a
+ * warning as C and as C++. */
 #ifdef __cplusplus
-#define WEFT_INIT(type) {sizeof(type)}
+template <typename T>
+inline T weft_init_sized()
+{
+    T t = T();
+    t.size = sizeof t;
+    return t;
+}
+#define WEFT_ZERO(type) type()
+#define WEFT_INIT(type) weft_init_sized<type>()
+extern "C" {
 #else
+#define WEFT_ZERO(type) {0}
 #define WEFT_INIT(type) {.size = sizeof(type)}
 #endif
 

@@ -6,8 +6,8 @@
  * through its remote, and can give keys of it (weft/rma.h) to others.
  *
  *     server:  weft_store_serve(rt, &opts, &server);   (the program listens)
- *     client:  weft_store_open(ep, NULL, &op);  store = op.buf;
- *              weft_block_alloc(store, &opts, &op);  block = op.buf;
+ *     client:  weft_store_open(ep, NULL, &op);  store = weft_op_store(&op);
+ *              weft_block_alloc(store, &opts, &op);  block = weft_op_block(&op);
  *              weft_rma_write(weft_block_remote(block), 0, "hello", 5, &op);
  *
  * Memory is zero when it is given out, whoever had it before. Whoever is connected may open blocks by their names: the walls are the
@@ -85,7 +85,7 @@ typedef struct weft_store_opts {
 } weft_store_opts_t;
 #define WEFT_STORE_OPTS_INIT WEFT_INIT(weft_store_opts_t)
 
-/* Get a lease, or come back to one: op, which is needed, completes with op->buf, a weft_store_t *. opts may be NULL. The endpoint stays the
+/* Get a lease, or come back to one: op, which is needed, completes with weft_op_store(op). opts may be NULL. The endpoint stays the
  * program's and must outlive the store. Completes with WEFT_ERR_UNSUPPORTED, WEFT_ERR_LIMIT (clients), WEFT_ERR_PEER. An id
  * whose lease is over is a new client. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_store_open(weft_ep_t *ep, const weft_store_opts_t *opts, weft_op_t *op);
@@ -124,7 +124,7 @@ typedef struct weft_block_opts {
 } weft_block_opts_t;
 #define WEFT_BLOCK_OPTS_INIT WEFT_INIT(weft_block_opts_t)
 
-/* Allocate a block, or open one by its name: op, which is needed, completes with op->buf, a weft_block_t * that is attached and yours until
+/* Allocate a block, or open one by its name: op, which is needed, completes with weft_op_block(op), which is attached and yours until
  * weft_block_drop() or weft_block_free(), and op->len, its length. A server that is full only until blocks that are being freed are gone lets
  * the request wait for that; one that has no room even then refuses it, with WEFT_ERR_LIMIT. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_block_alloc(weft_store_t *store, const weft_block_opts_t *opts, weft_op_t *op);
@@ -163,7 +163,7 @@ typedef struct weft_block_info {
 
 /* Called for each block with a name, in the order of names; *info is valid during the call. Runs in progress. */
 typedef void (*weft_block_fn)(const weft_block_info_t *info, void *user);
-/* List the blocks whose names begin with `prefix` (NULL: all). op->len is how many there were. */
+/* List the blocks whose names begin with `prefix` (NULL: all). op->count is how many there were. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_store_list(weft_store_t *store, const char *prefix, weft_block_fn fn, void *user, weft_op_t *op);
 
 #ifdef __cplusplus

@@ -70,6 +70,16 @@ WEFT_API weft_status_t weft_tensor_bytes(const weft_tensor_t *tensor, uint64_t *
 /* Is it compact, the last dimension fastest? */
 WEFT_API bool weft_tensor_compact(const weft_tensor_t *tensor);
 
+/* What a value of many bytes is: a string (bytes, without a zero at the end), a vector (elements); tensors (one, or a vector of them). */
+typedef struct weft_view {
+    const void *data;
+    uint64_t n;
+} weft_view_t;
+typedef struct weft_tensor_view {
+    const weft_tensor_t *at;
+    uint64_t n;
+} weft_tensor_view_t;
+
 /* An argument or a result. Strings, vectors and tensors are views: the bytes are somebody else's. */
 typedef struct weft_value {
     uint32_t type; /* weft_type_t */
@@ -79,8 +89,8 @@ typedef struct weft_value {
         int8_t i8; int16_t i16; int32_t i32; int64_t i64;
         uint8_t u8; uint16_t u16; uint32_t u32; uint64_t u64;
         float f32; double f64;
-        struct { const void *data; uint64_t n; } view;              /* string: bytes, without a zero at the end; vector: elements */
-        struct { const weft_tensor_t *at; uint64_t n; } tensors;    /* tensor: n is 1; [tensor] */
+        weft_view_t view;
+        weft_tensor_view_t tensors;
     };
 } weft_value_t;
 

@@ -10,8 +10,8 @@
 try:
     from . import _core
 except ImportError as error:  # the loader names the library, and people want to know what to install
-    if "libuc" in str(error) or "libsodium" in str(error):
-        raise ImportError(f"{error}: weft stands on OpenUCX and libsodium (Debian's packages libucx0 and libsodium23)") from error
+    if "libsodi" in str(error):
+        raise ImportError(f"{error}: weft stands on libsodium (Debian's package libsodium23)") from error
     raise
 from ._core import (AddressError, AgainError, AuthError, CallError, CancelledError, Claim, ClosedError, CorruptError, DoneError, Endpoint,
                     ForkedError, InvalidError, LimitError, Listener, Message, Method, NoMemoryError, NotFoundError, Op, OwnedBuffer, PeerError,

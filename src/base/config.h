@@ -24,6 +24,7 @@
     X(progress,        CHOICE, "caller",  "caller thread loop",        "who drives a runtime that was opened without saying") \
     X(spin,            TIME,   "auto",    "0ns 1s",                    "how long to spin before sleeping; auto: 50us on a runtime's own thread, 2ms in a caller's wait") \
     X(transports,      TEXT,   "all",     "",                          "all, shm, tcp, or a list of those and UCX transport names; ucx: all of UCX's") \
+    X(module_path,     PATH,   "",        "",                          "folder that has libweft_ucx.so; empty: beside the library, then where Weft was installed") \
     X(interfaces,      TEXT,   "all",     "",                          "network devices that may be used, comma separated") \
     X(key_file,        PATH,   "",        "",                          "file with the pre-shared key, as \"weft key new\" makes it; must not be readable by others") \
     X(trusted,         CHOICE, "off",     "off on emulated",           "peers with our key may use UCX's one-sided operations, which check nothing; needs a key") \

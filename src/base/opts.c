@@ -24,3 +24,13 @@ weft_status_t wefti_opts_read_other(const void *given, void *out, size_t size, c
     memcpy(out, &size, sizeof size);
     return WEFT_OK;
 }
+
+void wefti_opts_write(void *out, void *ours, size_t size)
+{
+    size_t n;
+    memcpy(&n, out, sizeof n);
+    memcpy(ours, &n, sizeof n);
+    if (n > size)
+        memset((char *)out + size, 0, n - size);
+    memcpy(out, ours, n < size ? n : size);
+}

@@ -3,7 +3,7 @@
  * An options struct begins with its size, and zero means the default everywhere. So a smaller one is an older caller's, and the rest is zero; a
  * larger one is a newer caller's, and is accepted if what we do not know is zero: then nothing was asked for that we would not do.
  *
- * core/opts.c does the same for weft_runtime_opts_t. tests/wire/api_opts.c tries every function that takes options. */
+ * tests/wire/api_opts.c tries every function that takes options. */
 #ifndef WEFTI_OPTS_H
 #define WEFTI_OPTS_H
 
@@ -26,5 +26,8 @@ static inline weft_status_t wefti_opts_read(const void *given, void *out, size_t
     memcpy(out, given, size);
     return WEFT_OK;
 }
+
+/* Give counters or facts to a caller of any version: *out begins with its size, which stays. Bytes beyond `size` become zero. */
+void wefti_opts_write(void *out, void *ours, size_t size);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * Closing runs on the driver (the runtime's own thread where there is one): whoever waits and drives is told to leave, and waits beside it
  * from then on. From the first step on nothing can be posted. Each round forces the rooms down from the top, completes what is core's own
- * (timers, scope closes, groups) with WEFT_ERR_CLOSED, and
+ * (timers, groups) with WEFT_ERR_CLOSED, and
  * progresses, until every room says that the fabric can touch nothing any more. A fabric that does not let go within its bound
  * is left with an error in the log: better a leak than a hang. All completions are delivered before anything is freed. When all is
  * quiet the inbox is closed, so that nothing can be handed in any more, and whoever is still inside is waited for.
@@ -39,7 +39,7 @@ static bool all_idle(weft_runtime_t *rt)
     for (int i = WEFTI_ROOM_N; i-- > 0;)
         if (rt->rooms[i] && rt->rooms[i]->idle && !rt->rooms[i]->idle(rt))
             return false;
-    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && !atomic_load(&rt->cancelling) &&
+    return wefti_list_empty(&rt->own) && wefti_list_empty(&rt->ready) && !atomic_load(&rt->handed_in) &&
            wefti_mpsc_close(&rt->inbox);
 }
 
@@ -84,7 +84,7 @@ static bool take_driver(weft_runtime_t *rt)
 static void wait_for_those_inside(weft_runtime_t *rt)
 {
     atomic_store(&rt->ended, true);
-    while (atomic_load(&rt->inside)) {
+    while (atomic_load(&rt->handle.inside)) {
         wefti_wake_all(rt);
         sched_yield();
     }
@@ -116,6 +116,7 @@ weft_status_t weft_runtime_close(weft_runtime_t *rt)
         if (st == WEFT_ERR_FORKED) {
             wefti_free(rt->thread);
             wefti_queues_cut(rt);
+            atomic_store(&rt->handle.inside, 0); /* the parent's threads are not here */
             wefti_runtime_release(rt);
         }
         return st;

@@ -46,8 +46,8 @@ static uint64_t outcome_detail(const group_t *g)
 static void finish(weft_op_t *op)
 {
     group_t *g = wefti_op_scratch(op, group_t);
-    op->len = g->ok;
-    op->tag = g->winner;
+    op->count = g->ok;
+    op->winner = g->winner;
     wefti_list_remove(&wefti_opx(op)->link);
     wefti_free(g->members);
     g->members = NULL;
@@ -135,7 +135,7 @@ static weft_status_t group_start(weft_op_t *op)
     for (; watched < g->n; watched++) {
         wefti_opx_t *mx = wefti_opx(g->members[watched].op);
         if (mx->watch) {
-            st = wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group or a link already", watched);
+            st = wefti_fail(WEFT_ERR_STATE, "member %zu belongs to a group already", watched);
             goto err_watch;
         }
         mx->watch = member_done;

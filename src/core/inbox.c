@@ -1,19 +1,18 @@
-/* core/inbox.c - how threads that do not drive reach the one that does, and how the driver's place changes hands.
+/* core/inbox.c - how threads that do not drive reach the driver, and how the driver changes.
  *
- * The inbox is a list that anyone pushes to and that the driver takes whole (base/mpsc.h): posts of one thread start in their order. A
- * node is an operation (to be started, or to be cancelled: INBOX_START tells) or a wefti_call_t. A runtime that is closed has closed it.
+ * The inbox is a list to which any thread pushes and which the driver takes whole (base/mpsc.h): posts of one thread start in their order. A
+ * node is an operation (to be started, or to be cancelled: INBOX_START tells) or a wefti_call_t. Closing the runtime closes it.
  *
- * Nobody is left in it: a pusher wakes a driver that sleeps, or drains it himself if nobody drives; a driver that leaves looks
- * once more (both orders are sequentially consistent, so one of the two sees the other). In the same way a thread that waits for
- * its turn to drive is either seen by the driver that leaves, or sees that nobody drives.
+ * Nothing stays in it: a pusher wakes a driver that sleeps, or drains it if nobody drives; a driver that leaves looks once more. Both orders
+ * are sequentially consistent, so one of the two sees the other. In the same way a thread that waits to become the driver is either seen by
+ * the driver that leaves, or sees that nobody drives.
  *
- * Threads that hand in faster than the driver takes out are slowed down: with CROWD in the inbox, each push takes a millisecond at most
- * before it is done. It never waits for the driver, which may be in a callback that waits for that very thread. Else the inbox would grow
- * as long as it is drained, and the driver would never come out of it.
+ * Threads that push faster than the driver drains are slowed down: with CROWD in the inbox, each push takes up to a millisecond. Else the
+ * inbox would grow while it is drained, and the driver would never get out of it. A push never waits for the driver without a bound: that
+ * may be in a callback that waits for this very thread.
  *
- * Promise: what was pushed runs on the driver, once, without anyone calling again (but where threads hand in without end, and then stop all at
- * once: the next progress or wait). tests/unit/core_inbox.c and core_wait.c hold
- * us to it. */
+ * Promise: what was pushed runs on the driver, once, without another call. Exception: after LEAVE_MOST rounds of a crowd that then stops,
+ * the next progress or wait runs it. tests/unit/core_inbox.c, core_wait.c. */
 #include <limits.h>
 #include <time.h>
 
@@ -27,16 +26,16 @@ const wefti_op_kind_t wefti_call_kind = {.name = "call"};
 
 /* --- pushing ---------------------------------------------------------------------------------------------------------------- */
 
-/* One of a burst wakes it. Whoever finds it asleep is inside, so that its fabric stays until it is awake. */
+/* The first of a burst wakes it. It is inside meanwhile, so that the fabric stays. */
 static void wake_driver(weft_runtime_t *rt)
 {
-    atomic_fetch_add(&rt->inside, 1);
+    atomic_fetch_add(&rt->handle.inside, 1);
     if (atomic_exchange(&rt->sleeping, 0))
         rt->fabric->ops->wake(rt->fabric);
     wefti_part(rt);
 }
 
-/* Let the driver catch up. A thread that drives a runtime itself may be the one that this driver waits for. */
+/* Let the driver catch up. Not on a thread that drives another runtime: this driver may be waiting for it. */
 static void slow_down(weft_runtime_t *rt)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
@@ -79,7 +78,7 @@ weft_status_t wefti_op_inbox(weft_op_t *op)
     wefti_op_begin_as(op, WEFTI_OP_POSTED | WEFTI_OP_INBOX);
     if (wefti_inbox_push(rt, op))
         return WEFT_OK;
-    /* whoever cancels it now leaves it to the inbox, which will never have it: it can be taken back */
+    /* a cancel leaves it to the inbox, which will never have it: so it can be taken back */
     x->flags &= ~(uint32_t)WEFTI_OPF_INBOX_START;
     wefti_op_unpost(op);
     weft_token_drop(token);
@@ -135,7 +134,7 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
         return wefti_fail_gone(rt);
     while (!atomic_load(&q.answered)) {
         weft_runtime_t *was;
-        if (wefti_enter(rt, &was)) /* whoever drove may have left without looking at all there was: wefti_leave_slow() */
+        if (wefti_enter(rt, &was)) /* the last driver may have left something in the inbox: wefti_leave_slow() */
             wefti_leave(rt, was);
         else
             wefti_futex_wait(&q.answered, 0, WEFTI_SAFETY_NS);
@@ -145,7 +144,7 @@ weft_status_t wefti_ask(weft_runtime_t *rt, void (*fn)(void *arg), void *arg)
 
 /* --- draining --------------------------------------------------------------------------------------------------------------- */
 
-/* The inbox lets go of an operation that it held for its cancellation. */
+/* The inbox releases an operation that it held for its cancellation. */
 static void release(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
@@ -156,7 +155,7 @@ static void release(weft_runtime_t *rt, weft_op_t *op)
         wefti_list_push_back(&rt->ready, &x->link);
 }
 
-/* Start one that was asked to end before. If its room cannot do without, it is started all the same, and then cancelled by release(). */
+/* Start one that was cancelled before. Kinds without `stops` are started all the same, and then cancelled by release(). */
 static void start_asked(weft_op_t *op, weft_status_t (*start)(weft_op_t *op))
 {
     wefti_opx_t *x = wefti_opx(op);
@@ -180,7 +179,7 @@ weft_status_t wefti_op_start_stopped(weft_op_t *op, weft_status_t (*start)(weft_
     weft_runtime_t *rt = x->rt;
     uint32_t state = atomic_load_explicit(&x->state, memory_order_relaxed);
     bool ours = false;
-    /* as if it lay in the inbox: it stays until we let go of it. Unless someone has just cancelled it again, and it really does */
+    /* as if it were in the inbox, so that it stays until release(). If another thread has just cancelled it, it really is */
     while (!ours && (state & WEFTI_OP_STATE) == WEFTI_OP_POSTED)
         ours = atomic_compare_exchange_weak_explicit(&x->state, &state,
                                                      (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX,
@@ -207,7 +206,7 @@ static void start(weft_runtime_t *rt, weft_op_t *op)
     } else {
         wefti_fail_forget();
         weft_status_t st = x->kind->start(op);
-        if (st) /* whoever posted it was told that it started */
+        if (st) /* its post has returned WEFT_OK */
             wefti_op_failed(op, st);
     }
     if (token)
@@ -233,7 +232,7 @@ unsigned wefti_inbox_drain(weft_runtime_t *rt)
     unsigned n = 0;
     for (wefti_mpsc_node_t *at = wefti_mpsc_take(&rt->inbox), *next; at; at = next, n++) {
         next = wefti_mpsc_next(at);
-        run(rt, wefti_op_of_handed(at));
+        run(rt, wefti_op_of(at, handed));
         if (n % TIMERS_EVERY == TIMERS_EVERY - 1 && wefti_ticked(rt))
             wefti_timers_run(rt);
     }
@@ -280,11 +279,11 @@ void wefti_leave_slow(weft_runtime_t *rt)
 {
     weft_runtime_t *was = wefti_driven;
     unsigned rounds = 0;
-    /* While others hand in faster than it is done, each of them does a part: nobody is kept here for ever. Whoever waits or hands in next goes
-     * on, or the loop, which is told. A runtime that is being closed is left to whoever closes it. */
+    /* Bounded, so that others who push all the time do not keep this thread here: the next who pushes or waits goes on, or the loop, which
+     * is told. If the runtime closes, the closing thread goes on. */
     for (; !wefti_mpsc_empty(&rt->inbox) && rounds < LEAVE_MOST && !wefti_closing(rt); rounds++) {
         if (atomic_exchange_explicit(&rt->driver, 1, memory_order_acquire))
-            return; /* whoever has it now looks when leaving */
+            return; /* the new driver looks when it leaves */
         wefti_driven = rt;
         wefti_inbox_drain(rt);
         if (rounds + 1 == LEAVE_MOST && wefti_mode(rt) == WEFT_PROGRESS_LOOP)

@@ -53,6 +53,8 @@ static inline bool wefti_did(weft_runtime_t *rt)
 }
 
 /* op.c */
+/* Complete one that was not started, with the sentence of this thread's last error if that is about it. */
+void wefti_op_failed(weft_op_t *op, weft_status_t st);
 /* Ask an operation to end: as weft_op_cancel(), for any reason. */
 void wefti_op_ask(weft_op_t *op, weft_status_t why);
 /* Deliver up to `most` completed operations, or fewer if their callbacks take long; how many. */
@@ -83,7 +85,8 @@ unsigned wefti_look(weft_runtime_t *rt, bool idle);
 
 /* timer.c */
 unsigned wefti_timers_run(weft_runtime_t *rt);
-weft_status_t wefti_op_timer_at(weft_runtime_t *rt, weft_op_t *op, uint64_t when);
+/* Its deadline, from now on. WEFT_ERR_NOMEM. */
+weft_status_t wefti_op_timer_after(weft_runtime_t *rt, weft_op_t *op, uint64_t ns);
 /* Nanoseconds from now to the next timer; WEFT_FOREVER for none. Reads the clock if there is one. */
 uint64_t wefti_timers_next(weft_runtime_t *rt);
 /* The timer operation's hour has come. */
@@ -121,10 +124,6 @@ weft_runtime_t *wefti_queue_runtime(const weft_queue_t *queue);
 void wefti_queue_count(weft_queue_t *queue, int by); /* operations under way that name it; any thread */
 void wefti_queue_push(weft_runtime_t *rt, weft_queue_t *queue, weft_op_t *op);
 void wefti_queues_cut(weft_runtime_t *rt); /* the runtime closes: queues are on their own from here on */
-
-/* link.c */
-extern const wefti_op_kind_t wefti_link_kind;
-void wefti_link_step(weft_op_t *next);
 
 /* run.c */
 extern const wefti_op_kind_t wefti_run_kind;

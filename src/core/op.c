@@ -1,15 +1,12 @@
-/* core/op.c - the walk of an operation from its post to its delivery.
+/* core/op.c - what happens to an operation from its post to its delivery.
  *
- * The states and who may move them are in core.h. What matters here:
- *   - the fast path (POSTED -> DONE with one compare-and-swap, no fn, no queue, no watcher, no deadline, no token) is inline in
- * core.h;
- *     everything else comes through wefti_op_complete_slow() and, where someone has to be told, through the ready list;
- *   - an operation that sits in the inbox for its cancellation (INBOX) becomes READY, but joins the ready list only when the
- *     inbox lets go of it: nobody may free it before;
- *   - fn and user are read before DONE, since its owner may free it from then on; so may fn.
+ * The states are in op.h. Inline in post.h is the fast path: POSTED -> DONE with one compare-and-swap, for an operation without fn, queue,
+ * watcher, deadline and token. All others come through wefti_op_complete_slow() and, where someone has to be told, the ready list.
  *
- * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c and tests/sim hold us
- * to it. */
+ * An operation that another thread has put into the inbox to be cancelled (INBOX) becomes READY, but joins the ready list only when the
+ * inbox has released it: nobody may free it before. fn and user are read before DONE, since the owner may free the operation from then on.
+ *
+ * Promise: one delivery per post, never from inside the posting call. tests/unit/core_op.c, core_thread.c, tests/sim. */
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -20,10 +17,9 @@
 weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t *flags_out)
 {
     uint32_t state = wefti_op_state(op);
-    bool step = (state & WEFTI_OP_STATE) == WEFTI_OP_LINKED && wefti_driven == rt && rt->linking == op;
     if (wefti_gone(rt))
         return wefti_fail_gone(rt);
-    if ((state & WEFTI_OP_STATE) != WEFTI_OP_IDLE && state != WEFTI_OP_DONE && !step)
+    if ((state & WEFTI_OP_STATE) != WEFTI_OP_IDLE && state != WEFTI_OP_DONE)
         return wefti_fail(WEFT_ERR_STATE, state & WEFTI_OP_QUEUED ? "the operation is complete but still in its queue"
                                                                   : "the operation is under way already");
     if (wefti_closing(rt))
@@ -38,28 +34,20 @@ weft_status_t wefti_op_prepare_slow(weft_runtime_t *rt, weft_op_t *op, uint32_t 
         *flags_out |= WEFTI_OPF_STOPPED;
     if (op->queue)
         wefti_queue_count(op->queue, 1);
-    if (step) {
-        rt->linking = NULL;
-        *flags_out |= WEFTI_OPF_LINKED;
-    }
     return WEFT_OK;
 }
 
-/* The state before the post. A link's next never looks idle to those who wait for it. */
+/* The state before the post. */
 static uint32_t state_before(const wefti_opx_t *x)
 {
-    uint32_t state = x->flags & WEFTI_OPF_LINKED ? WEFTI_OP_LINKED : WEFTI_OP_IDLE;
-    return x->flags & WEFTI_OPF_STOPPED ? state | WEFTI_OP_STOPPED : state;
+    return x->flags & WEFTI_OPF_STOPPED ? WEFTI_OP_IDLE | WEFTI_OP_STOPPED : WEFTI_OP_IDLE;
 }
 
-static void uncount(weft_op_t *op)
+static void uncount(weft_op_t *op, bool begun)
 {
-    wefti_opx_t *x = wefti_opx(op);
-    bool step = x->flags & WEFTI_OPF_LINKED;
-    atomic_fetch_sub_explicit(&x->rt->ops_posted, 1, memory_order_relaxed);
+    if (begun)
+        atomic_fetch_sub_explicit(&wefti_opx(op)->rt->ops_posted, 1, memory_order_relaxed);
     wefti_op_untrack(op);
-    if (step)
-        x->rt->linking = op;
     if (op->queue)
         wefti_queue_count(op->queue, -1);
 }
@@ -73,7 +61,7 @@ bool wefti_op_unprepare(weft_op_t *op)
             break;
     if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED)
         return false;
-    uncount(op);
+    uncount(op, (state & WEFTI_OP_STATE) == WEFTI_OP_POSTED);
     return true;
 }
 
@@ -89,15 +77,14 @@ void wefti_op_unpost(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     atomic_store_explicit(&x->state, state_before(x), memory_order_relaxed);
-    uncount(op);
+    uncount(op, true);
 }
 
 weft_status_t wefti_op_track_slow(weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     if (op->timeout_ns && !(x->flags & WEFTI_OPF_TIMED)) {
-        uint64_t now = wefti_now(x->rt);
-        weft_status_t st = wefti_op_timer_at(x->rt, op, op->timeout_ns < UINT64_MAX - now ? now + op->timeout_ns : UINT64_MAX);
+        weft_status_t st = wefti_op_timer_after(x->rt, op, op->timeout_ns);
         if (st)
             return st;
     }
@@ -120,7 +107,7 @@ void wefti_op_untrack(weft_op_t *op)
 
 /* --- starting --------------------------------------------------------------------------------------------------------------- */
 
-/* What does not depend on the peer, nor on when it is asked: the post says it. */
+/* Errors that depend neither on the peer nor on time: the post returns them. */
 static bool by_post(weft_status_t st)
 {
     switch (st) {
@@ -207,10 +194,7 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
 {
     wefti_opx_t *x = wefti_opx(op);
     if (__builtin_expect(x->flags & WEFTI_OPF_STEP, 0)) {
-        if (x->kind == &wefti_run_kind)
-            wefti_run_step(op);
-        else
-            wefti_link_step(op);
+        wefti_run_step(op);
     } else if (x->watch) {
         wefti_watch_fn watch = x->watch;
         void *arg = x->watch_arg, *user = op->user;
@@ -218,7 +202,7 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
         uint64_t detail = told ? x->detail : 0;
         x->watch = NULL;
         weft_op_fn fn = wefti_op_done(rt, op, 0);
-        if (fn) /* it was attached. First, since the member is there only until the watcher is complete */
+        if (fn) /* it was attached. Before the watch: after that the owner may free the member */
             fn(op, user);
         rt->told = told;
         rt->told_detail = detail;
@@ -235,8 +219,7 @@ static void deliver(weft_runtime_t *rt, weft_op_t *op)
 
 unsigned wefti_deliver(weft_runtime_t *rt, unsigned most)
 {
-    unsigned n = 0;
-    unsigned ticks = 0; /* one may be the end of what was there before */
+    unsigned n = 0, ticks = 0; /* the first tick may be due to what happened before */
     for (wefti_list_t *l; n < most && ticks < 2 && (l = wefti_list_pop(&rt->ready)); n++) {
         deliver(rt, wefti_op_of_link(l));
         ticks += wefti_did(rt);
@@ -272,7 +255,7 @@ void wefti_op_ask(weft_op_t *op, weft_status_t why)
             x->kind->cancel(op, why);
         return;
     }
-    /* a deadline after a cancel may be what ends it */
+    /* a room that cannot cancel it may still end it at its deadline */
     if ((state & WEFTI_OP_STATE) == WEFTI_OP_ASKED && why != WEFT_ERR_CANCELLED && !(x->flags & WEFTI_OPF_INBOX_START))
         x->kind->cancel(op, why);
 }
@@ -284,8 +267,7 @@ void weft_op_cancel(weft_op_t *op)
     wefti_opx_t *x = wefti_opx(op);
     weft_runtime_t *was;
     uint32_t state = wefti_op_state(op);
-    /* It was never posted, or a link is about to post it: its post finds the mark. */
-    while ((state & WEFTI_OP_STATE) == WEFTI_OP_IDLE || (state & WEFTI_OP_STATE) == WEFTI_OP_LINKED)
+    while ((state & WEFTI_OP_STATE) == WEFTI_OP_IDLE) /* it was never posted: its post finds the mark */
         if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_STOPPED, memory_order_acq_rel,
                                                   memory_order_acquire))
             return;
@@ -299,8 +281,8 @@ void weft_op_cancel(weft_op_t *op)
         wefti_leave(rt, was);
         return;
     }
-    /* From the mark on it completes only when the inbox has let go of it: the inbox stays open until it has it. */
-    atomic_fetch_add(&rt->cancelling, 1);
+    /* With INBOX it completes only when the inbox has released it: so the inbox stays open until it has the operation. */
+    atomic_fetch_add(&rt->handed_in, 1);
     while ((state & WEFTI_OP_STATE) == WEFTI_OP_POSTED) {
         uint32_t next = (state & ~(uint32_t)WEFTI_OP_STATE) | WEFTI_OP_ASKED | WEFTI_OP_INBOX;
         if (!atomic_compare_exchange_weak_explicit(&x->state, &state, next, memory_order_acq_rel, memory_order_acquire))
@@ -309,7 +291,7 @@ void weft_op_cancel(weft_op_t *op)
             (void)wefti_inbox_push(rt, op);
         break;
     }
-    atomic_fetch_sub(&rt->cancelling, 1);
+    atomic_fetch_sub(&rt->handed_in, 1);
 }
 
 /* --- looking, attaching ---------------------------------------------------------------------------------------------------- */
@@ -327,8 +309,6 @@ weft_status_t weft_op_attach(weft_op_t *op, weft_op_fn fn)
             return wefti_fail_plain(WEFT_ERR_DONE);
         if (state & WEFTI_OP_HOOKED)
             return wefti_fail(WEFT_ERR_STATE, "a callback was attached already");
-        if ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED || x->kind == &wefti_link_kind)
-            return wefti_fail(WEFT_ERR_STATE, "the operation waits for another one, and is posted after that; attach to it then");
         if (wefti_gone(x->rt))
             return wefti_fail_gone(x->rt);
         x->late_fn = fn;

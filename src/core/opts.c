@@ -1,16 +1,14 @@
-/* core/opts.c - what a runtime is told: options over configuration, and its name.
+/* core/opts.c - the options of a runtime, laid over the configuration, and its name.
  *
- * Options beat environment and file. Zero means "as configured", so an options struct from an older caller (a smaller size) is
- * one with zeros at its end, and one from a newer caller is accepted if what we do not know is zero.
- *
- * The bytes of the key become the key at once (key.c); neither reaches the log, and both are wiped. tests/unit/core_opts.c holds us
- * to this. */
+ * Options beat environment and file. Zero means "as configured". The bytes of the key become the key at once (key.c); neither reaches the
+ * log, and both are wiped. tests/unit/core_opts.c. */
 #include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/opts.h"
 #include "core/key.h"
 #include "core/local.h"
 
@@ -20,21 +18,6 @@
 static const char *const mode_names[] = {NULL, "caller", "thread", "loop"};
 
 /* --- options over configuration -------------------------------------------------------------------------------------------- */
-
-/* Whatever version the caller was compiled with, as ours. */
-static weft_status_t read_opts(const weft_runtime_opts_t *from, weft_runtime_opts_t *opts)
-{
-    memset(opts, 0, sizeof *opts);
-    if (!from)
-        return WEFT_OK;
-    if (from->size < sizeof from->size + sizeof from->progress || from->size > 65536)
-        return wefti_fail(WEFT_ERR_INVALID, "weft_runtime_opts_t.size is %zu; WEFT_RUNTIME_OPTS_INIT sets it", from->size);
-    for (size_t i = sizeof *opts; i < from->size; i++)
-        if (((const char *)from)[i])
-            return wefti_fail(WEFT_ERR_INVALID, "the options use byte %zu, unknown to version %s", i, WEFT_VERSION_STRING);
-    memcpy(opts, from, from->size < sizeof *opts ? from->size : sizeof *opts);
-    return WEFT_OK;
-}
 
 static weft_status_t merge_number(const char *what, uint64_t given, uint64_t least, uint64_t most, uint64_t *field)
 {
@@ -78,7 +61,7 @@ weft_status_t wefti_runtime_merge_opts(const weft_runtime_opts_t *opts, wefti_co
     weft_runtime_opts_t o;
     uint64_t ring = config->shm_ring;
     const uint64_t hour = 3600 * WEFT_SECOND;
-    weft_status_t st = read_opts(opts, &o);
+    weft_status_t st = wefti_opts_read(opts, &o, sizeof o, "weft_runtime_opts_t");
     if (st)
         return st;
     if ((int)o.progress < WEFT_PROGRESS_DEFAULT || o.progress > WEFT_PROGRESS_LOOP)
@@ -125,7 +108,7 @@ weft_status_t wefti_runtime_configure(weft_runtime_t *rt, const weft_runtime_opt
     weft_runtime_opts_t o;
     weft_status_t st = wefti_runtime_merge_opts(opts, c);
     if (!st)
-        st = read_opts(opts, &o);
+        st = wefti_opts_read(opts, &o, sizeof o, "weft_runtime_opts_t");
     if (st)
         return st;
     rt->mode = (uint8_t)mode_of(c->progress);

@@ -106,7 +106,7 @@ static size_t take(weft_queue_t *queue, weft_op_t **ops_out, size_t n)
     wefti_mpsc_node_t *at = atomic_load_explicit(&queue->taken, memory_order_relaxed);
     size_t got = 0;
     while (got < n && (at || (at = wefti_mpsc_take(&queue->pushed)))) {
-        weft_op_t *op = wefti_op_of_handed(at);
+        weft_op_t *op = wefti_op_of(at, handed);
         at = wefti_mpsc_next(at);
         atomic_store_explicit(&wefti_opx(op)->state, WEFTI_OP_DONE, memory_order_release);
         ops_out[got++] = op;
@@ -141,7 +141,7 @@ size_t weft_queue_pop(weft_queue_t *queue, weft_op_t **ops_out, size_t n, uint64
     weft_runtime_t *rt = wefti_queue_runtime(queue);
     if (got || !rt || wefti_driven)
         return got; /* inside a callback there is no waiting, only looking */
-    atomic_fetch_add(&rt->inside, 1);
+    atomic_fetch_add(&rt->handle.inside, 1);
     if (atomic_load(&queue->rt) == rt) { /* else it was closed just now */
         const wefti_wait_t what = {some_there, mark, queue};
         wefti_wait(rt, &what, timeout_ns);
@@ -233,7 +233,7 @@ static void unlist(weft_queue_t *queue)
     weft_runtime_t *rt = wefti_queue_runtime(queue);
     if (!rt)
         return;
-    atomic_fetch_add(&rt->inside, 1);
+    atomic_fetch_add(&rt->handle.inside, 1);
     if (atomic_load(&queue->rt) == rt) {
         lock(rt);
         if (wefti_list_linked(&queue->link))

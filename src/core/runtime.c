@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/opts.h"
 #include "core/local.h"
 
 static wefti_handles_t handles = WEFTI_HANDLES_INIT(weft_runtime_t, ops_posted);
@@ -21,7 +22,9 @@ static weft_runtime_t *runtime_new(void)
     atomic_store_explicit(&rt->mode, 0, memory_order_relaxed);
     atomic_store_explicit(&rt->closing, false, memory_order_relaxed);
     atomic_store_explicit(&rt->ended, false, memory_order_relaxed);
-    memset((char *)rt + offsetof(weft_runtime_t, quiet), 0, sizeof *rt - offsetof(weft_runtime_t, quiet));
+    memset((char *)rt + offsetof(weft_runtime_t, quiet), 0,
+           offsetof(weft_runtime_t, handed_in) - offsetof(weft_runtime_t, quiet));
+    memset((char *)rt + offsetof(weft_runtime_t, ops_posted), 0, sizeof *rt - offsetof(weft_runtime_t, ops_posted));
     return rt;
 }
 
@@ -119,9 +122,6 @@ weft_status_t weft_runtime_get_stats(weft_runtime_t *rt, weft_runtime_stats_t *s
     weft_status_t st = wefti_ask(rt, collect, &a);
     if (st)
         return st;
-    a.stats.size = stats_out->size;
-    if (stats_out->size > sizeof a.stats)
-        memset((char *)stats_out + sizeof a.stats, 0, stats_out->size - sizeof a.stats);
-    memcpy(stats_out, &a.stats, stats_out->size < sizeof a.stats ? stats_out->size : sizeof a.stats);
+    wefti_opts_write(stats_out, &a.stats, sizeof a.stats);
     return WEFT_OK;
 }

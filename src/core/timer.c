@@ -54,9 +54,10 @@ void wefti_timer_stop(weft_runtime_t *rt, wefti_timer_t *t)
     wefti_heap_remove(&rt->timers, &t->node);
 }
 
-weft_status_t wefti_op_timer_at(weft_runtime_t *rt, weft_op_t *op, uint64_t when)
+weft_status_t wefti_op_timer_after(weft_runtime_t *rt, weft_op_t *op, uint64_t ns)
 {
-    weft_status_t st = insert(rt, &wefti_opx(op)->timer, when | 1);
+    uint64_t now = wefti_now(rt);
+    weft_status_t st = insert(rt, &wefti_opx(op)->timer, (ns < UINT64_MAX - now ? now + ns : UINT64_MAX) | 1);
     if (!st)
         wefti_opx(op)->flags |= WEFTI_OPF_TIMED;
     return st;
@@ -80,7 +81,7 @@ unsigned wefti_timers_run(weft_runtime_t *rt)
         bool is_op = node->key & 1;
         wefti_heap_remove(&rt->timers, node);
         if (is_op) {
-            op_due(wefti_container_of(wefti_container_of(node, wefti_opx_t, timer), weft_op_t, priv));
+            op_due(wefti_op_of(node, timer));
         } else {
             wefti_timer_t *t = wefti_container_of(node, wefti_timer_t, node);
             t->fn(t);
@@ -108,8 +109,7 @@ static weft_status_t delay_start(weft_op_t *op)
     weft_runtime_t *rt = wefti_opx(op)->rt;
     delay_t *d = wefti_op_scratch(op, delay_t);
     d->too_late = op->timeout_ns && op->timeout_ns < d->ns;
-    uint64_t ns = d->too_late ? op->timeout_ns : d->ns, now = wefti_now(rt);
-    weft_status_t st = wefti_op_timer_at(rt, op, ns < UINT64_MAX - now ? now + ns : UINT64_MAX);
+    weft_status_t st = wefti_op_timer_after(rt, op, d->too_late ? op->timeout_ns : d->ns);
     if (st)
         return st;
     wefti_list_push_back(&rt->own, &wefti_opx(op)->link);

@@ -90,7 +90,7 @@ static void cancel_one(weft_token_t *token, wefti_list_t *todo)
     wefti_list_splice(&asked, &token->ops);
     /* Each leaves the list before it is asked: asking may complete it. It stays joined, by its flag, until it is complete. */
     for (wefti_list_t *l; (l = wefti_list_pop(&asked));)
-        wefti_op_ask(wefti_container_of(wefti_container_of(l, wefti_opx_t, token_link), weft_op_t, priv), WEFT_ERR_CANCELLED);
+        wefti_op_ask(wefti_op_of(l, token_link), WEFT_ERR_CANCELLED);
     pthread_mutex_lock(&token->lock);
     wefti_list_each(l, &token->children) {
         weft_token_t *child = wefti_container_of(l, weft_token_t, sibling);

@@ -8,7 +8,6 @@
  *
  * Promise: a wait ends with its operation or its timeout, whoever drives, comes or goes. tests/unit/core_wait.c holds us to
  * it. */
-#include <sched.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -33,13 +32,9 @@ static bool op_mark(void *arg)
             return true;
         if (state & WEFTI_OP_WAITED)
             return false;
-        if ((state & WEFTI_OP_STATE) == WEFTI_OP_LINKED) { /* its post just now would lose the mark */
-            sched_yield();
-            state = atomic_load_explicit(&x->state, memory_order_acquire);
-        } else if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_WAITED, memory_order_acq_rel,
-                                                         memory_order_acquire)) {
+        if (atomic_compare_exchange_weak_explicit(&x->state, &state, state | WEFTI_OP_WAITED, memory_order_acq_rel,
+                                                  memory_order_acquire))
             return false;
-        }
     }
 }
 
@@ -195,7 +190,7 @@ static weft_status_t aside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_
 /* The same, from inside: whoever closes the runtime waits for us. */
 static weft_status_t beside(weft_runtime_t *rt, const wefti_wait_t *what, uint64_t deadline)
 {
-    atomic_fetch_add(&rt->inside, 1);
+    atomic_fetch_add(&rt->handle.inside, 1);
     weft_status_t st = what->done(what->arg) ? WEFT_OK : aside(rt, what, deadline);
     if (st != WEFT_ERR_AGAIN)
         wefti_hand_on(rt); /* the turn to drive may have been meant for us */
@@ -264,7 +259,7 @@ weft_status_t weft_op_wait(weft_op_t *op, uint64_t timeout_ns)
     return st ? st : outcome(op);
 }
 
-weft_status_t wefti_block_begin(weft_op_t *op, uint64_t timeout_ns)
+weft_status_t wefti_sync_begin(weft_op_t *op, uint64_t timeout_ns)
 {
     if (wefti_driven)
         return wefti_fail(WEFT_ERR_STATE, "waiting is not allowed inside a callback");
@@ -273,7 +268,7 @@ weft_status_t wefti_block_begin(weft_op_t *op, uint64_t timeout_ns)
     return WEFT_OK;
 }
 
-weft_status_t wefti_block_end(weft_op_t *op, weft_status_t posted)
+weft_status_t wefti_sync_end(weft_op_t *op, weft_status_t posted)
 {
     return posted ? posted : weft_op_wait(op, WEFT_FOREVER);
 }

@@ -171,6 +171,7 @@ struct wefti_transport {
     wefti_fabric_t *fabric;
     uint8_t kind;       /* on the wire: 1 shm, 2 ucx, 3 sim, 4 tcp */
     const char *name;   /* "shm", "ucx", "tcp" */
+    unsigned live;      /* ucx: lanes and endpoints; 0: there is nothing that progress could move */
 };
 
 struct wefti_lane {

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <glob.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -20,12 +21,11 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/fabric.h"
+#include "fabric/module.h"
 #include "fabric/shm/shm.h"
 #include "fabric/sock/sock.h"
 #include "fabric/tcp/tcp.h"
 #include "fabric/transports.h"
-#include "fabric/ucx/ucx.h"
 
 #define EVENTS 64
 
@@ -37,7 +37,8 @@
 typedef struct real {
     wefti_fabric_t base;
     wefti_transport_t *shm, *ucx, *tcp;
-    int shm_fd, ucx_fd, tcp_fd; /* in epoll already; -1: not yet */
+    const wefti_module_t *module; /* of ucx; NULL: it was not loaded */
+    int shm_fd, ucx_fd, tcp_fd;   /* in epoll already; -1: not yet */
     wefti_sock_t *sock;
     int epoll_fd, wake_fd;
     bool look_now;
@@ -99,7 +100,7 @@ static unsigned look(real_t *r, uint64_t now)
     r->look_now = false;
     r->found = 0;
     if (r->ucx && r->ucx_fd < 0)
-        watch_transport(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
+        watch_transport(r, r->module->fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
     if (r->tcp && r->tcp_fd < 0)
         watch_transport(r, wefti_tcp_fd(r->tcp), &r->tcp_watch, &r->tcp_fd);
     int got = epoll_wait(r->epoll_fd, events, EVENTS, 0);
@@ -117,9 +118,9 @@ static unsigned progress(wefti_fabric_t *f, bool idle)
     unsigned n = 0;
     if (r->shm)
         n = wefti_shm_progress(r->shm);
-    bool ucx_live = r->ucx && wefti_ucx_live(r->ucx);
+    bool ucx_live = r->ucx && r->ucx->live;
     if (ucx_live)
-        n += wefti_ucx_progress(r->ucx);
+        n += r->module->progress(r->ucx);
     bool tcp_live = r->tcp && wefti_tcp_live(r->tcp);
     if (tcp_live)
         n += wefti_tcp_progress(r->tcp, !idle);
@@ -151,8 +152,8 @@ static weft_status_t arm(wefti_fabric_t *f)
             return WEFT_ERR_AGAIN;
     }
     if (r->ucx) {
-        watch_transport(r, wefti_ucx_fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
-        if (wefti_ucx_arm(r->ucx)) {
+        watch_transport(r, r->module->fd(r->ucx), &r->ucx_watch, &r->ucx_fd);
+        if (r->module->arm(r->ucx)) {
             if (r->shm)
                 wefti_shm_disarm(r->shm);
             return WEFT_ERR_AGAIN;
@@ -166,8 +167,6 @@ static void disarm(wefti_fabric_t *f)
     real_t *r = real_of(f);
     if (r->shm)
         wefti_shm_disarm(r->shm);
-    if (r->ucx)
-        wefti_ucx_disarm(r->ucx);
     r->look_now = true;
 }
 
@@ -242,12 +241,13 @@ static void wire_close(wefti_wire_t *wire)
 static weft_status_t mem_register(wefti_fabric_t *f, void *base, size_t n, void **reg_out)
 {
     *reg_out = NULL;
-    return real_of(f)->ucx ? wefti_ucx_mem_register(real_of(f)->ucx, base, n, reg_out) : WEFT_OK;
+    real_t *r = real_of(f);
+    return r->ucx ? r->module->mem_register(r->ucx, base, n, reg_out) : WEFT_OK;
 }
 
 static void mem_unregister(wefti_fabric_t *f, void *reg)
 {
-    wefti_ucx_mem_unregister(real_of(f)->ucx, reg);
+    real_of(f)->module->mem_unregister(real_of(f)->ucx, reg);
 }
 
 static weft_status_t share(wefti_fabric_t *f, void *base, size_t n, int fd, uint64_t *id_out)
@@ -270,7 +270,7 @@ static void real_close(wefti_fabric_t *f)
     if (r->shm)
         wefti_shm_close(r->shm);
     if (r->ucx)
-        wefti_ucx_close(r->ucx);
+        r->module->close(r->ucx);
     if (r->tcp)
         wefti_tcp_close(r->tcp);
     if (r->sock)
@@ -322,13 +322,36 @@ static weft_status_t open_descriptors(real_t *r)
                       "no descriptors for a runtime: %s", strerror(err));
 }
 
-/* Is there any device for UCX to be better at than we are? Without asking UCX, whose opening takes long. */
+/* Is there a device that only UCX can use? UCX itself is not asked, since it takes long to open. */
 static bool has_rdma(void)
 {
     glob_t found;
     bool any = !glob("/sys/class/infiniband/*", GLOB_NOSORT, NULL, &found);
     globfree(&found);
     return any;
+}
+
+static weft_status_t open_ucx(real_t *r, const wefti_config_t *config, const wefti_transports_t *t)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    if (!t->ucx && !(t->rdma && has_rdma()))
+        return WEFT_OK;
+    weft_status_t st = wefti_module_load(config->module_path, &r->module);
+    if (st && !t->ucx) {
+        if (!atomic_flag_test_and_set(&warned))
+            wefti_warn("the RDMA devices of this machine are not used: %s", weft_last_error());
+        return WEFT_OK;
+    }
+    if (st)
+        return st;
+    bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
+    wefti_ucx_params_t params = {
+        .tls = t->tls,
+        .devices = all ? NULL : config->interfaces,
+        .trusted = wefti_trusted(config),
+        .rendezvous = wefti_ucx_rendezvous,
+    };
+    return r->module->open(&r->base, &params, &r->ucx);
 }
 
 weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_t **fabric_out)
@@ -352,8 +375,8 @@ weft_status_t wefti_fabric_open_real(const wefti_config_t *config, wefti_fabric_
         st = wefti_sock_open(&r->base, r->epoll_fd, &r->sock);
     if (!st && t.shm)
         st = wefti_shm_open(&r->base, config, &r->shm);
-    if (!st && (t.ucx || (t.rdma && has_rdma())))
-        st = wefti_ucx_open(&r->base, config, t.tls, &r->ucx);
+    if (!st)
+        st = open_ucx(r, config, &t);
     if (!st && t.tcp)
         st = wefti_tcp_open(&r->base, config, &r->tcp);
     if (st) {
@@ -378,10 +401,17 @@ static void tell(weft_config_fn fn, void *user, const char *name, const char *va
 void wefti_fabric_info(weft_config_fn fn, void *user, bool ask_ucx)
 {
     char found[512] = "", text[560];
-    if (ask_ucx)
-        wefti_ucx_transports(found, sizeof found);
+    wefti_config_t config;
+    const wefti_module_t *m = NULL;
+    weft_status_t st = wefti_config_read(&config);
+    if (!st) {
+        st = wefti_module_load(config.module_path, &m);
+        wefti_config_free(&config);
+    }
+    if (!st && ask_ucx)
+        m->ucx_transports(found, sizeof found);
     snprintf(text, sizeof text, "shm tcp%s%s", *found ? "; UCX: " : "", found);
-    tell(fn, user, "ucx_version", wefti_ucx_version());
-    tell(fn, user, "ucx_built_with", wefti_ucx_built_with());
+    tell(fn, user, "ucx_version", st ? weft_last_error() : m->ucx_version());
+    tell(fn, user, "ucx_built_with", st ? "none" : m->ucx_built_with);
     tell(fn, user, "transports", text);
 }

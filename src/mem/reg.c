@@ -278,17 +278,10 @@ void weft_mem_get_reg_stats(weft_runtime_t *rt, weft_mem_reg_stats_t *stats_out)
         return;
     wefti_reg_cache_t *c = &wefti_mem_room(rt)->regs;
     pthread_mutex_lock(&c->lock);
-    weft_mem_reg_stats_t s = {.size = stats_out->size,
-                              .ranges = c->n,
-                              .bytes = c->bytes,
-                              .hits = c->hits,
-                              .misses = c->misses,
-                              .evictions = c->evictions};
+    weft_mem_reg_stats_t s = {.ranges = c->n, .bytes = c->bytes, .hits = c->hits, .misses = c->misses, .evictions = c->evictions};
     pthread_mutex_unlock(&c->lock);
     wefti_part(rt);
-    if (stats_out->size > sizeof s)
-        memset((char *)stats_out + sizeof s, 0, stats_out->size - sizeof s);
-    memcpy(stats_out, &s, stats_out->size < sizeof s ? stats_out->size : sizeof s);
+    wefti_opts_write(stats_out, &s, sizeof s);
 }
 
 void wefti_reg_end(wefti_reg_cache_t *c)

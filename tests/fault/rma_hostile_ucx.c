@@ -5,7 +5,7 @@
  * They know everything: the addresses, the ports, what is there. With transports = ucx_tcp, which shows UCX's own port to the network, UCX itself
  * lets them (docs/design/security.md); that is told, and only that the process lives and serves is asked there.
  *
- * ctest: timeout=300 long */
+ * ctest: timeout=300 long ucx */
 #define TEST_SECONDS 120
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -54,14 +54,14 @@ def test_it_is_for_every_interpreter_from_3_11_on(wheel):
 
 def test_it_holds_the_packages_and_the_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py",
+    for name in ("weft/__init__.py", "weft/_core.abi3.so", "weft/libweft_ucx.so", "weft/_core.pyi", "weft/py.typed", "weft/blocking.py", "ucp/__init__.py",
                  "ucp_py/__init__.py", "disagg/__init__.py", "disagg/element.py", "disagg/py.typed"):
         assert name in names
     assert not [name for name in names if name.endswith((".c", ".h", ".a", ".txt~")) or "tests" in name]
 
 
 def test_the_library_in_it_shows_none_of_its_names(wheel, tmp_path):
-    zipfile.ZipFile(wheel).extract("weft/_core.abi3.so", tmp_path)
+    zipfile.ZipFile(wheel).extract("weft/_core.abi3.so", "weft/libweft_ucx.so", tmp_path)
     shown = call("nm", "-D", "--defined-only", str(tmp_path / "weft" / "_core.abi3.so"))
     assert "PyInit__core" in shown
     assert " weft_" not in shown and " wefti_" not in shown and "_fini" not in shown
@@ -82,12 +82,12 @@ def test_with_debians_interpreter(wheel, tmp_path):
 
 
 def test_where_a_library_is_missing_the_error_says_what_to_install(wheel, tmp_path):
-    """As on a machine without OpenUCX: what it is linked to is renamed in a copy of it, which is as long."""
+    """As on a machine without libsodium: what it is linked to is renamed in a copy of it, which is as long."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     core = tmp_path / "weft" / "_core.abi3.so"
     text = core.read_bytes()
-    assert b"libucp.so.0\0" in text
-    core.write_bytes(text.replace(b"libucp.so.0\0", b"libucX.so.0\0"))
+    assert b"libucp" not in text
+    core.write_bytes(text.replace(b"libsodium.so.", b"libsodiuX.so."))
     done = subprocess.run([sys.executable, "-c", "import weft"], capture_output=True, text=True, timeout=60, check=False,
                           env=clean(PYTHONPATH=str(tmp_path)))
-    assert done.returncode and "libucx0" in done.stderr
+    assert done.returncode and "libsodium23" in done.stderr

@@ -22,7 +22,6 @@ extern weft_ep_t *ep;
 extern weft_op_t op;
 extern weft_listener_t *listener;
 extern weft_token_t *token;
-extern weft_scope_t *scope;
 extern weft_pool_t *pool;
 extern weft_mem_reg_t *reg;
 extern weft_am_t *am;

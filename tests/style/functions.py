@@ -2,7 +2,6 @@
 a warning. With gcc and clang, as C and as C++, whichever are there."""
 import os
 import re
-import shutil
 
 from lib import checks
 
@@ -88,13 +87,6 @@ STRICT = ["-Werror=incompatible-pointer-types", "-Werror=int-conversion", "-Werr
 C_WARN = ["-Wall", "-Wextra", "-pedantic", "-Wshadow", "-Wconversion", "-Werror"]
 
 
-def compilers(*names):
-    found = [n for n in names if shutil.which(n)]
-    if not found:
-        raise checks.Skip(f"none of {', '.join(names)} is here")
-    return found
-
-
 def compiled(compiler, language, standard, text, flags):
     return checks.run([compiler, "-x", language, f"-std={standard}", *flags, "-O1", "-c", "-o", os.devnull, "-I",
                        os.path.join(checks.SOURCE, "include"), "-"], input=text)
@@ -106,14 +98,14 @@ def right(compiler, language, standard, flags):
 
 
 def a_right_program_compiles_without_a_warning_as_c():
-    for compiler in compilers("gcc", "clang"):
+    for compiler in checks.compilers("gcc", "clang"):
         for standard in ("c11", "gnu11", "c2x"):
             right(compiler, "c", standard, C_WARN)
 
 
 def a_right_program_compiles_without_a_warning_as_cpp():
-    for compiler in compilers("g++", "clang++"):
-        right(compiler, "c++", "c++17", ["-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"])
+    for compiler in checks.compilers("g++", "clang++"):
+        right(compiler, "c++", "c++17", ["-Wall", "-Wextra", "-Werror"])
 
 
 def wrong(compiler, language, standard, flags, must_name):
@@ -131,17 +123,17 @@ def wrong(compiler, language, standard, flags, must_name):
 
 
 def wrong_programs_fail_with_the_name_of_the_function_in_c():
-    for compiler in compilers("gcc", "clang"):
+    for compiler in checks.compilers("gcc", "clang"):
         wrong(compiler, "c", "c11", STRICT, True)
 
 
 def wrong_programs_fail_in_cpp():
-    for compiler in compilers("g++", "clang++"):
+    for compiler in checks.compilers("g++", "clang++"):
         wrong(compiler, "c++", "c++17", [], False)
 
 
 def a_c_compiler_speaks_of_each_of_them_without_being_asked():
-    for compiler in compilers("gcc", "clang"):
+    for compiler in checks.compilers("gcc", "clang"):
         for what, (lines, _) in WRONG.items():
             done = compiled(compiler, "c", "c11", DECLARED + AROUND.replace("LINES", lines), [])
             assert done.stdout, f"{what}: {compiler} says nothing"
@@ -149,7 +141,7 @@ def a_c_compiler_speaks_of_each_of_them_without_being_asked():
 
 def declarations_that_are_none_fail_with_the_type():
     found = []
-    for compiler in compilers("gcc", "clang"):
+    for compiler in checks.compilers("gcc", "clang"):
         for what, (lines, words) in UNDECLARED.items():
             done = compiled(compiler, "c", "c11", f"#include <weft/function.h>\n{lines}\n", [])
             if not done.returncode:

@@ -5,6 +5,7 @@ The examples are built the same way, since they are what a newcomer copies, and 
 # ctest: long
 import glob
 import os
+import re
 
 from lib import checks
 
@@ -15,6 +16,18 @@ int main(void)
 {
     puts(weft_version());
     return strcmp(weft_version(), WEFT_VERSION_STRING) != 0;
+}
+"""
+ASKS = """#include <stdio.h>
+#include <weft/weft.h>
+int main(void)
+{
+    weft_runtime_opts_t opts = WEFT_RUNTIME_OPTS_INIT;
+    weft_runtime_t *rt;
+    opts.transports = "ucx";
+    if (weft_runtime_open(&opts, &rt))
+        return !!puts(weft_last_error());
+    return weft_runtime_close(rt) != WEFT_OK;
 }
 """
 PROJECT = """cmake_minimum_required(VERSION 3.16)
@@ -70,12 +83,38 @@ def pkg_config(static):
     return ["-l:libweft.a" if f == "-lweft" and static else f for f in flags]
 
 
+def only_what_it_stands_on(program, *more):
+    """The library needs libc and libsodium alone; UCX, Redis, CUDA and their like are loaded when they are wanted."""
+    found = set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", needed(program)))
+    allowed = {"libc", "libsodium", "ld-linux-x86-64", "ld-linux-aarch64", *more}
+    assert found <= allowed, f"{program} needs {sorted(found - allowed)}"
+
+
+def the_library_and_the_command_need_libc_and_libsodium_alone():
+    only_what_it_stands_on(find("libweft.so.0"))
+    only_what_it_stands_on(find("bin/weft"), "libm", "libyaml-0")
+
+
+def the_module_is_found_after_the_tree_was_moved():
+    if not os.path.exists(os.path.join(checks.BUILD, "libweft_ucx.so")):
+        raise checks.Skip("this build has no libweft_ucx.so")
+    assert "weft_ucx_module" in checks.must(["nm", "-D", "--defined-only", find("weft/libweft_ucx.so")])
+    assert "libweft" not in needed(find("weft/libweft_ucx.so")).replace("libweft_ucx", "")
+    said = checks.must([find("bin/weft"), "info"], env=environment())
+    assert re.search(r"ucx_version +[0-9]+\.", said), said
+    program = os.path.join(room, "asks")
+    checks.write_tree(room, {"asks.c": ASKS})
+    checks.must([checks.CC, os.path.join(room, "asks.c"), "-o", program, *pkg_config(False)])
+    checks.must([program], env={**environment(), "LD_LIBRARY_PATH": os.path.dirname(find("libweft.so"))})
+
+
 def build_and_run(compiler, source, static):
     program = os.path.join(room, "program")
     path = os.path.join(room, source)
     checks.write_tree(room, {source: CONSUMER})
     checks.must([compiler, "-Wall", "-Werror", path, "-o", program, *pkg_config(static)])
     assert ("libweft.so.0" in needed(program)) == (not static), needed(program)
+    only_what_it_stands_on(program, "libweft")
     env = environment()
     if not static:
         env["LD_LIBRARY_PATH"] = os.path.dirname(find("libweft.so"))
@@ -119,5 +158,6 @@ def every_example_builds_against_it_and_runs():
 
 
 with checks.scratch() as room:
-    checks.main(install_puts_everything_in_place, pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
+    checks.main(install_puts_everything_in_place, the_library_and_the_command_need_libc_and_libsodium_alone,
+                the_module_is_found_after_the_tree_was_moved, pkg_config_gives_the_shared_library_to_c, pkg_config_gives_the_static_library_to_c,
                 pkg_config_gives_the_shared_library_to_cpp, find_package_gives_both_libraries, every_example_builds_against_it_and_runs)

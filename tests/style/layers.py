@@ -2,6 +2,9 @@
 
 A room is a folder of src/; its door is the header that carries its name. base is open: any of its headers may be included by anyone.
 The .c files right under src/ put the rooms together and may include every door. MAP.md has the picture.
+
+src/fabric/ucx is a module, libweft_ucx.so, which the library loads and is not linked to: only it includes UCX, nobody includes its headers,
+and it sees of the library no more than MODULE_SEES, and of base what has no state (or what it defines itself: log.h).
 """
 import os
 import re
@@ -15,6 +18,9 @@ PUBLIC = {"status": 0, "config": 0, "op": 1, "runtime": 2, "mem": 3, "conn": 4, 
           "types": 6, "rpc": 6, "service": 6, "function": 6, "element": 7}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 UCX = ("ucp/", "uct/", "ucs/", "ucm/")
+MODULE = "src/fabric/ucx/"
+MODULE_SEES = {"fabric/fabric.h", "fabric/module.h"}
+MODULE_BASE = {"alloc", "bytes", "clock", "list", "log", "map", "slots"}
 
 
 def check_public_name(path, target, rank):
@@ -33,8 +39,12 @@ def check_room(path, room, sub, quote, target, have):
     parts = target.split("/")
     if ".." in parts or target.startswith("/"):
         return f"{path}: \"{target}\": includes start at src/"
-    if target.startswith(UCX) and (room, sub) != ("fabric", "ucx"):
+    if target.startswith(UCX) and not path.startswith(MODULE):
         return f"{path}: <{target}>: only fabric/ucx may include UCX"
+    if target.startswith("fabric/ucx/") and not path.startswith(MODULE):
+        return f"{path}: \"{target}\": fabric/ucx is a module, and not linked to the library"
+    if path.startswith(MODULE) and quote == '"':
+        return check_module(path, target)
     if parts[0] == "weft":
         return check_public_name(path, target, RANK[room])
     if quote == "<":
@@ -56,6 +66,15 @@ def check_room(path, room, sub, quote, target, have):
     if parts[1:] != [there + ".h"]:
         return f"{path}: \"{target}\" is not the door of {there}; that is {there}/{there}.h"
     return None
+
+
+def check_module(path, target):
+    parts = target.split("/")
+    if target in MODULE_SEES or ("src/" + target).startswith(MODULE):
+        return None
+    if parts[0] == "base" and parts[1].removesuffix(".h") in MODULE_BASE:
+        return None
+    return f"{path}: \"{target}\" is the library's: a module sees {', '.join(sorted(MODULE_SEES))} and stateless parts of base"
 
 
 def check_inside(path, room, sub, parts):
@@ -147,9 +166,11 @@ GOOD = {
     "src/base/list.h": "#include <stddef.h>\n",
     "src/base/map.c": '#include "base/list.h"\n#include <weft/status.h>\n',
     "src/fabric/fabric.h": '#include "base/list.h"\n#include <weft/op.h>\n',
-    "src/fabric/real.c": '#include "fabric/fabric.h"\n#include "fabric/ucx/ucx.h"\n',
-    "src/fabric/ucx/ucx.h": '#include "fabric/fabric.h"\n',
-    "src/fabric/ucx/am.c": '#include <ucp/api/ucp.h>\n#include "fabric/ucx/ucx.h"\n',
+    "src/fabric/module.h": '#include "fabric/fabric.h"\n',
+    "src/fabric/real.c": '#include "fabric/module.h"\n#include "fabric/shm/shm.h"\n',
+    "src/fabric/shm/shm.h": '#include "fabric/fabric.h"\n',
+    "src/fabric/ucx/internal.h": '#include "base/list.h"\n#include "fabric/module.h"\n',
+    "src/fabric/ucx/am.c": '#include <ucp/api/ucp.h>\n#include "fabric/ucx/internal.h"\n#include "fabric/fabric.h"\n',
     "src/core/core.h": '#include "fabric/fabric.h"\n',
     "src/conn/conn.h": '#include "core/core.h"\n#include <weft/conn.h>\n',
     "src/conn/ep.h": '#include "conn/conn.h"\n',
@@ -165,11 +186,17 @@ BAD = {
     "core looks up": ("src/core/bad.c", '#include "conn/conn.h"\n'),
     "core looks up in a header": ("src/core/bad.h", '#  include "msg/msg.h"\n'),
     "a private header of a lower room": ("src/msg/bad.c", '#include "conn/ep.h"\n'),
-    "a fabric behind its door": ("src/core/bad.c", '#include "fabric/ucx/ucx.h"\n'),
+    "a fabric behind its door": ("src/core/bad.c", '#include "fabric/shm/shm.h"\n'),
     "siblings meet": ("src/am/bad.c", '#include "msg/msg.h"\n'),
-    "fabrics meet": ("src/fabric/sim/bad.c", '#include "fabric/ucx/ucx.h"\n'),
-    "the fabric's door leads to one fabric": ("src/fabric/fabric.h", '#include "fabric/ucx/ucx.h"\n'),
-    "the fabric goes around a door": ("src/fabric/real.c", '#include "fabric/ucx/private.h"\n'),
+    "fabrics meet": ("src/fabric/sim/bad.c", '#include "fabric/shm/shm.h"\n'),
+    "the fabric's door leads to one fabric": ("src/fabric/fabric.h", '#include "fabric/shm/shm.h"\n'),
+    "the fabric goes around a door": ("src/fabric/real.c", '#include "fabric/shm/private.h"\n'),
+    "the library includes a module": ("src/fabric/real.c", '#include "fabric/ucx/internal.h"\n'),
+    "another fabric includes a module": ("src/fabric/tcp/bad.c", '#include "fabric/ucx/internal.h"\n'),
+    "a module includes a private header": ("src/fabric/ucx/bad.c", '#include "fabric/shm/shm.h"\n'),
+    "a module includes the fabric's insides": ("src/fabric/ucx/bad.c", '#include "fabric/transports.h"\n'),
+    "a module includes another room": ("src/fabric/ucx/bad.c", '#include "core/core.h"\n'),
+    "a module includes a part of base that has state": ("src/fabric/ucx/bad.c", '#include "base/config.h"\n'),
     "ucx outside its room": ("src/conn/bad.c", "#include <ucp/api/ucp.h>\n"),
     "ucx in another fabric": ("src/fabric/shm/bad.c", "#include <ucs/type/status.h>\n"),
     "ucx at the root": ("src/open.c", "#include <ucp/api/ucp.h>\n"),

@@ -4,19 +4,11 @@
 
 #include "fake_fabric.h"
 
-static weft_status_t never(weft_op_t *op, void *user)
-{
-    (void)op;
-    (void)user;
-    return WEFT_OK;
-}
-
-static void in_child(weft_runtime_t *rt, weft_op_t *pending, weft_queue_t *q, weft_scope_t *scope, weft_token_t *token)
+static void in_child(weft_runtime_t *rt, weft_op_t *pending, weft_queue_t *q, weft_token_t *token)
 {
     weft_op_t op = WEFT_OP_INIT, *list[] = {pending};
     weft_token_t *t;
     weft_queue_t *q2;
-    weft_scope_t *s;
     weft_runtime_stats_t stats = WEFT_RUNTIME_STATS_INIT;
     CHECK_EQ(fake_post(rt, FAKE_WAITS, &op), WEFT_ERR_FORKED);
     CHECK(strstr(weft_last_error(), "fork"));
@@ -27,7 +19,6 @@ static void in_child(weft_runtime_t *rt, weft_op_t *pending, weft_queue_t *q, we
     weft_op_cancel(pending);
     CHECK(!weft_op_done(pending));
     CHECK_EQ(weft_group_start(rt, WEFT_GROUP_ALL, list, 1, &op), WEFT_ERR_FORKED);
-    CHECK_EQ(weft_op_then(rt, pending, never, NULL, &op), WEFT_ERR_FORKED);
     CHECK_EQ(weft_token_new(rt, NULL, &t), WEFT_ERR_FORKED);
     weft_token_cancel(token);
     CHECK(!weft_token_cancelled(token));
@@ -35,9 +26,6 @@ static void in_child(weft_runtime_t *rt, weft_op_t *pending, weft_queue_t *q, we
     CHECK_EQ(weft_queue_pop(q, list, 1, WEFT_FOREVER), 0);
     CHECK_EQ(weft_queue_fd(q), WEFT_ERR_FORKED);
     CHECK_EQ(weft_queue_free(q), WEFT_ERR_FORKED);
-    CHECK_EQ(weft_scope_new(rt, &s), WEFT_ERR_FORKED);
-    CHECK_EQ(weft_scope_enter(scope), WEFT_ERR_FORKED);
-    CHECK_EQ(weft_scope_close(scope, &op), WEFT_ERR_FORKED);
     CHECK_EQ(weft_runtime_progress(rt), 0);
     CHECK_EQ(weft_runtime_fd(rt), WEFT_ERR_FORKED);
     CHECK_EQ(weft_runtime_arm(rt), WEFT_ERR_FORKED);
@@ -57,17 +45,15 @@ static void fork_with(weft_progress_mode_t mode)
     weft_runtime_t *rt = fake_open(mode, 0);
     weft_op_t pending = WEFT_OP_INIT;
     weft_queue_t *q;
-    weft_scope_t *scope;
     weft_token_t *token;
     CHECK_OK(weft_queue_new(rt, &q));
-    CHECK_OK(weft_scope_new(rt, &scope));
     CHECK_OK(weft_token_new(rt, NULL, &token));
     CHECK_OK(fake_post(rt, FAKE_WAITS, &pending));
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (!pid) {
         alarm(20);
-        in_child(rt, &pending, q, scope, token);
+        in_child(rt, &pending, q, token);
     }
     int status;
     CHECK_EQ(waitpid(pid, &status, 0), pid);
@@ -80,7 +66,6 @@ static void fork_with(weft_progress_mode_t mode)
     }
     CHECK_OK(st);
     weft_token_drop(token);
-    CHECK_OK(weft_scope_free(scope));
     CHECK_OK(weft_queue_free(q));
     CHECK_OK(weft_runtime_close(rt));
 }

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "base/rng.h"
+#include "fabric/module.h"
 #include "lanes.h"
 
 #define ON_EACH_SAFE_TRANSPORT(name) \
@@ -27,13 +28,11 @@
     static void name(const char *transport); \
     TEST(name##_on_rendezvous) \
     { \
-        wefti_ux_rendezvous = true; \
+        wefti_ucx_rendezvous = true; \
         name("ucx"); \
-        wefti_ux_rendezvous = false; \
+        wefti_ucx_rendezvous = false; \
     } \
     ON_EACH_SAFE_TRANSPORT(name)
-
-extern bool wefti_ux_rendezvous; /* fabric/ucx/ux.h, which would bring UCX's headers */
 
 static void fill(void *buf, size_t n, uint64_t seed)
 {

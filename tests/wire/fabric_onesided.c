@@ -8,16 +8,15 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "fabric/module.h"
 #include "lanes.h"
-
-extern bool wefti_ux_rendezvous; /* fabric/ucx/ux.h */
 
 #define BIG ((size_t)48 << 20)
 
 /* As where there is hardware for it: UCX gets everything at once. */
 static void all_at_once(void)
 {
-    wefti_ux_rendezvous = true;
+    wefti_ucx_rendezvous = true;
 }
 
 static void open_pair(lanes_t *l)

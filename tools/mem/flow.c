@@ -104,6 +104,6 @@ weft_status_t mem_mirror_open(mem_link_t *l, const char *name, uint64_t len, boo
     op.timeout_ns = l->opts->timeout_ns;
     st = tool_do_through(weft_mirror_open(l->rt, &mo, &op), &op);
     if (!st)
-        *mirror_out = op.buf;
+        *mirror_out = weft_op_mirror(&op);
     return st;
 }

@@ -153,7 +153,7 @@ static weft_status_t source_open(get_t *g)
     op.timeout_ns = g->opts->timeout_ns;
     st = tool_do(weft_block_open(g->link.servers[0].store, g->name, &op), &op);
     if (!st) {
-        g->block = op.buf;
+        g->block = weft_op_block(&op);
         g->len = op.len;
         g->flow.remote = weft_block_remote(g->block);
     }

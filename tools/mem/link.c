@@ -24,7 +24,7 @@ static weft_status_t server_open(mem_link_t *l, mem_server_t *s)
     if (!st)
         st = tool_do(weft_store_open(s->ep, NULL, &op), &op);
     if (!st) {
-        s->store = op.buf;
+        s->store = weft_op_store(&op);
         return WEFT_OK;
     }
     weft_ep_abort(s->ep, NULL);
@@ -79,7 +79,7 @@ static void give_back(mem_link_t *l, const char *uri, const uint8_t id[WEFT_STOR
         return;
     so.id = id;
     if (!tool_wait_through(&op) && !tool_do_through(weft_store_open(ep, &so, &op), &op)) {
-        weft_store_t *store = op.buf;
+        weft_store_t *store = weft_op_store(&op);
         tool_do_through(weft_store_close(store, &op), &op);
     }
     weft_ep_abort(ep, NULL);

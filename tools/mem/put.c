@@ -151,7 +151,7 @@ static weft_status_t make(put_t *p, uint64_t len)
     op.timeout_ns = p->opts->timeout_ns;
     st = tool_do_through(weft_block_alloc(p->link.servers[0].store, &bo, &op), &op);
     if (!st) {
-        p->block = op.buf;
+        p->block = weft_op_block(&op);
         p->flow.remote = weft_block_remote(p->block);
     }
     return st;
@@ -176,7 +176,7 @@ static weft_status_t name_free(put_t *p)
     op.timeout_ns = p->opts->timeout_ns;
     st = tool_do_through(weft_block_open(p->link.servers[0].store, p->name, &op), &op);
     if (!st)
-        weft_block_drop(op.buf);
+        weft_block_drop(weft_op_block(&op));
     return st == WEFT_ERR_NOTFOUND ? WEFT_OK : st ? st : WEFT_ERR_STATE;
 }
 

@@ -69,11 +69,11 @@ static weft_status_t attach_one(perf_link_t *l, weft_ep_t *ep, const perf_offer_
         weft_op_cancel(&op);
         weft_op_wait(&op, WEFT_FOREVER);
         if (!op.status)
-            weft_remote_drop(op.buf);
+            weft_remote_drop(weft_op_remote(&op));
         return st;
     }
     if (!st)
-        *out = op.buf;
+        *out = weft_op_remote(&op);
     return st;
 }
 

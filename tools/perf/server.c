@@ -91,7 +91,7 @@ static weft_status_t assemble(session_t *s)
             st = wait_long(&op, s->total ? s->link->timeout_ns : WEFT_FOREVER);
         if (st)
             return st;
-        place(s, op.buf);
+        place(s, weft_op_ep(&op));
     } while (!s->total || s->n_placed < s->total);
     /* Runs count endpoints from 0 on both sides alike. */
     memcpy(s->link->eps, s->placed, s->total * sizeof *s->placed);

@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define PUMP_ROUND 16 /* chunks of a lane in a row: the others' messages must not wait for a whole payload */
 

@@ -1,42 +1,10 @@
-/* fabric/ucx/facts.c - what UCX is and has: for `weft info`, and for refusing names that no UCX knows. */
+/* fabric/ucx/facts.c - which transports UCX finds on this machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucp/api/ucp.h>
 
-#include "fabric/ucx/ucx.h"
-#include "fabric/ucx/ux.h"
-
-/* UCX itself only warns about a name it does not know, and then goes on without it. This is what its releases know, aliases
- * included; "self" is left out, since it delivers inside the sending call. */
-static const char *const known[] = {
-    "sm",       "shm",     "mm",        "posix",    "sysv",      "cma",  "knem",      "xpmem",     "ib",
-    "rc",       "rc_v",    "rc_x",      "rc_verbs", "rc_mlx5",   "ud",   "ud_v",      "ud_x",      "ud_verbs",
-    "ud_mlx5",  "dc",      "dc_x",      "dc_mlx5",  "gga_mlx5",  "srd",  "ugni",      "ugni_rdma", "ugni_smsg",
-    "ugni_udt", "cuda",    "cuda_copy", "cuda_ipc", "gdr_copy",  "rocm", "rocm_copy", "rocm_ipc",  "rocm_gdr",
-    "ze",       "ze_copy", "ze_ipc",    "gaudi",    "gaudi_gdr",
-};
-
-bool wefti_ucx_transport_known(const char *name, size_t n)
-{
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (strlen(known[i]) == n && !memcmp(known[i], name, n))
-            return true;
-    }
-    return false;
-}
-
-const char *wefti_ucx_version(void)
-{
-    return ucp_get_version_string();
-}
-
-const char *wefti_ucx_built_with(void)
-{
-#define TEXT(x) #x
-#define VALUE(x) TEXT(x)
-    return VALUE(UCP_API_MAJOR) "." VALUE(UCP_API_MINOR);
-}
+#include "fabric/ucx/internal.h"
 
 static void add_transport(char *buf, size_t cap, const char *name)
 {
@@ -74,7 +42,7 @@ static void transports_of(ucp_context_h context, char *buf, size_t cap)
     free(text);
 }
 
-void wefti_ucx_transports(char *buf, size_t cap)
+void wefti_ux_transports(char *buf, size_t cap)
 {
     ucp_context_h context;
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};

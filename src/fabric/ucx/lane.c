@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define ADDR_VERSION 2
 #define ADDR_HEAD 20   /* version and zeroes, transport id, token */
@@ -64,6 +64,7 @@ static weft_status_t ep_create(ux_transport_t *r, ux_peer_t *peer, const void *a
     e->peer = peer;
     e->number = peer->n_eps++;
     r->n_eps++;
+    r->base.live++;
     *ep_out = e;
     return WEFT_OK;
 }
@@ -71,6 +72,7 @@ static weft_status_t ep_create(ux_transport_t *r, ux_peer_t *peer, const void *a
 static void ep_gone(ux_ep_t *e)
 {
     e->transport->n_eps--;
+    e->transport->base.live--;
     if (e->lane) {
         e->lane->ep = NULL;
         wefti_ux_event(e->lane, UX_EV_DRAINED);
@@ -189,7 +191,7 @@ weft_status_t wefti_ux_lane_new(wefti_transport_t *transport, const wefti_meetin
     wefti_list_init(&l->unflushed);
     wefti_list_init(&l->waiting);
     wefti_list_init(&l->flush_link);
-    r->n_lanes++;
+    r->base.live++;
 
     wefti_writer_t w = wefti_writer(addr_buf, WEFTI_LANE_ADDR_MAX);
     wefti_put_u32(&w, ADDR_VERSION);
@@ -396,7 +398,7 @@ void wefti_ux_lane_free(ux_lane_t *l)
     r->lanes[i] = NULL;
     if (i < r->lanes_free)
         r->lanes_free = i;
-    r->n_lanes--;
+    r->base.live--;
     if (wefti_list_linked(&l->event_link))
         wefti_list_remove(&l->event_link);
     wefti_map_free(&l->offer_ids);

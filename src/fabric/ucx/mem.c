@@ -9,8 +9,7 @@
  *
  * Promise: every registration is undone before UCX goes; whoever made it sees to that. tests/wire/mem_reg.c holds us to it. */
 #include "base/log.h"
-#include "fabric/ucx/ucx.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context)
 {
@@ -19,7 +18,7 @@ void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context)
     pthread_mutex_unlock(&r->mem_lock);
 }
 
-weft_status_t wefti_ucx_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out)
+weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out)
 {
     ux_transport_t *r = ux_transport(transport);
     ucp_mem_map_params_t params = {
@@ -40,7 +39,7 @@ weft_status_t wefti_ucx_mem_register(wefti_transport_t *transport, void *base, s
     return WEFT_OK;
 }
 
-void wefti_ucx_mem_unregister(wefti_transport_t *transport, void *reg)
+void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg)
 {
     ux_transport_t *r = ux_transport(transport);
     ucs_status_t st = UCS_ERR_NO_DEVICE;

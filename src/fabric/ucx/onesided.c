@@ -26,7 +26,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define KEY_VERSION 1
 #define KEY_HEAD 20    /* version, address, length */

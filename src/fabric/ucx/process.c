@@ -1,11 +1,13 @@
 /* fabric/ucx/process.c - what UCX does to the process it is loaded into, undone or kept from happening: its signal handlers, its lines on
  * stderr, its abort() where it finds no file descriptor for a socket it has to have.
  * tests/wire/fabric_ucx.c: loading_ucx_leaves_the_signals_alone. */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #if __has_include(<ucs/debug/log_def.h>)
 #include <ucs/debug/log_def.h>
@@ -13,17 +15,18 @@
 #endif
 
 #include "base/log.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 /* Loading UCX puts its own handlers on SIGSEGV and its like, and one on SIGHUP that only makes UCX talk more: a program then outlives its
- * terminal, and nohup is undone. A library has no business doing that to a program, so they are taken off again, before main() and
- * whatever handlers it sets, unless the user has asked UCX for them. */
+ * terminal, and nohup is undone. This constructor runs right after those of UCX and puts back what was there before, the program's own
+ * handlers included, unless the user has asked UCX for its handlers. */
 extern void ucs_debug_disable_signal(int signum) __attribute__((weak));
 
 static void leave_alone(int number)
 {
     struct sigaction now;
-    if (!sigaction(number, NULL, &now) && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN)
+    Dl_info info;
+    if (!sigaction(number, NULL, &now) && dladdr((void *)(uintptr_t)now.sa_handler, &info) && strstr(info.dli_fname, "libucs"))
         ucs_debug_disable_signal(number); /* as it was before */
 }
 

@@ -1,6 +1,6 @@
 /* fabric/ucx/transport.c - UCX's context and worker, and everything the transport has to tell.
  *
- * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ucx_close(): a process that only ever talks on one host
+ * The transport is CLOSED (no UCX) until its first lane, then OPEN until wefti_ux_close(): a process that only ever talks on one host
  * never opens UCX, which takes milliseconds and threads.
  *
  * UCX is opened with active messages and nothing else: with its RMA or AMO features on, any peer could read and write this process. Only
@@ -17,12 +17,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/ucx/ucx.h"
-#include "fabric/ucx/ux.h"
+#include "fabric/ucx/internal.h"
 
 #define CAPS_VERSION 2
-
-bool wefti_ux_rendezvous;
 
 weft_status_t wefti_ux_status(ucs_status_t st)
 {
@@ -179,9 +176,9 @@ static weft_status_t open_context(ux_transport_t *r, bool chunked)
 /* What there is decides how payloads move, and that decides how UCX is opened: so it is asked first. */
 static weft_status_t open_right(ux_transport_t *r)
 {
-    bool chunked = !strcmp(r->tls, "tcp") && !wefti_ux_rendezvous;
+    bool chunked = !strcmp(r->tls, "tcp") && !r->rendezvous;
     weft_status_t st = open_context(r, chunked);
-    if (!st && !chunked && !wefti_ux_rendezvous && wefti_ux_only_tcp(r->context)) {
+    if (!st && !chunked && !r->rendezvous && wefti_ux_only_tcp(r->context)) {
         ucp_cleanup(r->context);
         r->context = NULL;
         chunked = true;
@@ -313,7 +310,7 @@ static void flush_open(ux_transport_t *r)
         wefti_ux_flush(wefti_container_of(it, ux_lane_t, open_link));
 }
 
-unsigned wefti_ucx_progress(wefti_transport_t *transport)
+unsigned wefti_ux_progress(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
@@ -337,13 +334,7 @@ unsigned wefti_ucx_progress(wefti_transport_t *transport)
     return n;
 }
 
-bool wefti_ucx_live(const wefti_transport_t *transport)
-{
-    const ux_transport_t *r = (const ux_transport_t *)(const void *)transport;
-    return r->n_lanes || r->n_eps;
-}
-
-weft_status_t wefti_ucx_arm(wefti_transport_t *transport)
+weft_status_t wefti_ux_arm(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (!r->worker)
@@ -356,12 +347,7 @@ weft_status_t wefti_ucx_arm(wefti_transport_t *transport)
     return ucp_worker_arm(r->worker) == UCS_OK ? WEFT_OK : WEFT_ERR_AGAIN;
 }
 
-void wefti_ucx_disarm(wefti_transport_t *transport)
-{
-    (void)transport; /* UCX's arming ends by itself */
-}
-
-int wefti_ucx_fd(const wefti_transport_t *transport)
+int wefti_ux_fd(const wefti_transport_t *transport)
 {
     const ux_transport_t *r = (const ux_transport_t *)(const void *)transport;
     return r->fd;
@@ -404,22 +390,22 @@ static const wefti_transport_ops_t ucx_trusted_ops = {
     .put = wefti_ux_put_to,
 };
 
-weft_status_t wefti_ucx_open(wefti_fabric_t *f, const wefti_config_t *config, const char *tls, wefti_transport_t **transport_out)
+weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out)
 {
     ux_transport_t *r = wefti_calloc(1, sizeof *r);
     if (!r)
         return wefti_fail(WEFT_ERR_NOMEM, "no memory for a transport");
-    r->trusted = wefti_trusted(config);
+    r->trusted = params->trusted;
+    r->rendezvous = params->rendezvous;
     r->base.ops = r->trusted ? &ucx_trusted_ops : &ucx_ops;
     r->base.fabric = f;
     r->base.kind = 2;
     r->base.name = "ucx";
     r->fd = -1;
     r->pid = getpid();
-    r->tls = wefti_strdup(tls);
-    bool all = !config->interfaces || !*config->interfaces || !strcmp(config->interfaces, "all");
-    r->devices = all ? NULL : wefti_strdup(config->interfaces);
-    if (!r->tls || (!all && !r->devices)) {
+    r->tls = wefti_strdup(params->tls);
+    r->devices = params->devices ? wefti_strdup(params->devices) : NULL;
+    if (!r->tls || (params->devices && !r->devices)) {
         wefti_free(r->tls);
         wefti_free(r->devices);
         wefti_free(r);
@@ -453,7 +439,7 @@ static bool settled(ux_transport_t *r, uint64_t end)
         if (!UCS_PTR_IS_PTR(flush))
             return !flush;
         while (ucp_request_check_status(flush) == UCS_INPROGRESS && wefti_clock_ns() < end)
-            wefti_ucx_progress(&r->base);
+            wefti_ux_progress(&r->base);
         ucp_request_free(flush);
     } while (wefti_clock_ns() < end); /* and again: while it was flushed another may have come */
     return false;
@@ -473,7 +459,7 @@ static bool close_peers(ux_transport_t *r)
     /* UCX wants its endpoints gone before its worker; it has never needed more than a few rounds. */
     uint64_t end = wefti_clock_ns() + 1000000000u;
     while (r->n_eps && wefti_clock_ns() < end)
-        wefti_ucx_progress(&r->base);
+        wefti_ux_progress(&r->base);
     bool can_end = !r->n_eps && settled(r, end);
     for (at = 0; (p = wefti_map_next(&r->peers, &at, &id));)
         wefti_free(p);
@@ -481,7 +467,7 @@ static bool close_peers(ux_transport_t *r)
     return can_end;
 }
 
-void wefti_ucx_close(wefti_transport_t *transport)
+void wefti_ux_close(wefti_transport_t *transport)
 {
     ux_transport_t *r = ux_transport(transport);
     if (r->worker && getpid() == r->pid) {

@@ -1,4 +1,4 @@
-/* tests/lib/cuda/paper.c - see paper.h. The functions and numbers are those of CUDA's driver interface, as far as src/mem/cuda.c uses it. */
+/* tests/lib/cuda/paper.c - see paper.h. The functions and numbers are those of CUDA's driver interface, as far as src/mem/cuda.h names it. */
 #include "paper.h"
 
 #include <stdint.h>

@@ -14,7 +14,7 @@ SIZED = re.compile(r"\bWEFT_INIT\((weft_\w+_t)\)")
 
 # What a side has, by the type that points to it.
 HANDLES = {
-    "runtime": "rt", "listener": "listener", "ep": "ep", "queue": "queue", "token": "token", "scope": "scope", "pool": "pool", "mem_reg": "reg",
+    "runtime": "rt", "listener": "listener", "ep": "ep", "queue": "queue", "token": "token", "pool": "pool", "mem_reg": "reg",
     "msg": "msg", "am": "am", "region": "region", "remote": "remote", "registry": "registry", "watch": "watch", "service": "service",
     "client": "client", "method": "add", "request": "request", "stream": "stream", "store_server": "server", "store": "store", "block": "block",
     "mirror": "mirror", "memory": "memory", "action": "action", "transport": "transport", "buffer": "buffer", "sig": "sig"}

@@ -12,7 +12,7 @@ typedef struct part {
     void (*close)(side_t *s);
 } part_t;
 
-enum { PARTS = 27, BIG = 65536 /* bytes that do not travel with the message */ };
+enum { PARTS = 26, BIG = 65536 /* bytes that do not travel with the message */ };
 extern const part_t parts[PARTS]; /* what a part needs is before it */
 
 /* part_core.c */
@@ -24,8 +24,6 @@ void queue_open(side_t *s);
 void queue_close(side_t *s);
 void token_open(side_t *s);
 void token_close(side_t *s);
-void scope_open(side_t *s);
-void scope_close(side_t *s);
 void timer_open(side_t *s);
 void timer_close(side_t *s);
 

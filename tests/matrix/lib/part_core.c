@@ -59,19 +59,6 @@ void token_close(side_t *s)
     weft_token_drop(s->token);
 }
 
-void scope_open(side_t *s)
-{
-    must(weft_scope_new(s->rt, &s->scope), "weft_scope_new");
-}
-
-void scope_close(side_t *s)
-{
-    weft_op_t op = WEFT_OP_INIT;
-    must(weft_scope_close(s->scope, &op), "weft_scope_close");
-    world_wait(s->w, &op, "closing a scope");
-    must(weft_scope_free(s->scope), "weft_scope_free");
-}
-
 void timer_open(side_t *s)
 {
     must(weft_timer_start(s->rt, 3600 * WEFT_SECOND, &s->timer), "weft_timer_start");

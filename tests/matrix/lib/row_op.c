@@ -69,19 +69,6 @@ ROW(weft_group_start, ON_RUNTIME)
     turn_posted(t, weft_group_start(s->rt, WEFT_GROUP_ALL, members, 1, group), group);
 }
 
-static weft_status_t start_timer(weft_op_t *op, void *user)
-{
-    return weft_timer_start(((side_t *)user)->rt, 0, op);
-}
-
-ROW(weft_op_then, NEEDS_TIMER | ON_RUNTIME)
-{
-    weft_op_t *first = turn_timer(t, 0), *next = turn_op(t);
-    if (!first)
-        first = &s->timer;
-    turn_posted(t, weft_op_then(s->rt, first, start_timer, s, next), next);
-}
-
 /* --- tokens -------------------------------------------------------------------------------------------------------------------- */
 
 ROW(weft_token_new, ON_RUNTIME)
@@ -112,39 +99,6 @@ ROW(weft_token_cancel, NEEDS_TOKEN | HELD)
 ROW(weft_token_cancelled, NEEDS_TOKEN | HELD)
 {
     weft_token_cancelled(s->token);
-}
-
-/* --- scopes -------------------------------------------------------------------------------------------------------------------- */
-
-ROW(weft_scope_new, ON_RUNTIME)
-{
-    weft_scope_t *scope;
-    if (turn_status(t, weft_scope_new(s->rt, &scope)))
-        weft_scope_free(scope);
-}
-
-ROW(weft_scope_enter, NEEDS_SCOPE)
-{
-    if (turn_status(t, weft_scope_enter(s->scope)))
-        weft_scope_leave(s->scope);
-}
-
-ROW(weft_scope_leave, NEEDS_SCOPE)
-{
-    if (!weft_scope_enter(s->scope) || turn_on_closed(t))
-        weft_scope_leave(s->scope);
-}
-
-ROW(weft_scope_close, NEEDS_SCOPE)
-{
-    weft_op_t *op = turn_op(t);
-    turn_allow_in(t, WHILE_CLOSING, WEFT_ERR_STATE); /* only once */
-    turn_posted(t, weft_scope_close(s->scope, op), op);
-}
-
-ROW(weft_scope_free, NEEDS_SCOPE | FREES)
-{
-    turn_status(t, weft_scope_free(s->scope));
 }
 
 /* --- queues, buffers ----------------------------------------------------------------------------------------------------------- */

@@ -12,7 +12,6 @@ const part_t parts[PARTS] = {
     {NEEDS_EP, NEEDS_LISTENER, ep_open, ep_close},
     {NEEDS_QUEUE, 0, queue_open, queue_close},
     {NEEDS_TOKEN, 0, token_open, token_close},
-    {NEEDS_SCOPE, 0, scope_open, scope_close},
     {NEEDS_TIMER, 0, timer_open, timer_close},
     {NEEDS_POOL, 0, pool_open, pool_close},
     {NEEDS_REG, 0, reg_open, reg_close},

@@ -13,29 +13,28 @@ enum {
     NEEDS_EP = 1 << 1,         /* ep, connected with the other side's */
     NEEDS_QUEUE = 1 << 2,      /* queue, empty */
     NEEDS_TOKEN = 1 << 3,      /* token */
-    NEEDS_SCOPE = 1 << 4,      /* scope, empty */
-    NEEDS_TIMER = 1 << 5,      /* timer, an operation under way that nothing ends soon */
-    NEEDS_POOL = 1 << 6,       /* pool, and a buffer of it */
-    NEEDS_REG = 1 << 7,        /* reg */
-    NEEDS_MSG = 1 << 8,        /* msg, claimed; made, received */
-    NEEDS_AM = 1 << 9,         /* am, taken; its payload is still at the sender */
-    NEEDS_REGION = 1 << 10,    /* region, and a key for it */
-    NEEDS_REMOTE = 1 << 11,    /* remote, of the other side's region */
-    NEEDS_REGISTRY = 1 << 12,  /* registry, with an entry of ours */
-    NEEDS_WATCH = 1 << 13,     /* watch */
-    NEEDS_SERVICE = 1 << 14,   /* service */
-    NEEDS_CLIENT = 1 << 15,    /* client of the other side's service, its methods, a reply and the item of a stream */
-    NEEDS_REQUEST = 1 << 16,   /* request, kept and not answered; its arguments are still at the caller */
-    NEEDS_STREAM = 1 << 17,    /* stream, of a call that the other side does not answer */
-    NEEDS_SERVER = 1 << 18,    /* server, of blocks */
-    NEEDS_STORE = 1 << 19,     /* store, at the other side's server */
-    NEEDS_BLOCK = 1 << 20,     /* block in it, with a name */
-    NEEDS_MIRROR = 1 << 21,    /* mirror in it, of one member */
-    NEEDS_MEMORY = 1 << 22,    /* memory, an element */
-    NEEDS_ACTION = 1 << 23,    /* action, and a transport of it that nobody has configured */
-    NEEDS_TRANSPORT = 1 << 24, /* transport to the other side's memory, READY, with a buffer */
-    NEEDS_SERVED = 1 << 25,    /* served, a transport that is a server */
-    NEEDS_SIG = 1 << 26        /* sig */
+    NEEDS_TIMER = 1 << 4,      /* timer, an operation under way that nothing ends soon */
+    NEEDS_POOL = 1 << 5,       /* pool, and a buffer of it */
+    NEEDS_REG = 1 << 6,        /* reg */
+    NEEDS_MSG = 1 << 7,        /* msg, claimed; made, received */
+    NEEDS_AM = 1 << 8,         /* am, taken; its payload is still at the sender */
+    NEEDS_REGION = 1 << 9,     /* region, and a key for it */
+    NEEDS_REMOTE = 1 << 10,    /* remote, of the other side's region */
+    NEEDS_REGISTRY = 1 << 11,  /* registry, with an entry of ours */
+    NEEDS_WATCH = 1 << 12,     /* watch */
+    NEEDS_SERVICE = 1 << 13,   /* service */
+    NEEDS_CLIENT = 1 << 14,    /* client of the other side's service, its methods, a reply and the item of a stream */
+    NEEDS_REQUEST = 1 << 15,   /* request, kept and not answered; its arguments are still at the caller */
+    NEEDS_STREAM = 1 << 16,    /* stream, of a call that the other side does not answer */
+    NEEDS_SERVER = 1 << 17,    /* server, of blocks */
+    NEEDS_STORE = 1 << 18,     /* store, at the other side's server */
+    NEEDS_BLOCK = 1 << 19,     /* block in it, with a name */
+    NEEDS_MIRROR = 1 << 20,    /* mirror in it, of one member */
+    NEEDS_MEMORY = 1 << 21,    /* memory, an element */
+    NEEDS_ACTION = 1 << 22,    /* action, and a transport of it that nobody has configured */
+    NEEDS_TRANSPORT = 1 << 23, /* transport to the other side's memory, READY, with a buffer */
+    NEEDS_SERVED = 1 << 24,    /* served, a transport that is a server */
+    NEEDS_SIG = 1 << 25        /* sig */
 };
 
 typedef struct world world_t;
@@ -53,7 +52,6 @@ struct side {
     weft_ep_id_t ep_id;
     weft_queue_t *queue;
     weft_token_t *token;
-    weft_scope_t *scope;
     weft_op_t timer;
     weft_pool_t *pool;
     _Atomic(void *) pooled;

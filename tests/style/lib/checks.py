@@ -1,5 +1,6 @@
 """What the style tests share: where the tree and the build are, and a count in the form every test of this project ends with."""
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,14 @@ CMAKE = os.environ.get("CMAKE") or "cmake"
 
 class Skip(Exception):
     """Raised with the reason by a test that cannot run here."""
+
+
+def compilers(*names):
+    """Those of them that are here."""
+    found = [n for n in names if shutil.which(n)]
+    if not found:
+        raise Skip(f"none of {', '.join(names)} is here")
+    return found
 
 
 def run(args, timeout=120, input=None, **kw):

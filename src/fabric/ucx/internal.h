@@ -1,4 +1,4 @@
-/* fabric/ucx/ux.h - what the files of the ucx transport share.
+/* fabric/ucx/internal.h - what the files of the ucx transport share.
  *
  *   transport.c    UCX's context and worker; progress, arm; what waits for an upcall
  *   lane.c    the life of a lane, and which UCX endpoint is whose
@@ -29,7 +29,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/slots.h"
-#include "fabric/fabric.h"
+#include "fabric/module.h"
 
 #define UX_AM_ID 0
 #define UX_AM_CHUNK 1
@@ -187,7 +187,6 @@ struct ux_transport {
     size_t max_head;
     int fd;
     uint32_t epoch;         /* counts progress calls */
-    unsigned n_lanes;
     ux_lane_t **lanes;      /* by index in the token */
     uint32_t lanes_cap, lanes_free; /* lanes_free: where to look for a free index */
     bool chunked;           /* payloads go in chunks of our own */
@@ -201,7 +200,7 @@ struct ux_transport {
     unsigned n_eps;
     wefti_list_t sent;      /* ux_announce_t that are done */
     wefti_list_t pulled;    /* ux_pull_t that are done */
-    bool trusted;           /* with one-sided operations */
+    bool trusted, rendezvous; /* see wefti_ucx_params_t */
     wefti_list_t flushes;   /* lanes with one-sided operations to go on with */
     wefti_list_t ones;      /* ux_one_t that are done */
     wefti_list_t free_ones;
@@ -218,15 +217,24 @@ static inline const char *wefti_ux_tls(const ux_transport_t *r) { return r->tls[
 static inline ux_transport_t *ux_transport(wefti_transport_t *r) { return (ux_transport_t *)(void *)r; }
 static inline ux_lane_t *ux_lane(wefti_lane_t *l) { return (ux_lane_t *)(void *)l; }
 
-/* transport.c */
-extern bool wefti_ux_rendezvous; /* tests set it before the first lane: use UCX's rendezvous on TCP too */
+/* transport.c; what fabric/module.h has is said there */
+weft_status_t wefti_ux_open(wefti_fabric_t *f, const wefti_ucx_params_t *params, wefti_transport_t **transport_out);
+void wefti_ux_close(wefti_transport_t *transport);
+unsigned wefti_ux_progress(wefti_transport_t *transport);
+weft_status_t wefti_ux_arm(wefti_transport_t *transport);
+int wefti_ux_fd(const wefti_transport_t *transport);
 weft_status_t wefti_ux_start(ux_transport_t *r);
 void wefti_ux_event(ux_lane_t *l, unsigned event);
 void wefti_ux_fail(ux_lane_t *l, weft_status_t why, const char *what);
-bool wefti_ux_only_tcp(ucp_context_h context);
 weft_status_t wefti_ux_status(ucs_status_t st);
 
+/* facts.c */
+void wefti_ux_transports(char *buf, size_t cap);
+bool wefti_ux_only_tcp(ucp_context_h context);
+
 /* mem.c */
+weft_status_t wefti_ux_mem_register(wefti_transport_t *transport, void *base, size_t n, void **reg_out);
+void wefti_ux_mem_unregister(wefti_transport_t *transport, void *reg);
 void wefti_ux_mem_context(ux_transport_t *r, ucp_context_h context); /* NULL: it is about to go */
 
 /* process.c */
