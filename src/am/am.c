@@ -3,8 +3,8 @@
 
 #include "am/state.h"
 
-/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more than one
- * system call from about here on. */
+/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more
+ * than one system call from about here on. */
 #define RECORD_LIMIT (8192u + 32u)
 
 static void ep_new(weft_ep_t *ep)
@@ -84,7 +84,7 @@ static const wefti_traffic_t traffic = {
     .ep_info = ep_info,
 };
 
-/* --- the room, for core ------------------------------------------------------------------------------------------------------ */
+/* --- the room, for core ---------------------------------------------------------------------------------------------------- */
 
 static void shutdown(weft_runtime_t *rt)
 {

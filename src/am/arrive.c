@@ -1,12 +1,11 @@
 /* am/arrive.c - what comes from the peer: messages, parts of headers, answers, credit.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is taken once (base/wild.h) and then believed. A
- * record that is too short, of a kind or with flags we do not know, or that costs more than the window we granted fails the endpoint with
- * WEFT_ERR_PROTOCOL; nothing else happens.
+ * The peer wrote every field read here, and may still change it in shared memory: each is read once (base/wild.h). A record
+ * that is too short, of an unknown kind or with unknown flags, or beyond the window we granted fails the endpoint with
+ * WEFT_ERR_PROTOCOL.
  *
- * What a handler of the program's sees of a small message is the transport's own memory: no copy is made for it, and it is told that the
- * bytes may change (weft/am.h). Handlers of the library's own, which check what they read, get a copy: whoever writes one has nothing to
- * remember. */
+ * The program's handlers see a small message in the transport's own memory, without a copy, and are told that the bytes may
+ * change (weft/am.h). The library's own handlers get a copy, since they rely on what they have checked. */
 #include "am/state.h"
 
 /* --- delivery -------------------------------------------------------------------------------------------------------------- */
@@ -84,7 +83,8 @@ static __attribute__((noinline)) void handle_copy(am_msg_t *m, const am_port_t *
 
 enum { SHORT_MIN = 16, SHORT_MAX = 64 };
 
-/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes. Pieces of a constant size, which may overlap, cost no call of memcpy. */
+/* A small call or reply: a header, from SHORT_MIN to SHORT_MAX bytes. Pieces of a constant size, which may overlap, cost no
+ * call of memcpy. */
 static inline void take_short(uint8_t *to, const wefti_wild_t *from, uint32_t n)
 {
     wefti_wild_take(to, from, 16);
@@ -149,7 +149,8 @@ static __attribute__((noinline)) bool credit_came(weft_ep_t *ep, const wefti_wor
     return true;
 }
 
-/* Where the header of a message is: in the n bytes of the record that follow its head, or in parts that came before. false: nonsense. */
+/* Where the header of a message is: in the n bytes of the record that follow its head, or in parts that came before. false:
+ * nonsense. */
 static bool header_of(am_ep_t *e, uint8_t flags, uint32_t header_len, const wefti_wild_t *rest, size_t n, const void **header_out,
                       uint32_t *inline_out)
 {

@@ -1,7 +1,7 @@
 /* am/fetch.c - payloads into the program's memory: pulls, views, and the second half of a receive.
  *
- * A fetch is complete at once if the data is here; otherwise it is PULLING until the fabric has written everything. Cancelling and deadlines
- * do not end it before that: the buffer is not free. A lost peer does, when its lane is closed. */
+ * A fetch is complete at once if the data is here; otherwise it is PULLING until the fabric has written everything, or the
+ * lane is closed. Cancelling and deadlines do not end it before: the buffer is not free. */
 #include "am/state.h"
 
 /* --- where it goes --------------------------------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ weft_status_t wefti_am_fetch(weft_op_t *op, am_msg_t *m, am_into_t into)
     return WEFT_OK;
 }
 
-/* --- pull and view ----------------------------------------------------------------------------------------------------------- */
+/* --- pull and view --------------------------------------------------------------------------------------------------------- */
 
 /* What is wrong with fetching from it now; WEFT_OK for nothing. */
 static weft_status_t unfit(const am_msg_t *m)
@@ -220,30 +220,30 @@ err_claimed:
 weft_status_t weft_am_pull(weft_am_t *am, void *buf, size_t cap, weft_op_t *op)
 {
     am_into_t into;
-    uint64_t room;
+    uint64_t cap_all;
     if (!am || !op)
         return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message and an operation");
-    weft_status_t st = wefti_am_into(&into, buf, cap, NULL, 0, NULL, &room);
-    return st ? st : post(am_msg_now(am), op, &pull_kind, &into, room);
+    weft_status_t st = wefti_am_into(&into, buf, cap, NULL, 0, NULL, &cap_all);
+    return st ? st : post(am_msg_now(am), op, &pull_kind, &into, cap_all);
 }
 
 weft_status_t weft_am_pull_with(weft_am_t *am, const weft_am_pull_opts_t *given, weft_op_t *op)
 {
     weft_am_pull_opts_t o;
     am_into_t into;
-    uint64_t room;
+    uint64_t cap_all;
     if (!am || !op || !given)
         return wefti_fail(WEFT_ERR_INVALID, "a pull needs a message, an operation and options made with WEFT_AM_PULL_OPTS_INIT");
     weft_status_t st = wefti_opts_read(given, &o, sizeof o, "weft_am_pull_opts_t");
     if (!st)
-        st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &room);
+        st = wefti_am_into(&into, o.buf, o.cap, o.iov, o.iov_n, o.kind, &cap_all);
     if (st)
         return st;
     if (!o.buf && !o.iov) {
         into.alloc = true;
         into.kind = o.kind ? o.kind : weft_mem_host();
     }
-    return post(am_msg_now(am), op, &pull_kind, &into, room);
+    return post(am_msg_now(am), op, &pull_kind, &into, cap_all);
 }
 
 weft_status_t weft_am_view(weft_am_t *am, weft_op_t *op)

@@ -1,13 +1,14 @@
-/* am/send.c - how an active message becomes records, or an announcement, and the calls that send. conn/outbox.h has the life of a send.
+/* am/send.c - how an active message becomes records, or an announcement, and the calls that send. conn/outbox.h has the life
+ * of a send.
  *
- * A header that does not fit the record of its message goes ahead of it in parts. They cost nothing of the window: the receiver has one buffer
- * for them, and the message that follows pays. */
+ * A header that does not fit the record of its message goes ahead of it in parts. They cost nothing of the window: the
+ * receiver has one buffer for them, and the message that follows pays. */
 #include "am/am.h"
 #include "am/state.h"
 
 #define URGENT_MAX (WEFTI_REC_MAX - 64) /* header and payload of an urgent message: it fits a record of any lane */
 
-/* --- onto the lane -------------------------------------------------------------------------------------------------------------- */
+/* --- onto the lane --------------------------------------------------------------------------------------------------------- */
 
 static inline void put_header(uint8_t *to, const void *header, uint32_t len)
 {
@@ -135,7 +136,8 @@ const wefti_outbox_kind_t wefti_am_sends = {.flow = {.rec_credit = REC_CREDIT, .
                                             .traffic = WEFTI_TRAFFIC_AM,
                                             .put = put};
 
-/* Nearly every small message goes this way: the endpoint is up, no send waits, there is credit and space. False: nothing happened. */
+/* Nearly every small message goes this way: the endpoint is up, no send waits, there is credit and space. False: nothing
+ * happened. */
 static inline bool send_at_once(weft_ep_t *ep, uint32_t id, const void *header, uint32_t header_len, const void *buf, size_t len)
 {
     am_ep_t *e = am_ep(ep);
@@ -205,7 +207,7 @@ static __attribute__((noinline)) weft_status_t post(weft_ep_t *ep, const weft_am
         wefti_send_t s = describe(ep, o, device);
         return wefti_outbox_post(&s, o->len, o->id, op);
     }
-    weft_status_t st = wefti_op_prepare_here(rt, op, &wefti_am_sends.op);
+    weft_status_t st = wefti_op_prepare(rt, op, &wefti_am_sends.op);
     if (!st && !wefti_op_stopped(op) && send_at_once(ep, o->id, o->header, (uint32_t)o->header_len, o->buf, o->len)) {
         wefti_outbox_describe(op, ep, o->len, o->id);
         op->reason = 0;

@@ -1,7 +1,7 @@
 /* conn/outbox.c - the sends of one traffic on one endpoint: waiting, going, ending. outbox.h has the states.
  *
- * Promise: each send completes once, after the fabric has let go of its buffers; sends that are not urgent arrive in the order of their posts.
- * tests/sim/msg_exactly_once.c and am_exactly_once.c hold us to it. */
+ * Promise: each send completes once, after the fabric has let go of its buffers; sends that are not urgent arrive in the order
+ * of their posts. tests/sim/msg_exactly_once.c and am_exactly_once.c hold us to it. */
 #include <string.h>
 
 #include "conn/ep.h"
@@ -24,7 +24,7 @@ void wefti_outbox_init(wefti_outbox_t *box, const wefti_outbox_kind_t *kind, uin
     wefti_slots_init(&box->confirms, UINT32_MAX - 1);
 }
 
-/* --- endings ------------------------------------------------------------------------------------------------------------------ */
+/* --- endings --------------------------------------------------------------------------------------------------------------- */
 
 void wefti_outbox_finish(weft_op_t *op, weft_status_t status)
 {
@@ -124,7 +124,7 @@ bool wefti_outbox_busy(const wefti_outbox_t *box)
     return !wefti_outbox_nobody_waits(box) || !wefti_list_empty(&box->announced) || !wefti_list_empty(&box->confirming);
 }
 
-/* --- onto the lane -------------------------------------------------------------------------------------------------------------- */
+/* --- onto the lane --------------------------------------------------------------------------------------------------------- */
 
 weft_status_t wefti_outbox_copy(weft_ep_t *ep, weft_op_t *op, void *rec, void *to)
 {
@@ -269,7 +269,7 @@ void wefti_outbox_tell_starving(weft_runtime_t *rt, weft_ep_t *ep, int traffic)
         wefti_flow_waits(ep, &((wefti_outbox_t *)ep->traffic[traffic])->flow);
 }
 
-/* --- posting ---------------------------------------------------------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------------------------------------------------- */
 
 static void fill(weft_op_t *op, const wefti_send_t *s, uint64_t len, uint64_t tag)
 {
@@ -284,7 +284,8 @@ weft_status_t wefti_outbox_start_prepared(const wefti_send_t *s, uint64_t len, u
     return wefti_op_start(op, wefti_outbox_start);
 }
 
-/* A send nobody waits for. It has its own copy of the header, and of the payload or, where it owns that, of the list of its pieces. */
+/* A send nobody waits for. It has its own copy of the header, and of the payload or, where it owns that, of the list of its
+ * pieces. */
 typedef struct detached {
     weft_op_t op;
     _Atomic uint64_t *total;
@@ -357,7 +358,7 @@ static weft_status_t detach_and_post(wefti_send_t s, uint64_t len, uint64_t tag)
     if (st)
         goto err_d;
     fill(&d->op, &s, len, tag);
-    st = wefti_op_go_by(rt, &d->op, wefti_outbox_start);
+    st = wefti_op_post(rt, &d->op, wefti_outbox_start);
     if (st)
         goto err_d;
     return WEFT_OK;
@@ -394,10 +395,10 @@ weft_status_t wefti_outbox_post(const wefti_send_t *s, uint64_t len, uint64_t ta
     if (st)
         return st;
     fill(op, s, len, tag);
-    return wefti_op_go_by(rt, op, wefti_outbox_start);
+    return wefti_op_post(rt, op, wefti_outbox_start);
 }
 
-/* --- counting --------------------------------------------------------------------------------------------------------------------- */
+/* --- counting -------------------------------------------------------------------------------------------------------------- */
 
 void wefti_outbox_free(weft_ep_t *ep, wefti_outbox_t *box)
 {

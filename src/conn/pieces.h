@@ -1,4 +1,5 @@
-/* conn/pieces.h - the payload of a send: one buffer or several, borrowed or owned, in whatever memory; part of the door conn/conn.h. */
+/* conn/pieces.h - the payload of a send: one buffer or several, borrowed or owned, in whatever memory; part of the door
+ * conn/conn.h. */
 #ifndef WEFTI_PIECES_H
 #define WEFTI_PIECES_H
 
@@ -14,8 +15,8 @@ typedef struct wefti_pieces {
     void *release_user;
 } wefti_pieces_t;
 
-/* Check what a program says of pieces: not NULL with a length, few enough, all of one sort of memory. `what` ("a send") begins the
- * sentence if not: WEFT_ERR_INVALID. empty: there may be none. */
+/* Check what a program says of pieces: not NULL with a length, few enough, all of one sort of memory. `what` ("a send") begins
+ * the sentence if not: WEFT_ERR_INVALID. empty: there may be none. */
 weft_status_t wefti_pieces_check(const char *what, bool empty, const weft_iov_t *iov, size_t n, const weft_mem_kind_t *kind,
                                  uint64_t *total_out, const weft_mem_kind_t **device_out);
 

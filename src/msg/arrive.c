@@ -1,8 +1,8 @@
 /* msg/arrive.c - what comes from the peer: messages that meet a receive, and messages that have to wait for one.
  *
- * Every field read here was written by the peer, who may still change it in shared memory: it is taken once (base/wild.h) and then
- * believed. A record that is too short, of a kind we do not know, or that costs more than the window we granted fails the endpoint with
- * WEFT_ERR_PROTOCOL; nothing else happens. */
+ * The peer wrote every field read here, and may still change it in shared memory: each is read once (base/wild.h). A record
+ * that is too short, of an unknown kind, or beyond the window we granted fails the endpoint with WEFT_ERR_PROTOCOL; nothing
+ * else happens. */
 #include "msg/state.h"
 
 #define SPARE_BYTES 256 /* payload of the blocks kept for reuse */
@@ -10,29 +10,20 @@
 
 weft_msg_t *wefti_msg_block_new(msg_state_t *ms, uint64_t bytes)
 {
-    weft_msg_t *msg = ms->spare;
-    if (bytes <= SPARE_BYTES && msg) {
-        ms->spare = (weft_msg_t *)(void *)msg->all_link.next;
-        ms->n_spare--;
-    } else {
-        msg = (weft_msg_t *)wefti_malloc(sizeof *msg + (bytes <= SPARE_BYTES ? SPARE_BYTES : bytes));
-        if (!msg)
-            return NULL;
-    }
-    *msg = (weft_msg_t){.ms = ms, .rt = ms->rt, .spare = bytes <= SPARE_BYTES};
+    bool spare = bytes <= SPARE_BYTES;
+    weft_msg_t *msg =
+        (weft_msg_t *)(spare ? wefti_spares_get(&ms->spares, sizeof *msg + SPARE_BYTES) : wefti_malloc(sizeof *msg + bytes));
+    if (msg)
+        *msg = (weft_msg_t){.ms = ms, .rt = ms->rt, .spare = spare};
     return msg;
 }
 
 void wefti_msg_block_free(weft_msg_t *msg)
 {
-    msg_state_t *ms = msg->ms;
-    if (msg->spare && ms->n_spare < SPARE_MAX) {
-        msg->all_link.next = (wefti_list_t *)(void *)ms->spare;
-        ms->spare = msg;
-        ms->n_spare++;
-    } else {
+    if (msg->spare)
+        wefti_spares_put(&msg->ms->spares, msg, SPARE_MAX);
+    else
         wefti_free(msg);
-    }
 }
 
 /* Off the lists, window freed. Returns the endpoint whose window it was, or NULL if that is gone. */
@@ -180,7 +171,8 @@ void wefti_msg_announced(weft_ep_t *ep, uint8_t kind, const wefti_wild_t *rec, s
     hold(ep, offer.tag, NULL, in->total, in);
 }
 
-/* The payload of a held or claimed message is out of reach: its sender took it back, or the lane is down and nothing may be asked of it. */
+/* The payload of a held or claimed message is out of reach: its sender took it back, or the lane is down and nothing may be
+ * asked of it. */
 static void payload_lost(weft_msg_t *msg)
 {
     msg->in->user = NULL;

@@ -3,8 +3,8 @@
 
 #include "msg/state.h"
 
-/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more than one
- * system call from about here on. */
+/* Records up to this size are copied; what is longer is announced and read in place. Two copies through the ring cost more
+ * than one system call from about here on. */
 #define EAGER_LIMIT 8192
 
 static void ep_new(weft_ep_t *ep)
@@ -69,7 +69,7 @@ static const wefti_traffic_t traffic = {
     .ep_info = ep_info,
 };
 
-/* --- the room, for core ------------------------------------------------------------------------------------------------------ */
+/* --- the room, for core ---------------------------------------------------------------------------------------------------- */
 
 static void shutdown(weft_runtime_t *rt)
 {
@@ -89,11 +89,7 @@ static void room_free(weft_runtime_t *rt)
         if (atomic_exchange(&msg->parted, true))
             wefti_free(msg);
     }
-    while (ms->spare) {
-        weft_msg_t *msg = ms->spare;
-        ms->spare = (weft_msg_t *)(void *)msg->all_link.next;
-        wefti_free(msg);
-    }
+    wefti_spares_free(&ms->spares);
     wefti_msg_match_free(ms);
     wefti_free(ms);
 }

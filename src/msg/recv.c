@@ -1,13 +1,11 @@
 /* msg/recv.c - receives: from the post to the bytes in the caller's buffer.
  *
- * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer) or complete.
- * Cancelling and deadlines end it while it is posted; once the fabric writes, it ends with the transfer, because the buffer is not free
- * before that. A lost peer ends both: the first at once, the second when the lane is closed.
- *
- * A receive that runs out of memory leaves its message where it was, for the next receive. */
+ * A receive is POSTED (waits for a match, on its endpoint's or the runtime's list), PULLING (the fabric writes to its buffer)
+ * or complete. Cancelling, a deadline or a lost peer ends a posted one at once. A pulling one ends with its transfer, or when
+ * the lane is closed: its buffer is not free before. A receive that runs out of memory leaves its message for the next one. */
 #include "msg/state.h"
 
-/* --- delivery ------------------------------------------------------------------------------------------------------------- */
+/* --- delivery -------------------------------------------------------------------------------------------------------------- */
 
 /* Fill in what the receive will report, and see that it has a buffer for the message. WEFT_OK, _TRUNCATED, _NOMEM. */
 static weft_status_t envelope(weft_op_t *op, weft_ep_id_t from, uint64_t tag, uint64_t len)
@@ -98,7 +96,7 @@ bool wefti_msg_deliver_held(weft_op_t *op, weft_msg_t *msg)
     return taken;
 }
 
-/* --- posting -------------------------------------------------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t recv_start(weft_op_t *op)
 {
@@ -174,7 +172,7 @@ static weft_status_t post_one(weft_runtime_t *rt, weft_ep_t *ep, void *buf, size
         return wefti_fail(WEFT_ERR_INVALID, !op ? "a receive needs an operation" : "the buffer is NULL with a capacity of %zu",
                           cap);
     if (__builtin_expect(wefti_enter_to_post(rt, &was), 1)) {
-        st = wefti_op_prepare_here(rt, op, &recv_kind);
+        st = wefti_op_prepare(rt, op, &recv_kind);
         if (__builtin_expect(!st, 1)) {
             into_one(op, buf, cap, false);
             fill(op, ep, tag, mask);
@@ -245,7 +243,7 @@ weft_status_t weft_msg_recv_alloc(weft_runtime_t *rt, weft_ep_t *ep, size_t max_
     return post(rt, ep, tag, mask, op);
 }
 
-/* --- receiving what was claimed ------------------------------------------------------------------------------------------- */
+/* --- receiving what was claimed -------------------------------------------------------------------------------------------- */
 
 static weft_status_t claimed_start(weft_op_t *op)
 {
@@ -278,7 +276,7 @@ weft_status_t weft_msg_recv_claimed(weft_msg_t *msg, void *buf, size_t cap, weft
     return post(rt, (weft_ep_t *)(void *)msg, 0, 0, op);
 }
 
-/* --- endings -------------------------------------------------------------------------------------------------------------- */
+/* --- endings --------------------------------------------------------------------------------------------------------------- */
 
 static void end_all(msg_state_t *ms, wefti_list_t *posted, weft_status_t why)
 {

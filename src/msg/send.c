@@ -1,7 +1,8 @@
-/* msg/send.c - how a tag message becomes a record, or an announcement, and the calls that send. conn/outbox.h has the life of a send. */
+/* msg/send.c - how a tag message becomes a record, or an announcement, and the calls that send. conn/outbox.h has the life of
+ * a send. */
 #include "msg/state.h"
 
-/* --- onto the lane -------------------------------------------------------------------------------------------------------------- */
+/* --- onto the lane --------------------------------------------------------------------------------------------------------- */
 
 static weft_status_t put_eager(weft_ep_t *ep, weft_op_t *op)
 {
@@ -41,7 +42,8 @@ const wefti_outbox_kind_t wefti_msg_sends = {.flow = {.rec_credit = REC_CREDIT, 
                                              .traffic = WEFTI_TRAFFIC_MSG,
                                              .put = put};
 
-/* Nearly every small message goes this way: the endpoint is up, no send waits, there is credit and space. False: nothing happened. */
+/* Nearly every small message goes this way: the endpoint is up, no send waits, there is credit and space. False: nothing
+ * happened. */
 static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag)
 {
     msg_ep_t *m = msg_ep(ep);
@@ -63,7 +65,7 @@ static inline bool send_at_once(weft_ep_t *ep, const void *buf, size_t len, uint
     return true;
 }
 
-/* --- posting -------------------------------------------------------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------------------------------------------------- */
 
 static wefti_send_t describe(weft_ep_t *ep, const weft_msg_send_opts_t *o, const weft_mem_kind_t *device)
 {
@@ -86,7 +88,7 @@ static __attribute__((noinline)) weft_status_t post(weft_ep_t *ep, const void *b
 /* On the driver, for one that has somebody to tell. */
 static weft_status_t send_and_tell(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op)
 {
-    weft_status_t st = wefti_op_prepare_here(ep->rt, op, &wefti_msg_sends.op);
+    weft_status_t st = wefti_op_prepare(ep->rt, op, &wefti_msg_sends.op);
     if (__builtin_expect(st, 0))
         return st;
     if (__builtin_expect(wefti_op_stopped(op) || !send_at_once(ep, buf, len, tag), 0))
