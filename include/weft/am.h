@@ -1,4 +1,4 @@
-/* weft/am.h - active messages: a header and a payload, to whoever receives that id at the peer.
+/* weft/am.h - active messages: a header and a payload, to the peer's handler or receive of an id.
  *
  * A message has a 32-bit id, a header (up to WEFT_AM_HEADER_MAX bytes) and a payload of any length.
  * It is received by, in this order:
@@ -90,14 +90,14 @@ typedef struct weft_am {
 /* A handler. It may read the message, keep it, start a pull, reject it, send, close: everything but wait. If it does none of
  * keep, pull and reject, the message is over when it returns: data that was here is done with, a payload still at the sender
  * counts as rejected (WEFT_AM_NOT_TAKEN). Over shared memory header and data lie where the sender can still write: they may
- * change while the handler looks; their lengths cannot. Whoever relies on what is in them (numbers of something, offsets,
+ * change while the handler looks; their lengths cannot. A handler that relies on what is in them (numbers of something, offsets,
  * text) copies first and checks the copy. weft_am_keep() is such a copy, and so is what weft_am_pull() and receives give. */
 typedef void (*weft_am_fn)(weft_am_t *am, void *user);
 
 /* Set the handler of an id, for all endpoints of the runtime; fn NULL takes it away. Messages of that id that wait here are
  * handed to it. From a thread that does not drive the runtime it takes effect soon, and in order with its posts; a handler
- * taken away may still run until then. `done` may be NULL, or an operation that completes when it has taken effect. Fails:
- * WEFT_ERR_STATE (the id has a handler: take it away first), WEFT_ERR_NOMEM, WEFT_ERR_INVALID. */
+ * taken away may still run until then. `done` may be NULL, or an operation that completes when it has taken effect.
+ * Fails: WEFT_ERR_STATE (the id has a handler: take it away first), WEFT_ERR_NOMEM, WEFT_ERR_INVALID. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_am_handle(weft_runtime_t *rt, uint32_t id, weft_am_fn fn, void *user,
                                                       weft_op_t *done);
 

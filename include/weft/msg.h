@@ -21,12 +21,12 @@ extern "C" {
 #define WEFT_TAG_ANY  UINT64_C(0) /* mask: any tag */
 
 /* Send len bytes with a tag. The buffer is borrowed until op completes. op NULL: fire and forget; then the bytes are copied, or
- * WEFT_ERR_AGAIN if they would have to wait and more than 1 MiB of such copies waits already.
+ * WEFT_ERR_AGAIN if they would have to wait and 1 MiB of such copies waits already (WEFT_ERR_LIMIT if they alone are more).
  *
  * op completes with WEFT_OK when the buffer may be reused: small messages are copied and are done when this returns; large
  * ones when the peer has taken them. op->len is the length. It completes with WEFT_ERR_PEER, WEFT_ERR_CLOSED if the endpoint
- * ended before or ends first. Fails:  WEFT_ERR_INVALID (buf NULL with len > 0); with op NULL also WEFT_ERR_CLOSED,
- * WEFT_ERR_PEER. */
+ * ended before or ends first.
+ * Fails:  WEFT_ERR_INVALID (buf NULL with len > 0); with op NULL also WEFT_ERR_CLOSED, WEFT_ERR_PEER. */
 WEFT_API WEFT_MUST_CHECK weft_status_t weft_msg_send(weft_ep_t *ep, const void *buf, size_t len, uint64_t tag, weft_op_t *op);
 
 typedef struct weft_msg_send_opts {

@@ -153,7 +153,7 @@ struct am_msg {
     uint8_t size_class;       /* AM_CLASSES: of its own size */
     _Atomic bool kept;        /* the program has it; not while a handler looks at it that has not kept it */
     _Atomic bool parted;      /* the runtime closed and left it to the program, or the program released it too late for the
-                                 driver to know: whoever comes second frees it */
+                                 driver to know: the second of the two frees it */
     weft_runtime_t *rt;       /* for the program's calls: `as` goes with the runtime */
     _Atomic uint32_t refs;    /* the program's, and one per operation on it that was posted */
     _Atomic uint32_t work;    /* WORK_*: any thread */

@@ -71,8 +71,8 @@ typedef struct wefti_traffic {
 enum { WEFTI_TRAFFIC_MSG, WEFTI_TRAFFIC_AM, WEFTI_TRAFFIC_RMA, WEFTI_TRAFFIC_STORE, WEFTI_TRAFFIC_RPC, WEFTI_TRAFFIC_N };
 
 /* The part of an endpoint that the rooms above touch; conn/ep.h has the rest around it. Its memory stays an endpoint
- * (base/handle.h): one that is closed and freed is GONE, has no lane and no traffic, and says so to whoever posts on it. What
- * lies in the inbox may name such a one: ask wefti_ep_may_wait() or wefti_ep_is_there() before touching its traffic. */
+ * (base/handle.h): one that is closed and freed is GONE, has no lane and no traffic, and posts on it fail. An operation
+ * in the inbox may name one: ask wefti_ep_may_wait() or wefti_ep_is_there() before touching its traffic. */
 struct weft_ep {
     wefti_handle_t handle;
     weft_runtime_t *rt;
@@ -87,7 +87,7 @@ struct weft_ep {
     uint64_t why_detail;         /* its sentence: base/detail.h */
 };
 
-/* It was not freed. Whoever is not the driver may hear that it was a moment later. */
+/* It was not freed. Other threads than the driver may learn of its end a moment late. */
 static inline bool wefti_ep_is_there(const weft_ep_t *ep) { return wefti_is_open(&ep->handle); }
 /* Closed here: nobody wants what still comes. */
 static inline bool wefti_ep_is_closing(const weft_ep_t *ep)

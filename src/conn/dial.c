@@ -286,7 +286,7 @@ err_dial:
     return st;
 }
 
-/* By a thread that is inside, so that the room stays. */
+/* The thread is inside (wefti_join()), so that the runtime stays. */
 static weft_status_t open_inside(weft_runtime_t *rt, const char *uri, const weft_ep_opts_t *opts, weft_op_t *op,
                                  weft_ep_t **ep_out)
 {

@@ -93,7 +93,7 @@ weft_status_t wefti_ep_may_wait(const weft_ep_t *pub)
     case WEFT_EP_UP:
     case WEFT_EP_RECONNECTING:
         return WEFT_OK;
-    case WEFT_EP_FAILED: /* whoever reacts to the failure by posting again must not be faster than the hook that may save it */
+    case WEFT_EP_FAILED: /* the hook may still reconnect it: a post in reaction to the failure waits for the answer */
         return ep->asking && ep->hooks.failed ? WEFT_OK : fail_as_it_did(pub);
     case WEFT_EP_PEER_CLOSED:
         return fail_peer_closed(pub);

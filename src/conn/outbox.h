@@ -109,7 +109,7 @@ void wefti_outbox_unconfirm(wefti_outbox_t *box, weft_op_t *op);
 /* --- what the peer says ---------------------------------------------------------------------------------------------------- */
 
 /* Credit, or a question for it, came in a record. false: the endpoint has been failed. Sends that waited go now, and the
- * program gets buffers back: it may end the endpoint there. Then the rest of the record is nobody's: look at ep->lane. */
+ * program gets buffers back: it may end the endpoint there. Look at ep->lane before reading on in the record. */
 bool wefti_outbox_credit(weft_ep_t *ep, wefti_outbox_t *box, const wefti_word_t *word);
 /* The answer to a message that was to be confirmed. reason 0: it was taken. */
 void wefti_outbox_answered(weft_ep_t *ep, wefti_outbox_t *box, uint64_t confirm_id, uint32_t reason);

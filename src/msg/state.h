@@ -114,7 +114,7 @@ struct weft_msg {
     bool claimed;
     bool spare;               /* its block is of the common small size */
     _Atomic bool parted;      /* claimed: the runtime closed and left it to the program, or that gave it up too late for the
-                                 driver to know: whoever comes second frees it */
+                                 driver to know: the second of the two frees it */
     weft_runtime_t *rt;       /* claimed: for the program's calls, since `ms` goes with the runtime */
     wefti_list_t all_link, ep_link, of_ep_link, of_any_link;
 };
